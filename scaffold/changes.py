@@ -1,0 +1,27 @@
+"""The value that passes from planning to proof to publishing: one file before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file of the target tree, as bytes. `before` is None for a new file, `after` is None for a removed one.
+
+    `path` is relative to the tree's root, with forward slashes. The file mode is kept for existing files.
+    """
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+
+    def __post_init__(self) -> None:
+        parts = PurePosixPath(self.path)
+        assert not parts.is_absolute() and ".." not in parts.parts and self.path, self.path
+        assert self.before is not None or self.after is not None, self.path
+
+    @property
+    def is_noop(self) -> bool:
+        return self.before == self.after

@@ -1,0 +1,30 @@
+"""Every code that the tool can print, with the explanation that `vitcg-scaffold explain` shows.
+
+One module a stage; a test checks that each code raised in the source is listed here and the other way round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+_STAGES = ("descriptor", "target", "tower", "conflict", "proof", "publish")
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """`title` is one line; `explanation` says why the rule exists and how to get past it."""
+
+    code: str
+    title: str
+    explanation: str
+
+
+@cache
+def all_codes() -> dict[str, Code]:
+    """All codes by name, in ascending order."""
+    entries = [entry for stage in _STAGES for entry in import_module(f"{__name__}.{stage}").CODES]
+    codes = {entry.code: entry for entry in sorted(entries, key=lambda entry: entry.code)}
+    assert len(codes) == len(entries), "a code is listed twice"
+    return codes

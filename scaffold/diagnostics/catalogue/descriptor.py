@@ -1,0 +1,5 @@
+"""Codes of the descriptor stage."""
+
+from scaffold.diagnostics.catalogue import Code
+
+CODES: tuple[Code, ...] = ()

@@ -1,0 +1,96 @@
+"""Positions, severities, diagnostics and exit codes: small frozen values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class Severity(str, Enum):
+    """How much a diagnostic matters. Only an error stops a run."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Exit(IntEnum):
+    """Process exit codes: one meaning each. Codes of signals (130, 143) are set by the shell convention."""
+
+    OK = 0
+    DRIFT = 1
+    USAGE = 2
+    DESCRIPTOR = 3
+    TARGET = 4
+    CONFLICT = 5
+    PROOF = 6
+    IO = 7
+
+
+#: The first digit of a code says which exit code an error of that family leads to.
+_EXIT_BY_FAMILY = {
+    "1": Exit.DESCRIPTOR,  # YAML
+    "2": Exit.DESCRIPTOR,  # schema
+    "3": Exit.DESCRIPTOR,  # meaning
+    "4": Exit.TARGET,
+    "5": Exit.CONFLICT,
+    "6": Exit.PROOF,
+    "7": Exit.IO,
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A range of text in a file. Lines and columns count from 1; the end column is exclusive."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def __post_init__(self) -> None:
+        assert (1, 1) <= (self.line, self.column) <= (self.end_line, self.end_column), self
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One problem: what (`message`), where (`span`), and what to do next (`help`).
+
+    `code` is stable across releases (`VCG204`) and is explained by `vitcg-scaffold explain CODE`.
+    """
+
+    code: str
+    message: str
+    span: Span | None = None
+    help: str | None = None
+    severity: Severity = Severity.ERROR
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.code.startswith("VCG") and self.code[3:].isdigit() and len(self.code) == 6, self.code
+
+    @property
+    def exit(self) -> Exit:
+        """The exit code that this diagnostic leads to when it is an error."""
+        return _EXIT_BY_FAMILY[self.code[3]] if self.severity is Severity.ERROR else Exit.OK
+
+
+class DiagnosticError(Exception):
+    """Carries diagnostics to the edge of the program. At least one of them is an error."""
+
+    def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic]) -> None:
+        self.diagnostics: tuple[Diagnostic, ...] = (
+            (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
+        )
+        assert any(d.severity is Severity.ERROR for d in self.diagnostics)
+        super().__init__("; ".join(f"{d.code}: {d.message}" for d in self.diagnostics))
+
+    @property
+    def exit(self) -> Exit:
+        """The most specific exit code: the one of the latest stage that found an error."""
+        return max(d.exit for d in self.diagnostics)
