@@ -1,0 +1,5 @@
+"""The command line: one module a command, heavy imports inside the command that needs them."""
+
+from scaffold.cli.app import main
+
+__all__ = ["main"]
