@@ -1,5 +1,54 @@
-"""Codes of the publish stage."""
+"""Codes of the publish stage: the disk said no."""
 
 from scaffold.diagnostics.catalogue import Code
 
-CODES: tuple[Code, ...] = ()
+CODES: tuple[Code, ...] = (
+    Code(
+        "VCG701",
+        "the tree cannot be written",
+        "The file system is read-only, or you may not write there. No file was changed. Work on a copy, or use "
+        "`--diff` to see the changes without writing them.",
+    ),
+    Code(
+        "VCG702",
+        "no disk space",
+        "The disk or the quota is full. All new bytes and all backups are put on the disk before the first file is "
+        "touched, and roll-back needs no space, so no file was changed. Free some space and run the command again.",
+    ),
+    Code(
+        "VCG703",
+        "writing failed",
+        "The operating system reported an error; what had been written was rolled back and no file was changed. "
+        "Look into the cause that the message names, then run the command again.",
+    ),
+    Code(
+        "VCG704",
+        "a half-written run could not be rolled back",
+        "A run failed, and undoing it failed too (or its repair by `recover` did). The journal in `.vitcg-scaffold` "
+        "still has all that is needed: remove the cause, then run `vitcg-scaffold recover`.",
+    ),
+    Code(
+        "VCG705",
+        "another run is writing to this tree",
+        "One run at a time may write to a tree. The lock ends with the process that holds it, even if that is "
+        "killed. Wait until it is done, then start again: changes must be planned from what it leaves.",
+    ),
+    Code(
+        "VCG706",
+        "an earlier run was killed while it wrote",
+        "The tree may hold some files from before and some from after that run. `vitcg-scaffold recover` restores "
+        "the state before it. Every command that writes refuses until then.",
+    ),
+    Code(
+        "VCG707",
+        "our records are damaged",
+        "A file in `.vitcg-scaffold` is not what a run of this tool wrote there. Compare the tree with its origin "
+        "(for a checkout: `git diff`), then delete the folder; only the ability to revert earlier runs is lost.",
+    ),
+    Code(
+        "VCG708",
+        "the tree spans file systems",
+        "Files are replaced by renames from the `.vitcg-scaffold` folder, which are atomic on one file system only. "
+        "A part of this tree is mounted from elsewhere. Copy the tree to one file system and work there.",
+    ),
+)

@@ -1,0 +1,23 @@
+"""The only stage that writes into a target tree: all of a run's file changes, or none of them.
+
+It owns the journal in `<root>/.vitcg-scaffold/`, roll-back, revert and recovery after a kill, and the question whether
+git holds a copy of what would be overwritten. It must not know what the changes mean: bytes in, bytes out. POSIX only.
+"""
+
+from scaffold.publish.git import DirtyFile, DirtyState, find_dirty, require_clean
+from scaffold.publish.store import FileRecord, RunRecord
+from scaffold.publish.transaction import RecoverReport, publish_changes, recover, require_finished, revert_last
+
+__all__ = [
+    "DirtyFile",
+    "DirtyState",
+    "FileRecord",
+    "RecoverReport",
+    "RunRecord",
+    "find_dirty",
+    "publish_changes",
+    "recover",
+    "require_clean",
+    "require_finished",
+    "revert_last",
+]

@@ -1,0 +1,110 @@
+"""The system calls that change the disk, one thin function each, and the few compositions of them that last.
+
+Every change that this package makes goes through a name of this module, so a test can make each call fail, or kill the
+process at it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from pathlib import Path
+
+
+def create(path: Path) -> int:
+    """A new file for writing; its mode is what the umask leaves of rw-rw-rw-."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def write(descriptor: int, data: memoryview) -> int:
+    return os.write(descriptor, data)
+
+
+def fsync(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def chmod(path: Path, mode: int) -> None:
+    path.chmod(mode)
+
+
+def replace(source: Path, target: Path) -> None:
+    source.replace(target)
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def mkdir(path: Path) -> None:
+    path.mkdir()
+
+
+def rmdir(path: Path) -> None:
+    path.rmdir()
+
+
+def remove_tree(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def write_file(path: Path, data: bytes, *, like: Path | None = None, keep_time: bool = False) -> None:
+    """Write a new file that is on the disk when this returns, with the mode (and more, if possible) of `like`."""
+    descriptor = create(path)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[write(descriptor, rest) :]
+        if like is not None:
+            _copy_attributes(like, path, keep_time=keep_time)
+        fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _copy_attributes(source: Path, target: Path, *, keep_time: bool) -> None:
+    """Owner, extended attributes and times as far as we may; the mode always."""
+    status = source.stat()
+    with contextlib.suppress(OSError):
+        os.chown(target, status.st_uid, status.st_gid)
+    with contextlib.suppress(OSError):
+        shutil.copystat(source, target)
+    chmod(target, stat.S_IMODE(status.st_mode))
+    if not keep_time:  # new bytes under an old time would fool make and Python's bytecode cache
+        os.utime(target)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory last. File systems that cannot do it for directories are left to their own ways."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_if_empty(path: Path) -> None:
+    try:
+        rmdir(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def read(path: Path) -> bytes | None:
+    """The bytes of a file; None when there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def digest(data: bytes | None) -> str | None:
+    return None if data is None else hashlib.sha256(data).hexdigest()

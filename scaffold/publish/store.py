@@ -1,0 +1,194 @@
+"""`<root>/.vitcg-scaffold/`: the journal of an unfinished run, the records of finished ones, and their bytes.
+
+    .gitignore          one line, `*`, so that git never sees the folder
+    lock                held by the run that is writing
+    journal.json        the record of a run that has begun to change the tree; absent otherwise
+    runs/<id>.json      records of finished runs, the last `KEPT_RUNS` of them
+    blobs/<id>/<n>.old  the bytes of a run's n-th file before (kept: `revert` needs them) ...
+    blobs/<id>/<n>.new  ... and after (moved into the tree)
+
+Two renames of one file decide everything. `journal.tmp -> journal.json`: from here on a killed run is rolled back.
+`journal.json -> runs/<id>.json`: from here on it is done. Blobs without a record are rubbish. The folder lies in the
+tree so that every rename stays on one file system. What is read back is not trusted: trees are passed around.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.publish import disk
+
+STORE = ".vitcg-scaffold"
+KEPT_RUNS = 20
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file of a run: SHA-256 of its bytes before and after, None where there was no file."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+    @property
+    def action(self) -> str:
+        if self.before is None:
+            return "created"
+        return "removed" if self.after is None else "modified"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What one run did. `id` counts runs of this tree and is 0 for a run that had nothing to do.
+
+    `made_dirs` were created for new files (parents first), `dropped_dirs` removed again by a revert; `reverts` is the
+    id of the run that this one undid.
+    """
+
+    id: int
+    label: str
+    files: tuple[FileRecord, ...]
+    made_dirs: tuple[str, ...] = ()
+    dropped_dirs: tuple[str, ...] = ()
+    reverts: int | None = None
+
+
+def _encode(record: RunRecord) -> bytes:
+    return (json.dumps({"format": _FORMAT, **asdict(record)}, indent=1) + "\n").encode()
+
+
+def _decode(path: Path) -> RunRecord:
+    try:
+        data = json.loads(path.read_bytes())
+        if data.pop("format") != _FORMAT:
+            raise ValueError("written by another version")
+        files = tuple(FileRecord(**entry) for entry in data.pop("files"))
+        made, dropped = tuple(data.pop("made_dirs")), tuple(data.pop("dropped_dirs"))
+        record = RunRecord(files=files, made_dirs=made, dropped_dirs=dropped, **data)
+        texts = [record.label, *made, *dropped, *(file.path for file in files)]
+        if not (isinstance(record.id, int) and all(isinstance(text, str) for text in texts)):
+            raise TypeError("a field has the wrong type")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, str(error)) from error
+    return record
+
+
+def damaged(path: Path, why: str) -> DiagnosticError:
+    return DiagnosticError(
+        Diagnostic(
+            "VCG707",
+            f"{path} is damaged: {why}",
+            help=f"compare the tree with its origin (git diff), then delete the folder {STORE} to start afresh",
+        )
+    )
+
+
+def _require_folder(path: Path) -> None:
+    """A link in the place of a folder of ours would lead our deletions elsewhere."""
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise damaged(path, "it is not a folder")
+
+
+class Store:
+    """The folder of one tree. `root` is resolved; nothing is created before `open`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.folder = self.root / STORE
+        self.lock = self.folder / "lock"
+        self.journal = self.folder / "journal.json"
+        self.runs = self.folder / "runs"
+        self.blobs = self.folder / "blobs"
+
+    def exists(self) -> bool:
+        return self.folder.is_dir() and not self.folder.is_symlink()
+
+    def open(self) -> None:
+        """Create the folder, for its lock. Another run may be doing the same."""
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(self.folder)
+        _require_folder(self.folder)
+
+    def fill(self) -> None:
+        """Create what is missing inside; the lock is held."""
+        for folder in (self.runs, self.blobs):
+            if not folder.exists():
+                disk.mkdir(folder)
+            _require_folder(folder)
+        for temporary in self.folder.glob("*.tmp"):
+            disk.unlink(temporary)
+        ignore = self.folder / ".gitignore"
+        if not ignore.exists():
+            # Written aside and renamed: a kill in between must not leave an empty one, which would hide nothing.
+            temporary = self.folder / "gitignore.tmp"
+            disk.write_file(temporary, b"*\n")
+            disk.replace(temporary, ignore)
+
+    def old(self, run: int, index: int) -> Path:
+        return self.blobs / str(run) / f"{index}.old"
+
+    def new(self, run: int, index: int) -> Path:
+        return self.blobs / str(run) / f"{index}.new"
+
+    def unfinished(self) -> RunRecord | None:
+        """The record of a run that was killed while it changed the tree, if there is one."""
+        return _decode(self.journal) if self.journal.exists() else None
+
+    def next_id(self) -> int:
+        names = [*self.runs.glob("*.json"), *self.blobs.iterdir()]
+        return 1 + max((int(path.stem) for path in names if path.stem.isdecimal()), default=0)
+
+    def history(self) -> list[RunRecord]:
+        """Finished runs that still stand, oldest first."""
+        records = self._records()
+        gone = {record.reverts for record in records}
+        return [record for record in records if record.reverts is None and record.id not in gone]
+
+    def _records(self) -> list[RunRecord]:
+        paths = (path for path in self.runs.glob("*.json") if path.stem.isdecimal())
+        return sorted((_decode(path) for path in paths), key=lambda record: record.id)
+
+    def open_journal(self, record: RunRecord) -> None:
+        """Prepared: blobs are on the disk, and now what is needed to undo the run is, too."""
+        temporary = self.folder / "journal.tmp"
+        disk.write_file(temporary, _encode(record))
+        disk.replace(temporary, self.journal)
+        disk.sync_directory(self.folder)
+
+    def commit(self, record: RunRecord) -> None:
+        disk.replace(self.journal, self._record_path(record))
+        disk.sync_directory(self.runs)
+        disk.sync_directory(self.folder)
+
+    def reopen_journal(self, record: RunRecord) -> None:
+        """Take back a commit that did not reach the disk."""
+        if self._record_path(record).exists():
+            disk.replace(self._record_path(record), self.journal)
+
+    def close_journal(self) -> None:
+        """Rolled back: the run never was."""
+        disk.unlink(self.journal)
+        disk.sync_directory(self.folder)
+
+    def _record_path(self, record: RunRecord) -> Path:
+        return self.runs / f"{record.id}.json"
+
+    def tidy(self) -> None:
+        """Delete what no later command can need. Best effort: what is left today goes the next time."""
+        if self.journal.exists():
+            return
+        with contextlib.suppress(OSError, DiagnosticError):
+            kept = {record.id for record in self.history()[-KEPT_RUNS:]}
+            # In the order of ids: a revert's own record goes after the one that it makes void.
+            for record in self._records():
+                if record.id not in kept:
+                    disk.unlink(self._record_path(record))
+            for folder in self.blobs.iterdir():
+                if folder.name not in {str(run) for run in kept}:
+                    disk.remove_tree(folder)

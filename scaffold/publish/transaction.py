@@ -1,0 +1,384 @@
+"""One run: check, stage, journal, replace, commit; and the ways back.
+
+The tree is touched between two renames only (see `store`). Any exception in between rolls back in this process; after a
+kill, `recover` does the same from the journal. Both run one function, `_roll_back`, which may itself be killed and
+repeated. Every other command refuses a tree with an unfinished run instead of repairing it in passing: its plan was
+made from a half-written tree, and the user should hear of the kill.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaffold.changes import FileChange
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.publish import disk
+from scaffold.publish.signals import Deferred, deferred_signals
+from scaffold.publish.store import STORE, FileRecord, RunRecord, Store, damaged
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverReport:
+    """What `recover` found: the run that it rolled back, or None when there was nothing to repair."""
+
+    rolled_back: RunRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One file of a run. `like` is the file whose mode the new bytes get; None means a fresh file's mode."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+    like: Path | None
+
+
+def publish_changes(root: Path, changes: Sequence[FileChange], *, label: str) -> RunRecord:
+    """Write `changes` into the tree at `root`, all or nothing, and keep what `revert_last` needs.
+
+    `label` says what the run was, for later messages. Raises `DiagnosticError`: VCG501 to VCG503 when the tree is not
+    what the changes were planned on, VCG70x when it cannot be written; in each case the tree is as before. A signal is
+    delivered after the roll-back. Changes that change nothing leave no trace.
+    """
+    wanted = [change for change in changes if not change.is_noop]
+    assert len({change.path for change in wanted}) == len(wanted), "a file is changed twice in one run"
+    if not wanted:
+        return RunRecord(0, label, ())
+    with _exclusive(root) as (store, signals):
+        _refuse_unfinished(store)
+        steps = []
+        for change in wanted:
+            target = _locate(store.root, change.path)
+            like = None if change.before is None else target
+            steps.append(_Step(change.path, change.before, change.after, like))
+        return _run(store, signals, steps, label)
+
+
+def revert_last(root: Path, *, force: bool = False) -> RunRecord:
+    """Undo the last run that still stands: bytes, modes, new files and new folders. Call again for the one before.
+
+    Raises `DiagnosticError`: VCG506 when there is none, VCG504 when a file was changed since, unless `force`.
+    """
+    store = Store(root)
+    if not store.exists():
+        raise _nothing_to_revert(store)
+    with _exclusive(root) as (store, signals):
+        _refuse_unfinished(store)
+        history = store.history()
+        if not history:
+            raise _nothing_to_revert(store)
+        last = history[-1]
+        steps, edited = [], []
+        for index, file in enumerate(last.files):
+            now = disk.read(_locate(store.root, file.path))
+            if disk.digest(now) != file.after:
+                edited.append(file)
+            blob = store.old(last.id, index)
+            after = disk.read(blob)
+            if disk.digest(after) != file.before:
+                raise damaged(blob, "these are not the bytes that were saved")
+            steps.append(_Step(file.path, now, after, blob))
+        if edited and not force:
+            raise DiagnosticError(_changed_since(file, last.label) for file in edited)
+        steps = [step for step in steps if step.before != step.after]  # forced, and undone by hand already
+        label = f"revert {last.label}"
+        return _run(store, signals, steps, label, dropped_dirs=last.made_dirs, reverts=last.id)
+
+
+def recover(root: Path, *, force: bool = False) -> RecoverReport:
+    """Bring a tree whose run was killed back to what it was before that run. Harmless when nothing is wrong.
+
+    A killed run is all-new once its record is in `runs/`, and then there is nothing to do; before that it is rolled
+    back. Raises `DiagnosticError` VCG505, having touched nothing, when someone has edited a file of the run since,
+    unless `force`.
+    """
+    if not Store(root).exists():
+        return RecoverReport(None)
+    with _exclusive(root) as (store, _):
+        record = store.unfinished()
+        if record is not None:
+            _roll_back(store, record, force=force)
+        store.tidy()
+        return RecoverReport(record)
+
+
+def require_finished(root: Path) -> None:
+    """Refuse, before planning, a tree with an unfinished run (VCG706) or one that is being written now (VCG705)."""
+    if Store(root).journal.exists():
+        with _exclusive(root) as (store, _):
+            _refuse_unfinished(store)
+
+
+def _run(
+    store: Store,
+    signals: Deferred,
+    steps: Sequence[_Step],
+    label: str,
+    *,
+    dropped_dirs: tuple[str, ...] = (),
+    reverts: int | None = None,
+) -> RunRecord:
+    store.tidy()
+    for step in steps:
+        _check_target(store, step)
+    files = tuple(FileRecord(step.path, disk.digest(step.before), disk.digest(step.after)) for step in steps)
+    record = RunRecord(
+        store.next_id(),
+        label,
+        files,
+        made_dirs=_missing_folders(store.root, steps),
+        dropped_dirs=dropped_dirs,
+        reverts=reverts,
+    )
+    try:
+        _stage(store, signals, record, steps)
+        _apply(store, signals, record)
+        store.commit(record)
+    except BaseException as error:
+        _undo(store, record, error)
+        raise
+    store.tidy()
+    return record
+
+
+def _stage(store: Store, signals: Deferred, record: RunRecord, steps: Sequence[_Step]) -> None:
+    """Put all bytes, old and new, on the disk beside the tree. From here on neither way needs disk space."""
+    folder = store.blobs / str(record.id)
+    disk.mkdir(folder)
+    for index, step in enumerate(steps):
+        signals.check()
+        if step.before is not None:
+            target = _locate(store.root, step.path)
+            disk.write_file(store.old(record.id, index), step.before, like=target, keep_time=True)
+        if step.after is not None:
+            like, keep_time = step.like, record.reverts is not None
+            disk.write_file(store.new(record.id, index), step.after, like=like, keep_time=keep_time)
+    disk.sync_directory(folder)
+    disk.sync_directory(store.blobs)
+    store.open_journal(record)
+
+
+def _apply(store: Store, signals: Deferred, record: RunRecord) -> None:
+    for folder in record.made_dirs:
+        disk.mkdir(_inside(store.root, folder))
+    for index, file in enumerate(record.files):
+        signals.check()
+        target = _locate(store.root, file.path)
+        if disk.digest(disk.read(target)) != file.before:  # someone was faster than we
+            raise DiagnosticError(_changed_meanwhile(file.path))
+        if file.after is None:
+            disk.unlink(target)
+        else:
+            disk.replace(store.new(record.id, index), target)
+    for folder in reversed(record.dropped_dirs):
+        disk.remove_if_empty(_inside(store.root, folder))
+    _sync_folders(store, record)
+    signals.check()
+
+
+def _undo(store: Store, record: RunRecord, cause: BaseException) -> None:
+    """Roll back in this process. If that fails as well, the journal stays and `recover` can try again."""
+    try:
+        store.reopen_journal(record)
+        if store.journal.exists():
+            _roll_back(store, record)
+        store.tidy()
+    except (OSError, DiagnosticError) as error:
+        raise DiagnosticError(_half_written(store, error, f"the run itself failed with: {cause!r}")) from cause
+
+
+def _roll_back(store: Store, record: RunRecord, *, force: bool = False) -> None:
+    """Make every file of `record` what it was before; first look at all of them, then touch any. Idempotent."""
+    pending, foreign = [], []
+    for index, file in enumerate(record.files):
+        target = _locate(store.root, file.path)
+        now = disk.digest(disk.read(target))
+        if now == file.before:
+            continue
+        if now != file.after:
+            foreign.append(file)
+        old = store.old(record.id, index)
+        if file.before is not None and disk.digest(disk.read(old)) != file.before:
+            raise damaged(old, "these are not the bytes that were saved")
+        pending.append((file, target, old))
+    if foreign and not force:
+        raise DiagnosticError(_changed_after_kill(file, record.label) for file in foreign)
+    for folder in record.dropped_dirs:
+        if not (path := _inside(store.root, folder)).is_dir():
+            disk.mkdir(path)
+    for file, target, old in reversed(pending):
+        if file.before is None:
+            disk.unlink(target)
+        else:
+            disk.replace(old, target)
+    for folder in reversed(record.made_dirs):
+        disk.remove_if_empty(_inside(store.root, folder))
+    _sync_folders(store, record)
+    store.close_journal()
+
+
+def _sync_folders(store: Store, record: RunRecord) -> None:
+    paths = [file.path for file in record.files] + list(record.made_dirs) + list(record.dropped_dirs)
+    for folder in sorted({_inside(store.root, path).parent for path in paths}):
+        if folder.is_dir():
+            disk.sync_directory(folder)
+
+
+def _inside(root: Path, relative: str) -> Path:
+    """The path of `relative`, links in its parents resolved; refused when it leaves the tree or enters our store."""
+    plain = root / relative
+    path = Path(os.path.realpath(plain.parent)) / plain.name
+    if not path.is_relative_to(root) or {STORE, ".git"} & set(path.relative_to(root).parts):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG502",
+                f"{relative} is not a file of the tree {root}: it leads to {path}",
+                help="replace the symbolic link by a real folder, or point --vllm at the tree that owns the file",
+            )
+        )
+    return path
+
+
+def _locate(root: Path, relative: str) -> Path:
+    """The path of a target file. What is there now must be a regular file, or nothing."""
+    path = _inside(root, relative)
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return path
+    if not stat.S_ISREG(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a special file"
+        raise DiagnosticError(
+            Diagnostic("VCG503", f"{relative} is {kind}, not a regular file", help="put a regular file in its place")
+        )
+    return path
+
+
+def _check_target(store: Store, step: _Step) -> None:
+    target = _locate(store.root, step.path)
+    if disk.read(target) != step.before:
+        raise DiagnosticError(_changed_meanwhile(step.path))
+    folder = next(parent for parent in target.parents if parent.exists())
+    if folder.stat().st_dev != store.folder.stat().st_dev:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG708",
+                f"{step.path} lies on another file system than {store.folder}",
+                help="files are replaced by renames, which need one file system: copy the tree to one and work there",
+            )
+        )
+
+
+def _missing_folders(root: Path, steps: Sequence[_Step]) -> tuple[str, ...]:
+    """Folders that new files need, relative to the root, parents first."""
+    missing = set()
+    for step in steps:
+        if step.after is not None:
+            parents = _inside(root, step.path).parents
+            missing |= {parent.relative_to(root).as_posix() for parent in parents if not parent.exists()}
+    return tuple(sorted(missing))
+
+
+@contextmanager
+def _exclusive(root: Path) -> Iterator[tuple[Store, Deferred]]:
+    """The only run in this tree, with signals held back and I/O errors explained."""
+    from filelock import FileLock, Timeout  # imports asyncio: 30 ms that `--help` need not pay
+
+    store = Store(root)
+    with deferred_signals() as signals:
+        try:
+            store.open()
+            with FileLock(store.lock, blocking=False):
+                store.fill()
+                yield store, signals
+        except Timeout as error:
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG705",
+                    f"another run is writing to {store.root}",
+                    help="wait until it is done, then start again: the tree may look different",
+                )
+            ) from error
+        except OSError as error:
+            raise DiagnosticError(_explain(error, store)) from error
+
+
+def _refuse_unfinished(store: Store) -> None:
+    record = store.unfinished()
+    if record is not None:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG706",
+                f"an earlier run (`{record.label}`) was killed while it wrote to {store.root}",
+                help=f"run `vitcg-scaffold recover --vllm {store.root}`: it restores the state before that run",
+            )
+        )
+
+
+def _explain(error: OSError, store: Store) -> Diagnostic:
+    """An I/O error. Unless the journal is still there, roll-back is done and the tree is as before."""
+    if store.journal.exists():
+        return _half_written(store, error)
+    where = f" ({error.filename})" if error.filename else ""
+    cause = f"{error.strerror or error}{where}; no file of {store.root} was changed"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return Diagnostic(
+            "VCG701",
+            f"the tree cannot be written: {cause}",
+            help="work on a copy that you may write to, or use --diff to see the changes only",
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Diagnostic("VCG702", f"no disk space: {cause}", help="free some space, then run the command again")
+    return Diagnostic(
+        "VCG703", f"writing failed: {cause}", help="look into the cause, then run the command again; nothing is lost"
+    )
+
+
+def _half_written(store: Store, error: Exception, *notes: str) -> Diagnostic:
+    return Diagnostic(
+        "VCG704",
+        f"{store.root} holds a half-written run that could not be rolled back: {error}",
+        help=f"run `vitcg-scaffold recover --vllm {store.root}` when the cause is gone",
+        notes=notes,
+    )
+
+
+def _nothing_to_revert(store: Store) -> DiagnosticError:
+    return DiagnosticError(
+        Diagnostic(
+            "VCG506",
+            f"no run to revert in {store.root}",
+            help="only runs that wrote to this very tree can be reverted; for older changes use git",
+        )
+    )
+
+
+def _changed_meanwhile(path: str) -> Diagnostic:
+    return Diagnostic(
+        "VCG501",
+        f"{path} changed while the run was in progress; nothing was written",
+        help="run the command again: it plans from what the file holds now",
+    )
+
+
+def _changed_since(file: FileRecord, label: str) -> Diagnostic:
+    return Diagnostic(
+        "VCG504",
+        f"{file.path}, {file.action} by `{label}`, was changed since; nothing was written",
+        help="save your edits elsewhere, or use --force to drop them",
+    )
+
+
+def _changed_after_kill(file: FileRecord, label: str) -> Diagnostic:
+    return Diagnostic(
+        "VCG505",
+        f"{file.path} was changed after the run `{label}` was killed; nothing was written",
+        help="save your edits elsewhere, or use --force to drop them",
+    )
