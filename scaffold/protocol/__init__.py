@@ -1,0 +1,109 @@
+"""What a vLLM tree offers and demands: its sources, its protocol, and the places where a port is anchored.
+
+Reads by syntax tree and never imports vLLM. Names are loaded on first use, so that importing this package is cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scaffold.protocol.anchors import (
+        DefinitionSpan,
+        ListAnchor,
+        ModelAnchor,
+        RegistryAnchor,
+        RegistryEntry,
+        Subclass,
+        TableAnchor,
+        TableRow,
+        absent_reason,
+        find_docs_table,
+        find_example_list,
+        find_model,
+        find_subclasses,
+        find_test_registry,
+    )
+    from scaffold.protocol.dialect import Dialect, Paths, Postprocess, PostprocessOutputs
+    from scaffold.protocol.generations import GENERATIONS, Generation, generation_by_name
+    from scaffold.protocol.profile import ProtocolProfile, read_protocol
+    from scaffold.protocol.releases import fetch_release, stable_releases, unpack_release
+    from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, compare_shapes
+    from scaffold.protocol.target import Target, TargetKind, open_tree, resolve_target
+    from scaffold.protocol.tree import SourceTree
+
+_HOMES = {
+    "anchors": (
+        "DefinitionSpan",
+        "ListAnchor",
+        "ModelAnchor",
+        "RegistryAnchor",
+        "RegistryEntry",
+        "Subclass",
+        "TableAnchor",
+        "TableRow",
+        "absent_reason",
+        "find_docs_table",
+        "find_example_list",
+        "find_model",
+        "find_subclasses",
+        "find_test_registry",
+    ),
+    "dialect": ("Dialect", "Paths", "Postprocess", "PostprocessOutputs"),
+    "generations": ("GENERATIONS", "Generation", "generation_by_name"),
+    "profile": ("ProtocolProfile", "read_protocol"),
+    "releases": ("fetch_release", "stable_releases", "unpack_release"),
+    "signatures": ("DataClass", "Field", "Method", "Parameter", "ParameterKind", "compare_shapes"),
+    "target": ("Target", "TargetKind", "open_tree", "resolve_target"),
+    "tree": ("SourceTree",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: PLE0604 - every name has a home above
+    "GENERATIONS",
+    "DataClass",
+    "DefinitionSpan",
+    "Dialect",
+    "Field",
+    "Generation",
+    "ListAnchor",
+    "Method",
+    "ModelAnchor",
+    "Parameter",
+    "ParameterKind",
+    "Paths",
+    "Postprocess",
+    "PostprocessOutputs",
+    "ProtocolProfile",
+    "RegistryAnchor",
+    "RegistryEntry",
+    "SourceTree",
+    "Subclass",
+    "TableAnchor",
+    "TableRow",
+    "Target",
+    "TargetKind",
+    "absent_reason",
+    "compare_shapes",
+    "fetch_release",
+    "find_docs_table",
+    "find_example_list",
+    "find_model",
+    "find_subclasses",
+    "find_test_registry",
+    "generation_by_name",
+    "open_tree",
+    "read_protocol",
+    "resolve_target",
+    "stable_releases",
+    "unpack_release",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,145 @@
+"""The generations of the protocol that are known, and how a tree's protocol is matched with them.
+
+Each generation is one JSON file in `known/`: names, kinds, annotations and defaults, nothing else. They are made by
+`python -m scaffold.protocol.generations record TREE`, a command for maintainers, run on a release's tree:
+
+* its protocol is already known: the generation's range of releases is widened to include the tree's release;
+* it is new: a file named after the release is written, and a generator for its dialect has to be checked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.signatures import ProtocolShape, compare_shapes
+from scaffold.protocol.tree import SourceTree
+
+_KNOWN = Path(__file__).parent / "known"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One form of the protocol. `first` and `last` are the stable releases, both included, that were seen with it."""
+
+    name: str
+    first: str
+    last: str
+    fingerprint: str
+
+    @property
+    def shape(self) -> ProtocolShape:
+        """Its signatures, as they were recorded."""
+        return ProtocolShape.from_canonical(_load(self.name)["shape"])
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cache
+def _load(name: str) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((_KNOWN / f"{name}.json").read_text("utf-8"))
+    return facts
+
+
+def _read_known() -> tuple[Generation, ...]:
+    names = sorted((path.stem for path in _KNOWN.glob("v*.json")), key=_order)
+    return tuple(
+        Generation(facts["name"], facts["first"], facts["last"], facts["fingerprint"]) for facts in map(_load, names)
+    )
+
+
+def _order(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in name.removeprefix("v").split("_"))
+
+
+#: Oldest first.
+GENERATIONS: tuple[Generation, ...] = _read_known()
+
+
+def generation_by_name(name: str) -> Generation:
+    """The generation of that name. Raises KeyError."""
+    return {generation.name: generation for generation in GENERATIONS}[name]
+
+
+def match_generation(
+    shape: ProtocolShape, fingerprint: str, tree: SourceTree, relpath: str, line: int
+) -> Generation:
+    """The generation with this fingerprint. Raises VCG415 with the difference to the nearest one."""
+    for generation in GENERATIONS:
+        if generation.fingerprint == fingerprint:
+            return generation
+    nearest, difference = nearest_generation(shape)
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG415",
+            f"the protocol in this tree (fingerprint {fingerprint}) is none of the known ones; "
+            f"the nearest is {nearest.name} ({nearest.first} to {nearest.last}), with {len(difference)} "
+            f"difference{'' if len(difference) == 1 else 's'}",
+            span=tree.span(relpath, line),
+            help="use a release from 0.20.0 to "
+            f"{GENERATIONS[-1].last}, or a version of this tool that knows this protocol",
+            notes=difference,
+        )
+    )
+
+
+def nearest_generation(shape: ProtocolShape) -> tuple[Generation, tuple[str, ...]]:
+    """The generation with the fewest differences to `shape` (the newer one of equals), and those differences."""
+    compared = [(generation, compare_shapes(generation.shape, shape)) for generation in reversed(GENERATIONS)]
+    return min(compared, key=lambda pair: len(pair[1]))
+
+
+def record_generation(tree: SourceTree, known: Path = _KNOWN) -> Path:
+    """Write or widen the JSON file for the protocol of `tree`; returns its path. The tree must say its release."""
+    from packaging.version import Version
+
+    from scaffold.protocol.profile import read_source
+
+    assert tree.release is not None, "a generation is named after a release; this tree does not say its version"
+    shape = read_source(tree).shape
+    fingerprint = shape.fingerprint()
+    release = Version(tree.release)
+    for path in sorted(known.glob("v*.json")):
+        facts = json.loads(path.read_text("utf-8"))
+        if facts["fingerprint"] == fingerprint:
+            facts["first"] = min(facts["first"], tree.release, key=Version)
+            facts["last"] = max(facts["last"], tree.release, key=Version)
+            break
+    else:
+        name = f"v{release.major}_{release.minor}"
+        path = known / f"{name}.json"
+        if path.exists():
+            path = known / f"{name}_{release.micro}.json"
+        facts = {
+            "name": path.stem,
+            "first": tree.release,
+            "last": tree.release,
+            "fingerprint": fingerprint,
+            "shape": shape.canonical(),
+        }
+    path.write_text(json.dumps(facts, indent=1, sort_keys=False) + "\n", "utf-8")
+    return path
+
+
+def _main(arguments: list[str]) -> int:
+    from scaffold.protocol.target import resolve_target
+
+    if len(arguments) != 2 or arguments[0] != "record":
+        print("usage: python -m scaffold.protocol.generations record TREE_OR_RELEASE", file=sys.stderr)
+        return 2
+    try:
+        print(record_generation(resolve_target(arguments[1]).tree))
+    except DiagnosticError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

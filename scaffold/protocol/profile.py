@@ -1,0 +1,351 @@
+"""Read the protocol that one tree has: its methods, its data classes, its manager, its generation and its dialect.
+
+Everything is read from syntax trees; vLLM is never imported.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.dialect import Dialect, derive_dialect, inspect_manager
+from scaffold.protocol.generations import Generation, match_generation
+from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, ProtocolShape
+from scaffold.protocol.tree import SourceTree
+
+PROTOCOL = "SupportsEncoderCudaGraph"
+MANAGER = "EncoderCudaGraphManager"
+INTERFACES = "vllm/model_executor/models/interfaces.py"
+_MANAGER_FILE = "vllm/v1/worker/encoder_cudagraph.py"
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolSource:
+    """The protocol as it stands in a tree, before it is compared with what is known.
+
+    `interfaces`, `defs` and `manager` are paths relative to the tree's root. `constants` are the names that the
+    definitions module assigns at top level (type aliases, reserved keys).
+    """
+
+    shape: ProtocolShape
+    interfaces: str
+    line: int
+    defs: str
+    manager: str
+    constants: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolProfile:
+    """The protocol of one tree. `defs_module`, `manager_module` and `interfaces_module` are dotted import names."""
+
+    release: str | None
+    methods: tuple[Method, ...]
+    dataclasses: tuple[DataClass, ...]
+    attributes: tuple[Field, ...]
+    constants: tuple[str, ...]
+    interfaces_module: str
+    defs_module: str
+    manager_module: str
+    fingerprint: str
+    generation: Generation
+    dialect: Dialect
+    line: int
+
+    def method(self, name: str) -> Method | None:
+        return next((method for method in self.methods if method.name == name), None)
+
+    def dataclass(self, name: str) -> DataClass | None:
+        return next((dataclass for dataclass in self.dataclasses if dataclass.name == name), None)
+
+
+def read_protocol(tree: SourceTree) -> ProtocolProfile:
+    """Read, fingerprint and match the protocol of `tree`.
+
+    Raises DiagnosticError: VCG410 to VCG412 (a file is missing, not UTF-8, not Python), VCG413 (no protocol),
+    VCG414 (its definitions module is not in the tree: 0.19), VCG415 (unknown generation, with the difference),
+    VCG416 (no manager), VCG417 (the protocol or its data classes have an unexpected form).
+    """
+    source = read_source(tree)
+    fingerprint = source.shape.fingerprint()
+    generation = match_generation(source.shape, fingerprint, tree, source.interfaces, source.line)
+    return ProtocolProfile(
+        release=tree.release,
+        methods=source.shape.methods,
+        dataclasses=source.shape.dataclasses,
+        attributes=source.shape.attributes,
+        constants=source.constants,
+        interfaces_module=dotted(source.interfaces),
+        defs_module=dotted(source.defs),
+        manager_module=dotted(source.manager),
+        fingerprint=fingerprint,
+        generation=generation,
+        dialect=derive_dialect(source.shape, inspect_manager(tree.parse(source.manager))),
+        line=source.line,
+    )
+
+
+def read_source(tree: SourceTree) -> ProtocolSource:
+    """The protocol of `tree` without judging it. Raises as `read_protocol`, except VCG415."""
+    interfaces, node = _find_protocol(tree)
+    text = _Lines(tree.read(interfaces))
+    methods = tuple(_read_method(item, text) for item in node.body if isinstance(item, FunctionNode))
+    if not methods:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG417",
+                f"`{PROTOCOL}` in `{interfaces}` has no methods",
+                span=tree.span(interfaces, node.lineno),
+                help="is this tree in the middle of an edit? check the class body",
+            )
+        )
+    defs = _find_defs(tree, interfaces, node)
+    defs_module = tree.parse(defs)
+    dataclasses = tuple(_read_dataclasses(defs_module, _Lines(tree.read(defs))))
+    if not dataclasses:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG417",
+                f"`{defs}` has no data classes, but `{PROTOCOL}` takes its types from it",
+                span=tree.span(defs),
+                help="is this tree in the middle of an edit? check the file",
+            )
+        )
+    shape = ProtocolShape(
+        bases=tuple(text.source(base) for base in node.bases),
+        attributes=tuple(_read_fields(node, text)),
+        methods=methods,
+        dataclasses=dataclasses,
+    )
+    return ProtocolSource(
+        shape=shape,
+        interfaces=interfaces,
+        line=node.lineno,
+        defs=defs,
+        manager=_find_manager(tree),
+        constants=tuple(_constants(defs_module)),
+    )
+
+
+def dotted(relpath: str) -> str:
+    """`vllm/v1/worker/x.py` -> `vllm.v1.worker.x`."""
+    return relpath.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def module_file(tree: SourceTree, module: str) -> str | None:
+    """The file of a dotted module name, None when the tree has none."""
+    base = module.replace(".", "/")
+    return next((path for path in (f"{base}.py", f"{base}/__init__.py") if tree.exists(path)), None)
+
+
+def find_class(module: ast.Module, name: str) -> ast.ClassDef | None:
+    """The last top-level class of that name (as Python binds it), also inside top-level `if` and `try`."""
+    found = None
+    for node in _top_level(module.body):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            found = node
+    return found
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, ast.If):
+            yield from _top_level(node.body)
+            yield from _top_level(node.orelse)
+        elif isinstance(node, ast.Try):
+            yield from _top_level(node.body)
+            yield from _top_level([item for handler in node.handlers for item in handler.body])
+            yield from _top_level(node.orelse)
+
+
+def _find_protocol(tree: SourceTree) -> tuple[str, ast.ClassDef]:
+    """The file and the class of the protocol: the known file first, then any file of the package that defines it."""
+    node = find_class(tree.parse(INTERFACES), PROTOCOL)
+    if node is not None:
+        return INTERFACES, node
+    for relpath in tree.containing("vllm", ".py", [f"class {PROTOCOL}"]):
+        node = find_class(tree.parse(relpath), PROTOCOL)
+        if node is not None:
+            return relpath, node
+    release = f"vLLM {tree.release}" if tree.release else "this tree"
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG413",
+            f"{release} has no protocol `{PROTOCOL}`: it cannot run vision encoders in CUDA graphs",
+            span=tree.span(INTERFACES),
+            help="use vLLM 0.20.0 or newer, for example `--vllm 0.33.0`",
+            notes=(f"searched `{INTERFACES}`, then every Python file under `vllm/`",),
+        )
+    )
+
+
+def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str:
+    """The file that the protocol's own import names for its data classes."""
+    wanted = {
+        name
+        for method in protocol.body
+        if isinstance(method, FunctionNode)
+        for name in _annotation_names(method)
+        if name.startswith("Encoder")
+    }
+    package = dotted(interfaces).split(".")[:-1]
+    imports = [
+        node
+        for node in ast.walk(tree.parse(interfaces))
+        if isinstance(node, ast.ImportFrom) and any(alias.name in wanted for alias in node.names)
+    ]
+    if not imports:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG417",
+                f"`{interfaces}` imports none of the types that `{PROTOCOL}` uses"
+                + (f" ({', '.join(sorted(wanted))})" if wanted else ""),
+                span=tree.span(interfaces, protocol.lineno),
+                help="the definitions module is found by that import; check it",
+            )
+        )
+    node = imports[0]
+    prefix = package[: len(package) - node.level + 1] if node.level else []
+    module = ".".join([*prefix, *([node.module] if node.module else [])])
+    relpath = module_file(tree, module)
+    if relpath is not None:
+        return relpath
+    elsewhere = tuple(tree.containing("vllm", ".py", ["class EncoderCudaGraphConfig"]))
+    release = f"vLLM {tree.release}" if tree.release else "this tree"
+    notes = (f"the classes are in `{', '.join(elsewhere)}`, which nothing in the tree imports",) if elsewhere else ()
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG414",
+            f"{release} cannot enable encoder CUDA graphs: it imports `{module}`, a module that is not in it",
+            span=tree.span(interfaces, node.lineno, node.col_offset + 1),
+            help="use vLLM 0.20.0 or newer; 0.19.0 and 0.19.1 were released with this import broken",
+            notes=notes,
+        )
+    )
+
+
+def _find_manager(tree: SourceTree) -> str:
+    if tree.exists(_MANAGER_FILE) and find_class(tree.parse(_MANAGER_FILE), MANAGER) is not None:
+        return _MANAGER_FILE
+    for relpath in tree.containing("vllm", ".py", [f"class {MANAGER}"]):
+        if find_class(tree.parse(relpath), MANAGER) is not None:
+            return relpath
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG416",
+            f"the tree has `{PROTOCOL}` but no class `{MANAGER}` that would call it",
+            span=tree.span(_MANAGER_FILE),
+            help="check that the tree is complete",
+            notes=(f"searched `{_MANAGER_FILE}`, then every Python file under `vllm/`",),
+        )
+    )
+
+
+def _annotation_names(method: FunctionNode) -> Iterator[str]:
+    """Every name in the annotations of a method, quoted ones included."""
+    arguments = method.args
+    everything = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    annotations = [item.annotation for item in everything if item is not None] + [method.returns]
+    for annotation in annotations:
+        for node in ast.walk(annotation) if annotation is not None else ():
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                try:
+                    quoted = ast.parse(node.value, mode="eval")
+                except SyntaxError:
+                    continue
+                yield from (inner.id for inner in ast.walk(quoted) if isinstance(inner, ast.Name))
+
+
+class _Lines:
+    """The text of a file by line, for reading the source of a node without splitting the file each time."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.removeprefix("\ufeff").encode().splitlines()
+
+    def source(self, node: ast.expr) -> str:
+        """A node as it is written, or as `ast.unparse` writes it when it spans lines."""
+        if node.end_lineno != node.lineno:
+            return ast.unparse(node)
+        return self._lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
+
+    def optional(self, node: ast.expr | None) -> str | None:
+        return None if node is None else self.source(node)
+
+
+def _read_method(node: FunctionNode, text: _Lines) -> Method:
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
+    parameters = [
+        Parameter(
+            item.arg,
+            ParameterKind.POSITIONAL_ONLY if item in arguments.posonlyargs else ParameterKind.POSITIONAL_OR_KEYWORD,
+            text.optional(item.annotation),
+            text.optional(default),
+        )
+        for item, default in zip(positional, defaults, strict=True)
+    ]
+    if arguments.vararg is not None:
+        annotation = text.optional(arguments.vararg.annotation)
+        parameters.append(Parameter(arguments.vararg.arg, ParameterKind.VAR_POSITIONAL, annotation, None))
+    parameters += [
+        Parameter(item.arg, ParameterKind.KEYWORD_ONLY, text.optional(item.annotation), text.optional(default))
+        for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    if arguments.kwarg is not None:
+        annotation = text.optional(arguments.kwarg.annotation)
+        parameters.append(Parameter(arguments.kwarg.arg, ParameterKind.VAR_KEYWORD, annotation, None))
+    return Method(
+        name=node.name,
+        parameters=tuple(parameters),
+        returns=text.optional(node.returns),
+        has_default=not all(_is_stub(statement) for statement in node.body),
+        line=node.lineno,
+        decorators=tuple(text.source(item) for item in node.decorator_list),
+        is_async=isinstance(node, ast.AsyncFunctionDef),
+    )
+
+
+def _is_stub(statement: ast.stmt) -> bool:
+    """A docstring, `...` or `pass`, or `raise NotImplementedError`: nothing that a model could inherit."""
+    if isinstance(statement, ast.Raise):
+        raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+        return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return isinstance(statement.value.value, str) or statement.value.value is ...
+    return isinstance(statement, ast.Pass)
+
+
+def _read_dataclasses(module: ast.Module, text: _Lines) -> Iterator[DataClass]:
+    for node in module.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for decorator in node.decorator_list:
+            target = decorator.func if isinstance(decorator, ast.Call) else decorator
+            name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", None)
+            if name == "dataclass":
+                keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+                frozen = any(
+                    item.arg == "frozen" and isinstance(item.value, ast.Constant) and item.value.value is True
+                    for item in keywords
+                )
+                yield DataClass(node.name, tuple(_read_fields(node, text)), frozen, node.lineno)
+
+
+def _read_fields(node: ast.ClassDef, text: _Lines) -> Iterator[Field]:
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            yield Field(item.target.id, text.source(item.annotation), text.optional(item.value))
+
+
+def _constants(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        yield from (target.id for target in targets if isinstance(target, ast.Name))

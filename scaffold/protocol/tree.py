@@ -1,0 +1,162 @@
+"""A vLLM source tree as a value: read text, list files, parse modules. Never imports vLLM and never writes.
+
+A `SourceTree` is a snapshot: what was read once stays in its cache, so that planning, proving and reporting see the
+same bytes. Make a new one (`SourceTree.reread`) after publishing.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+
+_BOM = "\ufeff"
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """One tree of vLLM sources.
+
+    `root` is the folder that holds the package folder `vllm`. `label` is how the user named it and starts every path
+    in a diagnostic, so no absolute path appears unless the user typed one. `release` is the version that the tree
+    says it is, None when it does not say. `read_only` trees (cached releases, folders without write permission) are
+    never published into. `installed` means an installed package: it has no tests, docs or examples.
+    """
+
+    root: Path
+    label: str
+    release: str | None
+    read_only: bool
+    installed: bool = False
+    _cache: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def reread(self) -> SourceTree:
+        """The same tree without anything cached."""
+        return replace(self, _cache={})
+
+    def display(self, relpath: str) -> str:
+        """The path that a person sees: the label and the path inside the tree."""
+        return f"{self.label.rstrip('/')}/{relpath}"
+
+    def span(self, relpath: str, line: int = 1, column: int = 1, width: int = 1) -> Span:
+        """A span on one line of a file of the tree."""
+        return Span(self.display(relpath), line, column, line, column + width)
+
+    def path(self, relpath: str) -> Path:
+        """The file on disk. `relpath` is relative to the root, with forward slashes, and stays inside it."""
+        pure = PurePosixPath(relpath)
+        assert relpath and not pure.is_absolute() and ".." not in pure.parts, relpath
+        return self.root.joinpath(*pure.parts)
+
+    def exists(self, relpath: str) -> bool:
+        """Whether the tree has a regular file at `relpath`."""
+        return self.path(relpath).is_file()
+
+    def read_bytes(self, relpath: str) -> bytes:
+        """The file as it is. Raises VCG410 when it is missing or cannot be read."""
+        key = ("bytes", relpath)
+        if key not in self._cache:
+            try:
+                self._cache[key] = self.path(relpath).read_bytes()
+            except OSError as error:
+                raise DiagnosticError(
+                    Diagnostic(
+                        "VCG410",
+                        f"cannot read `{relpath}`: {error.strerror or error}",
+                        span=self.span(relpath),
+                        help="check that the tree is a complete vLLM checkout, sdist or installation",
+                    )
+                ) from error
+        data: bytes = self._cache[key]
+        return data
+
+    def read(self, relpath: str) -> str:
+        """The file as text: UTF-8, newlines kept as they are. Raises VCG410, or VCG411 when it is not UTF-8."""
+        key = ("text", relpath)
+        if key not in self._cache:
+            data = self.read_bytes(relpath)
+            try:
+                self._cache[key] = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                line = data.count(b"\n", 0, error.start) + 1
+                column = len(data[data.rfind(b"\n", 0, error.start) + 1 : error.start].decode("utf-8")) + 1
+                raise DiagnosticError(
+                    Diagnostic(
+                        "VCG411",
+                        f"`{relpath}` is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+                        span=self.span(relpath, line, column),
+                        help="save the file as UTF-8; vLLM's own files all are",
+                    )
+                ) from error
+        text: str = self._cache[key]
+        return text
+
+    def parse(self, relpath: str) -> ast.Module:
+        """The file's syntax tree; callers must not change it. Raises VCG410, VCG411, or VCG412 (not valid Python)."""
+        key = ("ast", relpath)
+        if key not in self._cache:
+            text = self.read(relpath).removeprefix(_BOM)
+            try:
+                self._cache[key] = ast.parse(text)
+            except (SyntaxError, ValueError) as error:  # ValueError: a null byte, on Python < 3.12
+                line = getattr(error, "lineno", None) or 1
+                column = getattr(error, "offset", None) or 1
+                raise DiagnosticError(
+                    Diagnostic(
+                        "VCG412",
+                        f"`{relpath}` is not valid Python: {getattr(error, 'msg', None) or error}",
+                        span=self.span(relpath, max(line, 1), max(column, 1)),
+                        help="repair the file (a merge conflict left in it?) and run again",
+                    )
+                ) from error
+        module: ast.Module = self._cache[key]
+        return module
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        """Regular files that match, as sorted paths relative to the root, with forward slashes."""
+        key = ("glob", pattern)
+        if key not in self._cache:
+            found = (path for path in self.root.glob(pattern) if path.is_file())
+            self._cache[key] = tuple(sorted(path.relative_to(self.root).as_posix() for path in found))
+        paths: tuple[str, ...] = self._cache[key]
+        return paths
+
+    def containing(self, folder: str, suffix: str, needles: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The files under `folder` that contain any of `needles` as plain text, with the needles that each contains.
+
+        A prefilter in front of a parser: it reads every file (44 MB for vLLM 0.33) but keeps none. Unreadable
+        files are passed over, they cannot hold what is looked for.
+        """
+        encoded = [(needle, needle.encode()) for needle in needles]
+        found: dict[str, tuple[str, ...]] = {}
+        for relpath, full in _walk(self.root, folder, suffix):
+            try:
+                with open(full, "rb", buffering=0) as stream:  # noqa: PTH123 - thousands of files, Path.open costs
+                    data = stream.read()
+            except OSError:
+                continue
+            hits = tuple(needle for needle, raw in encoded if raw in data)
+            if hits:
+                found[relpath] = hits
+        return dict(sorted(found.items()))
+
+
+def _walk(root: Path, folder: str, suffix: str) -> Iterator[tuple[str, str]]:
+    """Files under `root/folder` whose names end with `suffix`: (path relative to the root, full path)."""
+    stack = [(folder, os.path.join(root, *folder.split("/")))]  # noqa: PTH118 - see `containing`
+    while stack:
+        relative, full = stack.pop()
+        try:
+            with os.scandir(full) as entries:
+                for entry in entries:
+                    if entry.name.endswith(suffix) and entry.is_file():
+                        yield f"{relative}/{entry.name}", entry.path
+                    elif entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
+                        stack.append((f"{relative}/{entry.name}", entry.path))
+        except OSError:
+            continue
