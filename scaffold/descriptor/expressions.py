@@ -1,0 +1,752 @@
+"""The expression language of descriptors: integers, names, attributes of `self`, arithmetic, comparisons.
+
+Text is parsed by hand and never evaluated as Python: a descriptor is input from strangers, error columns have to be
+exact, and messages must not depend on the version of the interpreter. Two grammars share one scanner:
+
+* `parse_expression`: `t * (h // m) * (w // m)`, `not self.is_multimodal_pruning_enabled`, `min(B, ceil_div(b, k))`
+* `parse_call`: `self.visual(pixels, None, encoder_metadata=metadata)`, calls nested as arguments
+
+Trees are frozen. Offsets count characters of the parsed text, from 0, end exclusive.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+#: Functions that every expression may call, with the number of arguments (at least, at most).
+FUNCTIONS: dict[str, tuple[int, int]] = {"min": (2, 8), "max": (2, 8), "ceil_div": (2, 2)}
+
+#: Limits that keep a hostile text from costing more than a page of YAML should.
+MAX_LENGTH = 500
+MAX_DEPTH = 24
+MAX_INTEGER = 2**53
+MAX_EXPONENT = 64
+
+_OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(1, 10)
+_PRECEDENCE = {
+    "or": _OR, "and": _AND,
+    "<": _COMPARE, "<=": _COMPARE, ">": _COMPARE, ">=": _COMPARE, "==": _COMPARE, "!=": _COMPARE,
+    "+": _SUM, "-": _SUM, "*": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT, "**": _POWER,
+}  # fmt: skip
+
+
+class ExpressionError(Exception):
+    """A text is not an expression of this language. `start` and `end` are offsets into the text."""
+
+    def __init__(self, message: str, start: int, end: int, help: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.start, self.end, self.help = message, start, max(end, start), help
+
+
+class EvaluationError(Exception):
+    """An expression has no value for the given values: division by zero, a missing name, a huge power."""
+
+
+# --- trees ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    value: int
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A bare name: a size column, a `let` name, or one of the predefined `b`, `B`, `F`."""
+
+    name: str
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """`self.a.b`, read from the model at run time."""
+
+    path: str
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`-x` or `not x`."""
+
+    op: str
+    operand: Node
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Arithmetic, one comparison, or one `and` / `or`."""
+
+    op: str
+    left: Node
+    right: Node
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`min(...)`, `max(...)`, `ceil_div(a, b)` or a helper of the descriptor."""
+
+    name: str
+    args: tuple[Node, ...]
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+Node = Union[Int, Name, Attribute, Unary, Binary, Function]
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression. Equality is that of the tree: spaces and redundant parentheses do not matter."""
+
+    root: Node
+    text: str = field(compare=False)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Free names, without `self`, attribute paths and function names."""
+        return frozenset(node.name for node in walk(self.root) if isinstance(node, Name))
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """Attribute paths that are read, as written: `self.visual.spatial_merge_size`."""
+        return frozenset(node.path for node in walk(self.root) if isinstance(node, Attribute))
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """Functions that are called: built-in ones and helpers."""
+        return frozenset(node.name for node in walk(self.root) if isinstance(node, Function))
+
+    @property
+    def constant(self) -> int | None:
+        """The value if it is a literal integer, else None."""
+        if isinstance(self.root, Int):
+            return self.root.value
+        if isinstance(self.root, Unary) and self.root.op == "-" and isinstance(self.root.operand, Int):
+            return -self.root.operand.value
+        return None
+
+    @property
+    def kind(self) -> str:
+        """`int`, `bool`, or `any` for a bare name or attribute, whose type the text does not tell."""
+        return _kind(self.root)
+
+    def python(self, bindings: Mapping[str, str] | None = None) -> str:
+        """Python source with minimal parentheses.
+
+        `bindings` maps names, whole attribute paths, `self` or helper names to source text, which is parenthesised
+        where its place needs it. `ceil_div(a, b)` becomes `(a + b - 1) // b` for a short `b`, else `-(-a // b)`.
+        """
+        return _render(self.root, bindings or {})[0]
+
+    def evaluate(
+        self, values: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> int | bool:
+        """The value of the expression, for checks of generated code.
+
+        `values` maps names and whole attribute paths; a path that it lacks is read from `values["self"]`. `functions`
+        maps helper names. Raises `EvaluationError` where Python would raise, and for powers beyond reason.
+        """
+        return _evaluate(self.root, values, functions or {})
+
+    def substitute(self, replacements: Mapping[str, Expression]) -> Expression:
+        """The tree with names replaced by other trees (used to derive expressions from expressions)."""
+        root = _substitute(self.root, {name: expression.root for name, expression in replacements.items()})
+        return expression_of(root)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant argument of a call: an integer, a string, `True`, `False` or `None`."""
+
+    value: int | str | bool | None
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    name: str
+    value: Argument
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of something of the model: `self.extract_feature(pixels)`."""
+
+    path: str
+    args: tuple[Argument, ...]
+    keywords: tuple[Keyword, ...] = ()
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+    text: str = field(default="", compare=False)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names that are passed anywhere in the call, also in nested calls."""
+        return frozenset(name.name for name in self.name_nodes())
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths that are called, outermost first."""
+        return (self.path, *(path for value in self._values() if isinstance(value, Call) for path in value.paths))
+
+    def name_nodes(self) -> Iterator[Name]:
+        """Every name that is passed, with its place."""
+        for value in self._values():
+            if isinstance(value, Name):
+                yield value
+            elif isinstance(value, Call):
+                yield from value.name_nodes()
+
+    def _values(self) -> tuple[Argument, ...]:
+        return (*self.args, *(keyword.value for keyword in self.keywords))
+
+    def python(self, bindings: Mapping[str, str] | None = None) -> str:
+        """Python source; names that `bindings` holds are replaced by its source text, `self` included."""
+        bindings = bindings or {}
+        parts = [_render_argument(arg, bindings) for arg in self.args]
+        parts += [f"{keyword.name}={_render_argument(keyword.value, bindings)}" for keyword in self.keywords]
+        return f"{_bind_path(self.path, bindings)[0]}({', '.join(parts)})"
+
+
+Argument = Union[Name, Attribute, Literal, Call]
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, parents first, in text order."""
+    yield node
+    if isinstance(node, Unary):
+        yield from walk(node.operand)
+    elif isinstance(node, Binary):
+        yield from walk(node.left)
+        yield from walk(node.right)
+    elif isinstance(node, Function):
+        for arg in node.args:
+            yield from walk(arg)
+
+
+def expression_of(root: Node) -> Expression:
+    """An expression made of a tree instead of text; its text is what the tree looks like in the language."""
+    return Expression(root, _render(root, {}, language=True)[0])
+
+
+# --- parsing ----------------------------------------------------------------------------------------------------
+
+
+def parse_expression(text: str, helpers: Mapping[str, int] | None = None) -> Expression:
+    """Parse an expression. `helpers` maps names of further functions to their number of arguments.
+
+    Raises `ExpressionError` with the exact place.
+    """
+    parser = _Parser(text, helpers or {})
+    root = parser.expression(_OR, 0)
+    parser.finish()
+    return Expression(root, text)
+
+
+def parse_call(text: str) -> Call:
+    """Parse a call of an attribute of `self`. Raises `ExpressionError` with the exact place."""
+    parser = _Parser(text, {})
+    call = parser.call_of_self(0)
+    parser.finish()
+    return Call(call.path, call.args, call.keywords, call.start, call.end, text)
+
+
+def parse_path(text: str) -> str:
+    """Parse an attribute path such as `self.visual.input_norm.input_dtype` and give it back without spaces."""
+    parser = _Parser(text, {})
+    path, _, _ = parser.path()
+    parser.finish()
+    return path
+
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\n]+)"
+    r"|(?P<number>\d[\w.]*)"
+    r"|(?P<name>[^\W\d]\w*)"
+    r"|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
+    r"|(?P<op>\*\*|//|<=|>=|==|!=|[-+*/%<>()=,.\[\]])"
+)
+
+_HINTS = {
+    "/": "use `//`: sizes are whole numbers",
+    "[": "subscripts are not part of the language; name the value under `let` or write a hook",
+    "=": "use `==` to compare",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def _scan(text: str) -> list[_Token]:
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(
+            f"the expression has {len(text)} characters, more than {MAX_LENGTH}", 0, len(text), "split it with `let`"
+        )
+    tokens: list[_Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ExpressionError(f"the character {text[at]!r} is not part of the language", at, at + 1)
+        if match.lastgroup != "space":
+            tokens.append(_Token(match.lastgroup or "", match.group(), at, match.end()))
+        at = match.end()
+    tokens.append(_Token("end", "", len(text.rstrip()), len(text.rstrip())))
+    return tokens
+
+
+class _Parser:
+    """Precedence climbing over the tokens of one text."""
+
+    def __init__(self, text: str, helpers: Mapping[str, int]) -> None:
+        self.text = text
+        self.tokens = _scan(text)
+        self.at = 0
+        self.functions = FUNCTIONS | {name: (count, count) for name, count in helpers.items()}
+        if self.peek.kind == "end":
+            raise ExpressionError("the expression is empty", 0, len(text))
+
+    @property
+    def peek(self) -> _Token:
+        return self.tokens[self.at]
+
+    def take(self) -> _Token:
+        token = self.tokens[self.at]
+        self.at += token.kind != "end"
+        return token
+
+    def accept(self, text: str) -> bool:
+        if self.peek.text == text and self.peek.kind in ("op", "name"):
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, text: str, after: str) -> _Token:
+        token = self.peek
+        if token.text != text or token.kind != "op":
+            raise self.unexpected(token, f"expected `{text}` {after}")
+        return self.take()
+
+    def finish(self) -> None:
+        if self.peek.kind != "end":
+            token = self.peek
+            if token.text == ")":
+                raise ExpressionError("`)` closes nothing", token.start, token.end)
+            raise self.unexpected(token, "expected an operator or the end")
+
+    @staticmethod
+    def unexpected(token: _Token, expected: str) -> ExpressionError:
+        if token.kind == "end":
+            return ExpressionError(f"{expected}, but the text ends", token.start, token.end)
+        return ExpressionError(f"{expected}, found `{token.text}`", token.start, token.end, _HINTS.get(token.text))
+
+    def expression(self, minimum: int, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise ExpressionError("the expression is nested too deeply", self.peek.start, self.peek.end, "use `let`")
+        left = self.prefix(minimum, depth)
+        while True:
+            token = self.peek
+            precedence = _PRECEDENCE.get(token.text, 0) if token.kind in ("op", "name") else 0
+            if precedence < minimum or precedence == 0:
+                return left
+            self.take()
+            # `**` groups to the right; its right side may be a negation, as in Python.
+            right = self.expression(_UNARY if precedence == _POWER else precedence + 1, depth + 1)
+            left = Binary(token.text, left, right, left.start, right.end)
+            following = self.peek
+            if precedence == _COMPARE and _PRECEDENCE.get(following.text) == _COMPARE:
+                raise ExpressionError(
+                    "comparisons cannot be chained", following.start, following.end, "join two with `and`"
+                )
+
+    def prefix(self, minimum: int, depth: int) -> Node:
+        token = self.peek
+        if token.kind == "name" and token.text == "not":
+            if minimum > _NOT:
+                raise ExpressionError("`not` needs parentheses here", token.start, token.end)
+            self.take()
+            operand = self.expression(_NOT, depth + 1)
+            return Unary("not", operand, token.start, operand.end)
+        if token.kind == "op" and token.text == "-":
+            self.take()
+            operand = self.expression(_UNARY, depth + 1)
+            return Unary("-", operand, token.start, operand.end)
+        return self.atom(depth)
+
+    def atom(self, depth: int) -> Node:
+        token = self.peek
+        if token.kind == "number":
+            return self.integer()
+        if token.kind == "name":
+            if token.text == "self":
+                path, start, end = self.path()
+                if self.peek.text == "(":
+                    raise ExpressionError(
+                        "expressions cannot call methods of the model",
+                        start,
+                        self.peek.end,
+                        "read an attribute, or compute the value with min, max, ceil_div or a helper",
+                    )
+                return Attribute(path, start, end)
+            name = self.name("expected a value")
+            if self.peek.text == "(":
+                return self.function(name, depth)
+            if name.text in FUNCTIONS:
+                raise ExpressionError(
+                    f"`{name.text}` is a function", name.start, name.end, f"call it: {name.text}(a, b)"
+                )
+            if self.peek.text == ".":
+                raise ExpressionError(
+                    f"attributes can only be read from `self`, not from `{name.text}`",
+                    name.start,
+                    self.peek.end,
+                    f"write the whole path: self.{name.text}...",
+                )
+            return Name(name.text, name.start, name.end)
+        if token.kind == "op" and token.text == "(":
+            self.take()
+            inner = self.expression(_OR, depth + 1)
+            self.expect(")", "to close `(`")
+            return inner
+        if token.kind == "string":
+            raise ExpressionError("strings are not values of an expression", token.start, token.end)
+        raise self.unexpected(token, "expected a value")
+
+    def integer(self) -> Int:
+        token = self.take()
+        if not re.fullmatch(r"0|[1-9][0-9]*", token.text, re.ASCII):
+            raise ExpressionError(
+                f"`{token.text}` is not a decimal integer",
+                token.start,
+                token.end,
+                "write digits only, without leading 0",
+            )
+        value = int(token.text) if len(token.text) < 20 else MAX_INTEGER + 1
+        if value > MAX_INTEGER:
+            raise ExpressionError("the integer is too large", token.start, token.end)
+        return Int(value, token.start, token.end)
+
+    def name(self, expected: str) -> _Token:
+        token = self.peek
+        if token.kind != "name":
+            raise self.unexpected(token, expected)
+        if token.text in ("True", "False", "None") or keyword.iskeyword(token.text):
+            raise ExpressionError(f"`{token.text}` is not a value of the language", token.start, token.end)
+        if not token.text.isascii():
+            raise ExpressionError("names are plain ASCII", token.start, token.end)
+        if token.text.startswith("__"):
+            raise ExpressionError("names do not start with `__`", token.start, token.end)
+        return self.take()
+
+    def path(self) -> tuple[str, int, int]:
+        first = self.peek
+        if first.kind != "name" or first.text != "self":
+            raise self.unexpected(first, "expected a path that starts with `self.`")
+        end = self.take().end
+        parts = ["self"]
+        while self.accept("."):
+            part = self.name("expected the name of an attribute after `.`")
+            parts.append(part.text)
+            end = part.end
+        if len(parts) == 1:
+            raise ExpressionError(
+                "`self` alone is not a value", first.start, first.end, "name an attribute: self.something"
+            )
+        return ".".join(parts), first.start, end
+
+    def function(self, name: _Token, depth: int) -> Function:
+        if name.text not in self.functions:
+            known = ", ".join(sorted(self.functions))
+            raise ExpressionError(
+                f"the function `{name.text}` is not known here", name.start, name.end, f"functions are: {known}"
+            )
+        self.take()
+        args: list[Node] = []
+        while self.peek.text != ")":
+            args.append(self.expression(_OR, depth + 1))
+            if not self.accept(","):
+                break
+        close = self.expect(")", f"to close `{name.text}(`")
+        low, high = self.functions[name.text]
+        if not low <= len(args) <= high:
+            wanted = f"{low}" if low == high else f"{low} to {high}"
+            raise ExpressionError(f"`{name.text}` takes {wanted} arguments, not {len(args)}", name.start, close.end)
+        return Function(name.text, tuple(args), name.start, close.end)
+
+    def call_of_self(self, depth: int) -> Call:
+        if depth > MAX_DEPTH:
+            raise ExpressionError("the call is nested too deeply", self.peek.start, self.peek.end)
+        path, start, end = self.path()
+        if self.peek.text != "(":
+            raise ExpressionError(f"`{path}` is not called", start, end, f"write {path}(pixels)")
+        self.take()
+        args: list[Argument] = []
+        keywords: list[Keyword] = []
+        while self.peek.text != ")":
+            token, following = self.peek, self.tokens[min(self.at + 1, len(self.tokens) - 1)]
+            if token.kind == "name" and following.text == "=" and following.kind == "op":
+                self.name("expected a keyword")
+                self.take()
+                if any(token.text == keyword.name for keyword in keywords):
+                    raise ExpressionError(f"the keyword `{token.text}` is given twice", token.start, token.end)
+                value = self.argument(depth)
+                keywords.append(Keyword(token.text, value, token.start, value.end))
+            elif keywords:
+                raise ExpressionError("a positional argument follows a keyword", token.start, token.end)
+            else:
+                args.append(self.argument(depth))
+            if not self.accept(","):
+                break
+        close = self.expect(")", f"to close `{path}(`")
+        return Call(path, tuple(args), tuple(keywords), start, close.end)
+
+    def argument(self, depth: int) -> Argument:
+        token = self.peek
+        if token.kind == "number":
+            number = self.integer()
+            return Literal(number.value, number.start, number.end)
+        if token.kind == "string":
+            self.take()
+            if "\\" in token.text:
+                raise ExpressionError("strings have no escapes here", token.start, token.end)
+            return Literal(token.text[1:-1], token.start, token.end)
+        if token.kind == "name":
+            constants = {"True": True, "False": False, "None": None}
+            if token.text in constants:
+                self.take()
+                return Literal(constants[token.text], token.start, token.end)
+            if token.text == "self":
+                mark = self.at
+                path, start, end = self.path()
+                if self.peek.text != "(":
+                    return Attribute(path, start, end)
+                self.at = mark
+                return self.call_of_self(depth + 1)
+            name = self.name("expected an argument")
+            if self.peek.text in ("(", "."):
+                raise ExpressionError(
+                    "only attributes of `self` can be used here", name.start, self.peek.end, f"write self.{name.text}"
+                )
+            return Name(name.text, name.start, name.end)
+        raise self.unexpected(token, "expected an argument: a name, a number, a string, True, False, None or a call")
+
+
+# --- rendering --------------------------------------------------------------------------------------------------
+
+
+def _render(node: Node, bindings: Mapping[str, str], *, language: bool = False) -> tuple[str, int]:
+    """Source text and its precedence. `language` keeps ceil_div as a call."""
+
+    def part(child: Node, minimum: int) -> str:
+        text, precedence = _render(child, bindings, language=language)
+        return text if precedence >= minimum else f"({text})"
+
+    if isinstance(node, Int):
+        return str(node.value), _ATOM
+    if isinstance(node, Name):
+        return _bind(node.name, bindings)
+    if isinstance(node, Attribute):
+        return _bind_path(node.path, bindings)
+    if isinstance(node, Unary):
+        if node.op == "not":
+            return f"not {part(node.operand, _NOT)}", _NOT
+        return f"-{part(node.operand, _UNARY)}", _UNARY
+    if isinstance(node, Binary):
+        own = _PRECEDENCE[node.op]
+        if own == _POWER:
+            return f"{part(node.left, _ATOM)} ** {part(node.right, _UNARY)}", own
+        # A comparison inside a comparison would read as a chain; `and` / `or` group freely.
+        left = own + 1 if own == _COMPARE else own
+        return f"{part(node.left, left)} {node.op} {part(node.right, own + 1)}", own
+    if node.name == "ceil_div" and not language:
+        return _render_ceil_div(node, part)
+    arguments = ", ".join(part(arg, _OR) for arg in node.args)
+    function = node.name if node.name in FUNCTIONS else _bind(node.name, bindings)[0]
+    return f"{function}({arguments})", _ATOM
+
+
+def _render_ceil_div(node: Function, part: Callable[[Node, int], str]) -> tuple[str, int]:
+    dividend, divisor = node.args
+    if isinstance(divisor, Int) and divisor.value > 0:
+        if divisor.value == 1:
+            return f"{part(dividend, _SUM)} // 1", _PRODUCT
+        return f"({part(dividend, _SUM)} + {divisor.value - 1}) // {divisor.value}", _PRODUCT
+    text = part(divisor, _UNARY)
+    if text.isidentifier():
+        return f"({part(dividend, _SUM)} + {text} - 1) // {text}", _PRODUCT
+    # A long divisor is written once. `-a // b` is `(-a) // b`, so the inner sign needs no parentheses.
+    return f"-(-{part(dividend, _UNARY)} // {part(divisor, _UNARY)})", _UNARY
+
+
+def _render_argument(argument: Argument, bindings: Mapping[str, str]) -> str:
+    if isinstance(argument, Name):
+        return _bind(argument.name, bindings)[0]
+    if isinstance(argument, Attribute):
+        return _bind_path(argument.path, bindings)[0]
+    if isinstance(argument, Literal):
+        if isinstance(argument.value, str):
+            return f'"{argument.value}"' if '"' not in argument.value else repr(argument.value)
+        return repr(argument.value)
+    return argument.python(bindings)
+
+
+def _bind(name: str, bindings: Mapping[str, str]) -> tuple[str, int]:
+    if name not in bindings:
+        return name, _ATOM
+    return bindings[name], _precedence_of(bindings[name])
+
+
+def _bind_path(path: str, bindings: Mapping[str, str]) -> tuple[str, int]:
+    if path in bindings:
+        return bindings[path], _precedence_of(bindings[path])
+    if "self" in bindings:
+        text = bindings["self"]
+        text = text if _precedence_of(text) == _ATOM else f"({text})"
+        return text + path.removeprefix("self"), _ATOM
+    return path, _ATOM
+
+
+def _precedence_of(source: str) -> int:
+    """How tightly Python source text binds: what is bound is ours, so it is parsed, not guessed."""
+    if source.isidentifier():
+        return _ATOM
+    import ast
+
+    root = ast.parse(source, mode="eval").body
+    if root.col_offset > 0 and source.lstrip().startswith("(") and (root.end_col_offset or 0) < len(source.encode()):
+        return _ATOM  # parenthesised as a whole
+    if isinstance(root, ast.BinOp):
+        operators = {ast.Pow: _POWER, ast.Add: _SUM, ast.Sub: _SUM, ast.Mult: _PRODUCT, ast.FloorDiv: _PRODUCT,
+                     ast.Mod: _PRODUCT, ast.Div: _PRODUCT}  # fmt: skip
+        return operators.get(type(root.op), 0)
+    if isinstance(root, ast.UnaryOp):
+        return _NOT if isinstance(root.op, ast.Not) else _UNARY
+    if isinstance(root, ast.BoolOp):
+        return _OR if isinstance(root.op, ast.Or) else _AND
+    if isinstance(root, ast.Compare):
+        return _COMPARE
+    return _ATOM if isinstance(root, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List)) else 0
+
+
+# --- meaning ----------------------------------------------------------------------------------------------------
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, (Name, Attribute)):
+        return "any"
+    if isinstance(node, Unary):
+        return "bool" if node.op == "not" else "int"
+    if isinstance(node, Binary):
+        return "bool" if _PRECEDENCE[node.op] <= _COMPARE else "int"
+    return "int"
+
+
+def _substitute(node: Node, replacements: Mapping[str, Node]) -> Node:
+    if isinstance(node, Name):
+        return replacements.get(node.name, node)
+    if isinstance(node, Unary):
+        return Unary(node.op, _substitute(node.operand, replacements))
+    if isinstance(node, Binary):
+        return Binary(node.op, _substitute(node.left, replacements), _substitute(node.right, replacements))
+    if isinstance(node, Function):
+        return Function(node.name, tuple(_substitute(arg, replacements) for arg in node.args))
+    return node
+
+
+def _evaluate(node: Node, values: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> Any:
+    if isinstance(node, Int):
+        return node.value
+    if isinstance(node, Name):
+        if node.name not in values:
+            raise EvaluationError(f"`{node.name}` has no value")
+        return values[node.name]
+    if isinstance(node, Attribute):
+        return _read_path(node.path, values)
+    if isinstance(node, Unary):
+        operand = _evaluate(node.operand, values, functions)
+        return (not operand) if node.op == "not" else -operand
+    if isinstance(node, Function):
+        args = [_evaluate(arg, values, functions) for arg in node.args]
+        if node.name == "ceil_div":
+            return -_floor_div(-args[0], args[1])
+        if node.name in FUNCTIONS:
+            return min(args) if node.name == "min" else max(args)
+        if node.name not in functions:
+            raise EvaluationError(f"the helper `{node.name}` has no definition")
+        return functions[node.name](*args)
+    left = _evaluate(node.left, values, functions)
+    if node.op == "and":
+        return left and _evaluate(node.right, values, functions)
+    if node.op == "or":
+        return left or _evaluate(node.right, values, functions)
+    return _OPERATIONS[node.op](left, _evaluate(node.right, values, functions))
+
+
+def _read_path(path: str, values: Mapping[str, Any]) -> Any:
+    if path in values:
+        return values[path]
+    if "self" not in values:
+        raise EvaluationError(f"`{path}` has no value")
+    value = values["self"]
+    for part in path.split(".")[1:]:
+        try:
+            value = getattr(value, part)
+        except AttributeError as error:
+            raise EvaluationError(f"`{path}` has no value: {error}") from None
+    return value
+
+
+def _floor_div(left: Any, right: Any) -> Any:
+    if right == 0:
+        raise EvaluationError("division by zero")
+    return left // right
+
+
+def _modulo(left: Any, right: Any) -> Any:
+    if right == 0:
+        raise EvaluationError("division by zero")
+    return left % right
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if not 0 <= exponent <= MAX_EXPONENT or abs(base) > MAX_INTEGER:
+        raise EvaluationError(f"a power with exponent {exponent} is out of range")
+    return base**exponent
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": _floor_div,
+    "%": _modulo,
+    "**": _power,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}

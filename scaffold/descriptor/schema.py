@@ -1,0 +1,700 @@
+"""Types of descriptor fields: each reads a node into a typed value and describes itself as JSON Schema (`VCG2xx`).
+
+The sections of a descriptor are frozen dataclasses whose fields are declared with `declare`. Reading is done by hand on the
+positioned nodes instead of with a validation library, for two reasons: a plain YAML scalar is judged by what the field
+expects (`no`, `012` and `1:20` get an answer of their own), and importing pydantic costs 120 ms, more than everything
+else that `validate` does.
+
+A value that cannot be read becomes None and is reported; the sections around it are still built, so that the rules of
+`rules.py` find what else is wrong in the same run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from scaffold.descriptor.expressions import (
+    Call,
+    Expression,
+    ExpressionError,
+    parse_call,
+    parse_expression,
+    parse_path,
+)
+from scaffold.descriptor.source import MappingNode, Node, ScalarNode, SequenceNode
+from scaffold.diagnostics import Diagnostic, Span
+
+_MISSING: Any = dataclasses.MISSING
+
+
+class Type(Protocol):
+    """What a field may hold."""
+
+    def read(self, node: Node, at: str, reader: Reader) -> Any:
+        """The typed value, or None after reporting what is wrong."""
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        """The JSON Schema of what is accepted; sections add themselves to `definitions`."""
+
+
+def declare(type: Type, doc: str, *, default: Any = _MISSING, examples: Sequence[Any] = ()) -> Any:
+    """A field of a section. Without a default the key is required. A trailing `_` of the attribute is not part of it."""
+    metadata = {"type": type, "doc": doc, "examples": tuple(examples)}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One expression or call of the descriptor, where it stands and which names it may use."""
+
+    at: str
+    value: Expression | Call
+    node: ScalarNode
+    scope: str
+    wants: str
+
+
+@dataclass(slots=True)
+class Reader:
+    """What is collected while one descriptor is read."""
+
+    file: str
+    helpers: Mapping[str, int] = field(default_factory=dict)
+    problems: list[Diagnostic] = field(default_factory=list)
+    #: Dotted path of a value to its place, and to the place of its key.
+    spans: dict[str, Span] = field(default_factory=dict)
+    keys: dict[str, Span] = field(default_factory=dict)
+    uses: list[Use] = field(default_factory=list)
+
+    def report(
+        self, code: str, message: str, span: Span, help: str | None = None, *, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.problems.append(Diagnostic(code, message, span, help, notes=notes))
+
+    def place(self, at: str) -> Span:
+        """The place of the key of a value if it has one, else of the value, else of the nearest parent."""
+        while at:
+            if at in self.keys:
+                return self.keys[at]
+            if at in self.spans:
+                return self.spans[at]
+            at = at.rpartition(".")[0]
+        return self.spans.get("", Span(self.file, 1, 1, 1, 1))
+
+
+# --- scalars ----------------------------------------------------------------------------------------------------
+
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_BOOL_TRAP = re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF")
+_NULL = re.compile(r"~|null|Null|NULL|")
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)", re.ASCII)
+_INT_TRAP = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+|[0-9][0-9_]*)", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", re.ASCII)
+_FLOAT_TRAP = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\.[0-9_]*", re.ASCII)
+_DATE_TRAP = re.compile(r"\d{4}-\d\d?-\d\d?([Tt \t].*)?", re.ASCII)
+
+
+def scalar_kind(node: ScalarNode) -> tuple[str, bool]:
+    """What YAML makes of a scalar (`str`, `bool`, `null`, `int`, `float`, `date`), and whether readers disagree about it.
+
+    A trap is a spelling that YAML 1.1 and 1.2 read differently, or that surprises: `no`, `012`, `1:20`, `1_000`.
+    """
+    value = node.value
+    if not node.plain:
+        return "str", False
+    for kind, pattern, trap in (
+        ("bool", _BOOL, False), ("bool", _BOOL_TRAP, True), ("null", _NULL, False),
+        ("int", _INT, False), ("int", _INT_TRAP, True), ("float", _FLOAT, False), ("float", _FLOAT_TRAP, True),
+        ("date", _DATE_TRAP, True),
+    ):  # fmt: skip
+        if pattern.fullmatch(value):
+            return kind, trap
+    return "str", False
+
+
+_KIND_WORDS = {
+    "str": "text", "bool": "a boolean", "null": "nothing", "int": "a number", "float": "a decimal number", "date": "a date",
+}  # fmt: skip
+
+
+def describe(node: Node) -> str:
+    """What stands there, for messages."""
+    if isinstance(node, MappingNode):
+        return "a mapping"
+    if isinstance(node, SequenceNode):
+        return "a list"
+    return _KIND_WORDS[scalar_kind(node)[0]]
+
+
+def _trap_value(value: str) -> str:
+    """What YAML 1.1 reads a trap as, for the message."""
+    text = value.replace("_", "")
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    if ":" in digits and "." not in digits:
+        number = 0
+        for part in digits.split(":"):
+            number = number * 60 + int(part)
+        return f"the number {sign * number}"
+    for prefix, base in (("0b", 2), ("0x", 16), ("0o", 8), ("0", 8), ("", 10)):
+        if digits.startswith(prefix):
+            try:
+                return f"the number {sign * int(digits.removeprefix(prefix) or '0', base)}"
+            except ValueError:
+                break
+    return "a number"
+
+
+def read_scalar(node: Node, wanted: str, kinds: Iterable[str], reader: Reader) -> ScalarNode | None:
+    """The node if it is a scalar that YAML reads as one of `kinds`; reports traps, emptiness and wrong types."""
+    if not isinstance(node, ScalarNode):
+        reader.report("VCG203", f"expected {wanted}, found {describe(node)}", node.span, f"write {wanted} here")
+        return None
+    if node.style == "*":  # an alias: reported as such already
+        return None
+    kind, trap = scalar_kind(node)
+    if trap:
+        if kind == "bool":
+            read_as = f"the boolean {'true' if node.value.lower() in ('yes', 'on') else 'false'}"
+        else:
+            read_as = "a date" if kind == "date" else _trap_value(node.value)
+        help = f'write "{node.value}" in quotes if text is meant'
+        if "bool" in kinds and kind == "bool":
+            help = f"write {'true' if node.value.lower() in ('yes', 'on') else 'false'}"
+        elif "int" in kinds:
+            help = "write a decimal number without leading zero, colon or underscore"
+        reader.report("VCG113", f"YAML reads `{node.value}` as {read_as}", node.span, help)
+        return None
+    if kind == "null":
+        reader.report("VCG211", f"expected {wanted}, found nothing", node.span, "give a value or delete the key")
+        return None
+    if kind not in kinds:
+        help = f'quote it: "{node.value}"' if "str" in kinds else f"write {wanted} here"
+        reader.report("VCG203", f"expected {wanted}, found {describe(node)}", node.span, help)
+        return None
+    return node
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`did you mean ...?` for a near miss, else the list of what is known."""
+    from difflib import get_close_matches
+
+    known = list(known)
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    if not close:
+        folded = {name.lower().replace("-", "_"): name for name in known}
+        same = folded.get(word.lower().replace("-", "_"))
+        close = [same] if same else []
+    if close:
+        return f"did you mean `{close[0]}`?"
+    return f"known here: {', '.join(known)}" if known else "nothing is known here"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A Python identifier."""
+
+    what: str = "a name"
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        scalar = read_scalar(node, self.what, ("str",), reader)
+        return None if scalar is None else check_name(scalar, self.what, reader)
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}
+
+
+def check_name(scalar: ScalarNode, what: str, reader: Reader) -> str | None:
+    value = scalar.value
+    if not (value.isidentifier() and value.isascii()):
+        reader.report(
+            "VCG205",
+            f"`{_short(value)}` is not {what}",
+            scalar.span,
+            "use letters, digits and `_`, not starting with a digit",
+        )
+    elif keyword.iskeyword(value) or value == "self" or value.startswith("__"):
+        reader.report("VCG205", f"`{value}` is reserved and cannot be {what}", scalar.span, "choose another name")
+    else:
+        return value
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module below `vllm.model_executor.models`, or a dotted module path."""
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        scalar = read_scalar(node, "a module name", ("str",), reader)
+        if scalar is None:
+            return None
+        value = scalar.value
+        if all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part) for part in value.split(".")):
+            return value
+        help = "write the module's name as in an import: internvl, or vllm.models.name.model"
+        if value.endswith(".py") or "/" in value:
+            help = f"write it without path and suffix: {value.rsplit('/', 1)[-1].removesuffix('.py')}"
+        reader.report("VCG205", f"`{_short(value)}` is not a module name", scalar.span, help)
+        return None
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*(\\.[A-Za-z_][A-Za-z0-9_]*)*$"}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text on one or more lines."""
+
+    what: str = "text"
+    limit: int = 2000
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        scalar = read_scalar(node, self.what, ("str",), reader)
+        if scalar is None:
+            return None
+        if not scalar.value.strip():
+            reader.report(
+                "VCG211", f"expected {self.what}, found only spaces", scalar.span, "give a value or delete the key"
+            )
+            return None
+        if len(scalar.value) > self.limit:
+            reader.report("VCG214", f"the text is longer than {self.limit} characters", scalar.span, "shorten it")
+            return None
+        return scalar.value
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1, "maxLength": self.limit}
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Text of a given form."""
+
+    what: str
+    pattern: str
+    help: str
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        scalar = read_scalar(node, self.what, ("str",), reader)
+        if scalar is None:
+            return None
+        if re.fullmatch(self.pattern, scalar.value, re.ASCII) is None:
+            reader.report("VCG214", f"`{_short(scalar.value)}` is not {self.what}", scalar.span, self.help)
+            return None
+        return scalar.value
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{self.pattern}$"}
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    minimum: int = 1
+    maximum: int = 2**31 - 1
+
+    def read(self, node: Node, at: str, reader: Reader) -> int | None:
+        scalar = read_scalar(node, "a whole number", ("int",), reader)
+        if scalar is None:
+            return None
+        # int() of a huge text is slow and refused by Python itself: judge the length first.
+        value = int(scalar.value) if len(scalar.value) <= 12 else self.maximum + 1
+        if not self.minimum <= value <= self.maximum:
+            reader.report(
+                "VCG210",
+                f"{_short(scalar.value)} is out of range",
+                scalar.span,
+                f"give a number from {self.minimum} to {self.maximum}",
+            )
+            return None
+        return value
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    def read(self, node: Node, at: str, reader: Reader) -> bool | None:
+        scalar = read_scalar(node, "true or false", ("bool",), reader)
+        return None if scalar is None else scalar.value.lower() == "true"
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class FlagOrText:
+    """`true`, `false`, or a reason."""
+
+    def read(self, node: Node, at: str, reader: Reader) -> bool | str | None:
+        scalar = read_scalar(node, "true, false or a reason", ("bool", "str"), reader)
+        if scalar is None:
+            return None
+        return scalar.value.lower() == "true" if scalar_kind(scalar)[0] == "bool" else scalar.value
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": ["boolean", "string"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The format's version: an integer of which only a few are known."""
+
+    known: tuple[int, ...]
+
+    def read(self, node: Node, at: str, reader: Reader) -> int | None:
+        value = Integer(0).read(node, at, reader)
+        if value is not None and value not in self.known:
+            known = " or ".join(map(str, self.known))
+            reader.report(
+                "VCG212", f"the schema version {value} is not known", node.span, f"this tool reads version {known}"
+            )
+            return None
+        return value
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "integer", "enum": list(self.known)}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words; the values say what each means."""
+
+    what: str
+    options: Mapping[str, str]
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        scalar = read_scalar(node, self.what, ("str",), reader)
+        if scalar is None:
+            return None
+        if scalar.value not in self.options:
+            reader.report(
+                "VCG204",
+                f"`{_short(scalar.value)}` is not {self.what}",
+                scalar.span,
+                suggest(scalar.value, self.options),
+            )
+            return None
+        return scalar.value
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        meanings = [f"{option}: {meaning}" for option, meaning in self.options.items() if meaning]
+        schema: dict[str, Any] = {"type": "string", "enum": list(self.options)}
+        return schema | ({"description": "; ".join(meanings)} if meanings else {})
+
+
+@dataclass(frozen=True, slots=True)
+class AttributePath:
+    """`self.a.b`."""
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        scalar = read_scalar(node, "an attribute path", ("str",), reader)
+        if scalar is None:
+            return None
+        try:
+            return parse_path(scalar.value)
+        except ExpressionError as error:
+            place = scalar.span_of(error.start, error.end)
+            reader.report("VCG206", error.message, place, error.help or "write an attribute of the model: self.a.b")
+            return None
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^self(\\.[A-Za-z_][A-Za-z0-9_]*)+$"}
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An expression. `scope` says which names it may use, `wants` whether it is a number or a condition."""
+
+    scope: str
+    wants: str = "int"
+
+    def read(self, node: Node, at: str, reader: Reader) -> Expression | None:
+        what = "a condition" if self.wants == "bool" else "an expression"
+        scalar = read_scalar(node, what, ("str", "int", "float"), reader)
+        if scalar is None:
+            return None
+        try:
+            expression = parse_expression(scalar.value, reader.helpers)
+        except ExpressionError as error:
+            reader.report("VCG207", error.message, scalar.span_of(error.start, error.end), error.help)
+            return None
+        reader.uses.append(Use(at, expression, scalar, self.scope, self.wants))
+        return expression
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        definitions.setdefault(
+            "Expression",
+            {
+                "type": ["string", "integer"],
+                "description": "Integers, names, attribute paths starting with self., + - * // % **, comparisons, "
+                "and / or / not, and calls of min, max, ceil_div and helpers.",
+            },
+        )
+        return {"$ref": "#/$defs/Expression"}
+
+
+@dataclass(frozen=True, slots=True)
+class CallText:
+    """A call of something of the model; `names` says what may be passed."""
+
+    scope: str = "call"
+
+    def read(self, node: Node, at: str, reader: Reader) -> Call | None:
+        scalar = read_scalar(node, "a call", ("str",), reader)
+        if scalar is None:
+            return None
+        try:
+            call = parse_call(scalar.value)
+        except ExpressionError as error:
+            reader.report("VCG209", error.message, scalar.span_of(error.start, error.end), error.help)
+            return None
+        reader.uses.append(Use(at, call, scalar, self.scope, "call"))
+        return call
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^\\s*self\\.", "description": "A call such as self.visual(pixels, None)."}
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Plain data that is handed on as it is: numbers, text, true, false, null, lists and mappings."""
+
+    def read(self, node: Node, at: str, reader: Reader) -> Any:
+        if isinstance(node, MappingNode):
+            return {
+                entry.key.value: self.read(entry.value, f"{at}.{entry.key.value}", reader) for entry in node.entries
+            }
+        if isinstance(node, SequenceNode):
+            return [self.read(item, f"{at}.{index}", reader) for index, item in enumerate(node.items)]
+        kind, _ = scalar_kind(node)
+        if kind == "null" and node.style != "*":
+            return None
+        scalar = read_scalar(node, "a value", ("str", "bool", "int", "float"), reader)
+        if scalar is None or kind == "str":
+            return None if scalar is None else scalar.value
+        if kind == "bool":
+            return scalar.value.lower() == "true"
+        if len(scalar.value) > 30:
+            reader.report("VCG210", "the number is too long", scalar.span, "give fewer digits")
+            return None
+        return int(scalar.value) if kind == "int" else float(scalar.value.replace(".inf", "inf").replace(".nan", "nan"))
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+
+# --- collections ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A list of values of one type, read as a tuple. With `single`, one value may stand without brackets."""
+
+    item: Type
+    minimum: int = 1
+    maximum: int = 64
+    single: bool = False
+
+    def read(self, node: Node, at: str, reader: Reader) -> tuple[Any, ...] | None:
+        if self.single and not isinstance(node, SequenceNode):
+            value = self.item.read(node, at, reader)
+            return None if value is None else (value,)
+        if not isinstance(node, SequenceNode):
+            if not (isinstance(node, ScalarNode) and node.style == "*"):
+                hint = (
+                    f"write [{_short(node.value)}]"
+                    if isinstance(node, ScalarNode) and node.value
+                    else "write a list: [a, b]"
+                )
+                reader.report("VCG203", f"expected a list, found {describe(node)}", node.span, hint)
+            return None
+        if not self.minimum <= len(node.items) <= self.maximum:
+            wanted = f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum} to {self.maximum}"
+            reader.report(
+                "VCG213", f"expected {wanted} values, found {len(node.items)}", node.span, "add or delete some"
+            )
+            return None
+        values = []
+        for index, item in enumerate(node.items):
+            reader.spans[f"{at}.{index}"] = item.span
+            values.append(self.item.read(item, f"{at}.{index}", reader))
+        return None if any(value is None for value in values) else tuple(values)
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        item = self.item.json(definitions)
+        listing = {"type": "array", "items": item, "minItems": self.minimum, "maxItems": self.maximum}
+        return {"oneOf": [item, listing]} if self.single else listing
+
+
+@dataclass(frozen=True)
+class Table:
+    """A mapping from names chosen by the author to values of one type, read as a dict in text order."""
+
+    value: Type
+    what: str = "a name"
+    #: The names that are allowed and what they mean; None allows every identifier.
+    options: Mapping[str, str] | None = None
+    minimum: int = 0
+
+    def read(self, node: Node, at: str, reader: Reader) -> dict[str, Any] | None:
+        if not isinstance(node, MappingNode):
+            _report_no_mapping(node, reader)
+            return None
+        if len(node.entries) < self.minimum:
+            reader.report("VCG211", "the mapping is empty", node.span, f"add {self.what}")
+            return None
+        values = {}
+        for entry in node.entries:
+            name = entry.key.value
+            where = f"{at}.{name}"
+            reader.keys[where], reader.spans[where] = entry.key.span, entry.value.span
+            if self.options is not None and name not in self.options:
+                reader.report(
+                    "VCG201", f"`{_short(name)}` is not {self.what}", entry.key.span, suggest(name, self.options)
+                )
+                continue
+            if self.options is None and check_name(entry.key, self.what, reader) is None:
+                continue
+            values[name] = self.value.read(entry.value, where, reader)
+        return values
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        value = self.value.json(definitions)
+        if self.options is None:
+            names: dict[str, Any] = {
+                "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+                "additionalProperties": value,
+            }
+        else:
+            names = {
+                "properties": {name: {**value, "description": doc} for name, doc in self.options.items()},
+                "additionalProperties": False,
+            }
+        return {"type": "object", "minProperties": self.minimum, **names}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A mapping with fixed keys, read as a frozen dataclass."""
+
+    cls: type
+
+    def read(self, node: Node, at: str, reader: Reader) -> Any:
+        if not isinstance(node, MappingNode):
+            _report_no_mapping(node, reader)
+            return None
+        fields = section_fields(self.cls)
+        values: dict[str, Any] = {}
+        for entry in node.entries:
+            name = entry.key.value
+            where = f"{at}.{name}" if at else name
+            reader.keys[where], reader.spans[where] = entry.key.span, entry.value.span
+            if name not in fields:
+                reader.report("VCG201", f"unknown key `{_short(name)}`", entry.key.span, suggest(name, fields))
+                continue
+            values[fields[name].name] = fields[name].metadata["type"].read(entry.value, where, reader)
+        for name, declared in fields.items():
+            if declared.name in values:
+                if values[declared.name] is None and not _required(declared):
+                    del values[declared.name]  # reported; the default stands in for it
+            elif _required(declared):
+                span = (
+                    reader.place(at)
+                    if at
+                    else Span(reader.file, node.span.line, node.span.column, node.span.line, node.span.column)
+                )
+                owner = f"`{at}` lacks" if at else "the descriptor lacks"
+                reader.report(
+                    "VCG202", f"{owner} the key `{name}`", span, f"add `{name}:` ({declared.metadata['doc']})"
+                )
+                values[declared.name] = None
+        return self.cls(**values)
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        name = self.cls.__name__
+        if name not in definitions:
+            definitions[name] = {}
+            definitions[name] = section_schema(self.cls, definitions)
+        return {"$ref": f"#/$defs/{name}"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A field that may be written in several shapes: a scalar, a list or a mapping, each with its own type."""
+
+    what: str
+    scalar: Type | None = None
+    sequence: Type | None = None
+    mapping: Type | None = None
+
+    def read(self, node: Node, at: str, reader: Reader) -> Any:
+        type = (
+            self.mapping
+            if isinstance(node, MappingNode)
+            else self.sequence
+            if isinstance(node, SequenceNode)
+            else self.scalar
+        )
+        if type is None:
+            reader.report("VCG203", f"expected {self.what}, found {describe(node)}", node.span, f"write {self.what}")
+            return None
+        return type.read(node, at, reader)
+
+    def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "oneOf": [type.json(definitions) for type in (self.scalar, self.sequence, self.mapping) if type is not None]
+        }
+
+
+def _report_no_mapping(node: Node, reader: Reader) -> None:
+    if isinstance(node, ScalarNode) and node.style == "*":
+        return
+    reader.report(
+        "VCG203", f"expected a mapping, found {describe(node)}", node.span, "write `key: value` lines below it"
+    )
+
+
+def _required(declared: dataclasses.Field[Any]) -> bool:
+    return declared.default is _MISSING and declared.default_factory is _MISSING
+
+
+@cache
+def section_fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    """Fields of a section by the key that YAML uses, in declaration order."""
+    return {declared.name.rstrip("_"): declared for declared in dataclasses.fields(cls) if "type" in declared.metadata}
+
+
+def section_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a section, without the reference to it."""
+    properties: dict[str, Any] = {}
+    for name, declared in section_fields(cls).items():
+        schema = declared.metadata["type"].json(definitions)
+        doc = declared.metadata["doc"]
+        if "description" in schema and "$ref" not in schema:
+            doc = f"{doc} ({schema['description']})"
+        schema = {**schema, "description": doc}
+        if declared.metadata["examples"]:
+            schema["examples"] = list(declared.metadata["examples"])
+        if isinstance(declared.default, (bool, int, str)):
+            schema["default"] = declared.default
+        properties[name] = schema
+    return {
+        "type": "object",
+        "description": " ".join((cls.__doc__ or "").split()),
+        "properties": properties,
+        "required": [name for name, declared in section_fields(cls).items() if _required(declared)],
+        "additionalProperties": False,
+    }
+
+
+def _short(text: str, limit: int = 40) -> str:
+    text = text.replace("\n", " ")
+    return text if len(text) <= limit else text[: limit - 3] + "..."

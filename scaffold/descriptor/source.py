@@ -1,0 +1,336 @@
+"""YAML text -> nodes with positions. Everything that is wrong with the text as YAML is found here (`VCG1xx`).
+
+The module knows nothing of descriptors. It composes its own nodes from PyYAML's events, because a descriptor needs less
+than YAML offers (no anchors, tags or documents) and more than `compose` gives (limits, every duplicate key, the place of
+a character inside a scalar). libyaml is used where PyYAML has it; the messages do not depend on it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Union
+
+from scaffold.diagnostics import Diagnostic, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: A descriptor is about one page; whatever is larger than this is not one.
+MAX_BYTES = 128 * 1024
+MAX_NODES = 5_000
+MAX_DEPTH = 16
+
+#: Characters that YAML forbids, and those that it counts as line breaks but editors do not.
+_BAD_CHARACTER = re.compile("[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarNode:
+    """One scalar. `style` is None for a plain one, else the character that opens it."""
+
+    value: str
+    style: str | None
+    span: Span
+    #: Offset in the line of each character of the value, plus one past the end; None if it is spread over lines.
+    columns: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def plain(self) -> bool:
+        return self.style is None
+
+    def span_of(self, start: int, end: int) -> Span:
+        """The place of `value[start:end]` in the file; the whole scalar if that is not known."""
+        if self.columns is None:
+            return self.span
+        last = len(self.columns) - 1
+        first = self.columns[min(start, last)]
+        stop = self.columns[min(end, last)]
+        return Span(self.span.file, self.span.line, first + 1, self.span.line, max(stop, first + 1) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceNode:
+    items: tuple[Node, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: ScalarNode
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class MappingNode:
+    """Entries in text order. Of duplicate keys the first is kept; the others are reported."""
+
+    entries: tuple[Entry, ...]
+    span: Span
+
+    def get(self, key: str) -> Node | None:
+        return next((entry.value for entry in self.entries if entry.key.value == key), None)
+
+
+Node = Union[ScalarNode, SequenceNode, MappingNode]
+
+
+def decode_source(data: bytes, file: str) -> tuple[str | None, list[Diagnostic]]:
+    """UTF-8 bytes to text. The text is None if there is no sense in reading on."""
+    if len(data) > MAX_BYTES:
+        return None, [_too_large(file, len(data))]
+    try:
+        return data.decode("utf-8"), []
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace")
+        line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+        help = "save the file as UTF-8"
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            help = "the file looks like UTF-16; save it as UTF-8"
+        span = Span(file, line, column, line, column + 1)
+        return None, [Diagnostic("VCG102", f"byte 0x{data[error.start]:02x} is not UTF-8", span, help)]
+
+
+def normalise_text(text: str) -> str:
+    """The text without byte order mark and with `\\n` line ends: what all positions refer to."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
+    """The nodes of one YAML document, and what is wrong with it. The node is None if nothing can be read."""
+    text = normalise_text(text)
+    if len(text) > MAX_BYTES:
+        return None, [_too_large(file, len(text))]
+    bad = _BAD_CHARACTER.search(text)
+    if bad is not None:
+        at = _span_at(text, bad.start(), file)
+        name = f"U+{ord(bad.group()):04X}"
+        return None, [
+            Diagnostic(
+                "VCG104", f"the character {name} is not allowed in a descriptor", at, "delete it or use an escape"
+            )
+        ]
+    return _Composer(text, file).compose()
+
+
+def _too_large(file: str, size: int) -> Diagnostic:
+    return Diagnostic(
+        "VCG105",
+        f"the file has {size:,} bytes, more than {MAX_BYTES:,}",
+        Span(file, 1, 1, 1, 1),
+        "a descriptor is about one page of YAML; is this the right file?",
+    )
+
+
+def _span_at(text: str, offset: int, file: str) -> Span:
+    line = text.count("\n", 0, offset) + 1
+    column = offset - (text.rfind("\n", 0, offset) + 1) + 1
+    return Span(file, line, column, line, column + 1)
+
+
+class _StopComposing(Exception):
+    """The document cannot be read further; the diagnostic says why."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
+
+
+class _Composer:
+    """Events to nodes, with limits and without anchors, tags and further documents."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.lines = text.split("\n")
+        self.file = file
+        self.problems: list[Diagnostic] = []
+        self.count = 0
+
+    def compose(self) -> tuple[Node | None, list[Diagnostic]]:
+        import yaml
+
+        try:
+            self.events: Iterator[Any] = yaml.parse(self.text, Loader=_loader())
+            return self.document(), self.problems
+        except _StopComposing as stop:
+            return None, [*self.problems, stop.diagnostic]
+        except yaml.YAMLError as error:
+            return None, [*self.problems, self.syntax_error(error)]
+
+    def document(self) -> Node | None:
+        import yaml
+
+        event = self.advance()
+        while isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent)):
+            event = self.advance()
+        if isinstance(event, yaml.StreamEndEvent):
+            help = "start with `schema: 1`, or copy a shipped descriptor: vitcg-scaffold schema"
+            self.problems.append(Diagnostic("VCG106", "the descriptor is empty", Span(self.file, 1, 1, 1, 1), help))
+            return None
+        root = self.node(event, 1)
+        event = self.advance()
+        while not isinstance(event, yaml.StreamEndEvent):
+            if isinstance(event, yaml.DocumentStartEvent):
+                raise _StopComposing(
+                    Diagnostic(
+                        "VCG107", "a second document starts here", self.span(event), "write one file for each model"
+                    )
+                )
+            event = self.advance()
+        return root
+
+    def advance(self) -> Any:
+        return next(self.events)
+
+    def node(self, event: Any, depth: int) -> Node:
+        import yaml
+
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise _StopComposing(
+                Diagnostic(
+                    "VCG105", f"the descriptor has more than {MAX_NODES:,} values", self.span(event), "shorten it"
+                )
+            )
+        if depth > MAX_DEPTH:
+            raise _StopComposing(
+                Diagnostic(
+                    "VCG108", f"nested more than {MAX_DEPTH} levels deep", self.span(event), "no field needs that"
+                )
+            )
+        if isinstance(event, yaml.AliasEvent):
+            self.report_anchor(event, f"`*{event.anchor}` refers to another part of the file")
+            return ScalarNode("", "*", self.span(event))
+        if event.anchor is not None:
+            self.report_anchor(event, f"`&{event.anchor}` marks an anchor")
+        if event.tag is not None and event.tag != "!":
+            self.problems.append(
+                Diagnostic(
+                    "VCG112", f"the tag `{event.tag}` is not allowed", self.span(event), "delete it; types are fixed"
+                )
+            )
+        if isinstance(event, yaml.ScalarEvent):
+            return self.scalar(event)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items: list[Node] = []
+            while not isinstance(item := self.advance(), yaml.SequenceEndEvent):
+                items.append(self.node(item, depth + 1))
+            return SequenceNode(tuple(items), self.span(event, item))
+        return self.mapping(event, depth)
+
+    def report_anchor(self, event: Any, what: str) -> None:
+        help = "write the value out where it is used; names for expressions belong under `let`"
+        self.problems.append(Diagnostic("VCG109", f"{what}, which descriptors do not have", self.span(event), help))
+
+    def mapping(self, event: Any, depth: int) -> MappingNode:
+        import yaml
+
+        entries: list[Entry] = []
+        seen: dict[str, Span] = {}
+        while not isinstance(key_event := self.advance(), yaml.MappingEndEvent):
+            key = self.node(key_event, depth + 1)
+            value = self.node(self.advance(), depth + 1)
+            if not isinstance(key, ScalarNode) or key.style in ("*", "|", ">"):
+                if not (isinstance(key, ScalarNode) and key.style == "*"):
+                    self.problems.append(
+                        Diagnostic("VCG111", "a key must be a plain word", key.span, "write `name: value`")
+                    )
+            elif key.value in seen:
+                first = seen[key.value]
+                self.problems.append(
+                    Diagnostic(
+                        "VCG110",
+                        f"the key `{key.value}` is given twice",
+                        key.span,
+                        "delete one of the two",
+                        notes=(f"first given at {first}",),
+                    )
+                )
+            else:
+                seen[key.value] = key.span
+                entries.append(Entry(key, value))
+        return MappingNode(tuple(entries), self.span(event, key_event))
+
+    def span(self, first: Any, last: Any = None) -> Span:
+        start, end = first.start_mark, (last or first).end_mark
+        line, column, end_line, end_column = start.line, start.column, end.line, end.column
+        # Block collections and block scalars end where the next token starts: go back to the last text.
+        end_line = min(end_line, len(self.lines) - 1)
+        while end_line > line and not self.lines[end_line][:end_column].strip():
+            end_line -= 1
+            end_column = len(self.lines[end_line].rstrip())
+        end_line, end_column = max((end_line, end_column), (line, column))
+        return Span(self.file, line + 1, column + 1, end_line + 1, end_column + 1)
+
+    def scalar(self, event: Any) -> ScalarNode:
+        style = event.style or None
+        span = self.span(event)
+        columns = None
+        if span.line == span.end_line and style not in ("|", ">"):
+            raw = self.lines[span.line - 1]
+            columns = _columns_of(raw, span.column - 1, span.end_column - 1, style, len(event.value))
+        return ScalarNode(event.value, style, span, columns)
+
+    def syntax_error(self, error: Any) -> Diagnostic:
+        """One message for both parsers: where libyaml stopped, the pure parser is asked for the words."""
+        import yaml
+
+        if _loader() is not yaml.SafeLoader:
+            try:
+                for _ in yaml.parse(self.text, Loader=yaml.SafeLoader):
+                    pass
+            except yaml.YAMLError as pure:
+                error = pure
+            except RecursionError:
+                pass
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+        line = min(line, len(self.lines) - 1)
+        column = min(column, len(self.lines[line]))
+        span = Span(self.file, line + 1, column + 1, line + 1, column + 2)
+        for at in (line, line - 1):
+            indent = re.match(r"[ \t]*", self.lines[at]) if at >= 0 else None
+            if indent is not None and "\t" in indent.group():
+                where = indent.group().index("\t")
+                place = Span(self.file, at + 1, where + 1, at + 1, where + 2)
+                return Diagnostic("VCG103", "a tab is used for indentation", place, "indent with spaces")
+        problem = getattr(error, "problem", None) or "the text is not YAML"
+        context = getattr(error, "context", None)
+        message = f"{context}: {problem}" if context else str(problem)
+        return Diagnostic("VCG101", f"not valid YAML: {message}", span, _syntax_help(str(problem), self.lines[line]))
+
+
+def _syntax_help(problem: str, line: str) -> str:
+    if "mapping values are not allowed" in problem:
+        return "quote a value that contains `: `, or check the indentation"
+    if "cannot start any token" in problem:
+        return "quote a value that starts with a special character"
+    if "quoted scalar" in problem or "end of stream" in problem:
+        return "a quote is not closed"
+    if line.count("[") != line.count("]") or line.count("{") != line.count("}"):
+        return "a bracket or brace is not closed"
+    return "check the indentation and the brackets of this line and of the line above"
+
+
+def _columns_of(line: str, start: int, end: int, style: str | None, length: int) -> tuple[int, ...] | None:
+    """For each character of a one-line scalar's value the column (from 0) of the character that wrote it."""
+    if style is None:
+        return tuple(range(start, end + 1)) if end - start == length else None
+    columns: list[int] = []
+    at = start + 1
+    widths = {"x": 4, "u": 6, "U": 10}
+    while at < end - 1:
+        columns.append(at)
+        if style == "'" and line[at] == "'":
+            at += 2
+        elif style == '"' and line[at] == "\\":
+            at += widths.get(line[at + 1], 2)
+        else:
+            at += 1
+    columns.append(end - 1)
+    return tuple(columns) if len(columns) == length + 1 else None
+
+
+def _loader() -> Any:
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
