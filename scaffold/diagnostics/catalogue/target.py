@@ -143,4 +143,46 @@ CODES: tuple[Code, ...] = (
         "The place to edit was found but is not written as in any known release, for example a registry that is no "
         "dict literal. The tool does not guess.",
     ),
+    Code(
+        "VCG430",
+        "the place to edit is not in the file",
+        "An edit names a class, a method, a variable, a definition or a table that the file does not have. The message "
+        "lists the nearest names that it has. Usually the tree is older or newer than the descriptor expects.",
+    ),
+    Code(
+        "VCG431",
+        "the place to edit is ambiguous",
+        "Two classes, variables, definitions or tables of that name are in the file (in two branches of an `if`, for "
+        "example). The notes list them. The tool does not guess which one counts.",
+    ),
+    Code(
+        "VCG432",
+        "the file to edit is not valid Python",
+        "Only files that parse are edited, because only their edits can be proven. A merge conflict that was left in "
+        "the file is the usual cause.",
+    ),
+    Code(
+        "VCG433",
+        "the name to import means something else here",
+        "The file binds the name already: to another module's object, to a class of its own, or to an import that "
+        "exists for type checking only. A second import would silently rebind it.",
+    ),
+    Code(
+        "VCG434",
+        "a different definition of the same name is there",
+        "The file defines this method or function already, and not as planned. What was written by hand is replaced "
+        "only when asked (`--replace`).",
+    ),
+    Code(
+        "VCG435",
+        "the place to edit has a shape that cannot be extended",
+        "The variable is not a literal (a comprehension, a call), or a block is written on one line. Extending it "
+        "would need a guess about what its author wants.",
+    ),
+    Code(
+        "VCG436",
+        "the code to insert is unusable",
+        "A template or a snippet file produced code that does not parse, or that is not what the edit needs: functions "
+        "for methods, named definitions for a module, one expression for an entry.",
+    ),
 )

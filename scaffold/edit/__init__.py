@@ -1,0 +1,35 @@
+"""Edit existing files: Python through libcst, one Markdown table by line.
+
+`apply_edits` takes a text and operations (`scaffold.edit.operations`) and returns a text. What an edit did is proven
+from the operations alone by `scaffold.verify`, which does not use this package's editors for it.
+"""
+
+from scaffold.edit.apply import AppliedEdit, Edited, apply_edits
+from scaffold.edit.imports import imported_as
+from scaffold.edit.operations import (
+    AddBase,
+    AddDictEntry,
+    AddImport,
+    AddListEntry,
+    AddTableRow,
+    Edit,
+    PutFunction,
+    PutMethods,
+    ReplaceMethod,
+)
+
+__all__ = [
+    "AddBase",
+    "AddDictEntry",
+    "AddImport",
+    "AddListEntry",
+    "AddTableRow",
+    "AppliedEdit",
+    "Edit",
+    "Edited",
+    "PutFunction",
+    "PutMethods",
+    "ReplaceMethod",
+    "apply_edits",
+    "imported_as",
+]

@@ -1,0 +1,272 @@
+"""Edits of a class: a base, a block of methods, one replaced method."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+import libcst as cst
+
+from scaffold.edit.document import PythonDocument
+from scaffold.edit.faults import ambiguous_anchor, bad_snippet, different_definition, missing_anchor
+from scaffold.edit.operations import AddBase, PutMethods, ReplaceMethod
+from scaffold.edit.sequences import Layout
+from scaffold.edit.snippets import Snippet, indent_snippet, parse_methods, parse_snippet, same_meaning
+
+#: Bases that must stay last: with a base after them the method resolution order has no solution.
+_LAST_BASES = frozenset({"object", "Protocol", "Generic"})
+
+
+def _base_name(node: ast.expr) -> str:
+    """The last component of a base: `interfaces.SupportsPP[T]` is `SupportsPP`."""
+    if isinstance(node, ast.Subscript):
+        return _base_name(node.value)
+    if isinstance(node, ast.Starred):
+        return ""
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def add_base(document: PythonDocument, edit: AddBase) -> bool:
+    """Apply `AddBase`; the answer says whether anything changed. Errors: VCG430, VCG431."""
+    index, node = document.find_class(edit.class_name)
+    names = [_base_name(base) for base in node.bases]
+    wanted = edit.base.rpartition(".")[2]
+    if wanted in names:
+        return False
+    place = len(names)
+    while place and names[place - 1] in _LAST_BASES:
+        place -= 1
+    value = cst.parse_expression(edit.base)
+
+    def change(statement: cst.BaseStatement) -> cst.BaseStatement:
+        if not isinstance(statement, cst.ClassDef) or statement.name.value != edit.class_name:
+            return statement
+        opening = (
+            statement.lpar.whitespace_after if isinstance(statement.lpar, cst.LeftParen) else cst.SimpleWhitespace("")
+        )
+        closing = (
+            statement.rpar.whitespace_before if isinstance(statement.rpar, cst.RightParen) else cst.SimpleWhitespace("")
+        )
+        layout = Layout(opening, [*statement.bases, *statement.keywords], closing).insert(place, cst.Arg(value))
+        count = len(statement.bases) + 1
+        return statement.with_changes(
+            lpar=cst.LeftParen(layout.opening),
+            bases=layout.elements[:count],
+            keywords=layout.elements[count:],
+            rpar=cst.RightParen(layout.closing),
+        )
+
+    document.rewrite(index, change)
+    return True
+
+
+def put_methods(document: PythonDocument, edit: PutMethods) -> bool:
+    """Apply `PutMethods`. Errors: VCG430, VCG431, VCG434, VCG436."""
+    snippet = parse_methods(edit.source, document.path)
+    index, node = document.find_class(edit.class_name)
+    methods = [
+        (place, child)
+        for place, child in enumerate(node.body)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    block = {function.name: function for function in snippet.functions}
+    gone: set[int] = set()
+    for place, child in methods:
+        if child.name in edit.remove:
+            gone.add(place)
+        elif child.name in block:
+            if not same_meaning(child, block[child.name]):
+                raise different_definition(document.path, "method", f"{node.name}.{child.name}", child.lineno)
+            gone.add(place)
+    if _is_in_place(node.body, sorted(gone), snippet):
+        return False
+    if gone:
+        place = min(gone)
+    elif edit.after is None:
+        place = len(node.body)
+    else:
+        after = [place for place, child in methods if child.name == edit.after]
+        if not after:
+            names = {child.name for _, child in methods}
+            raise missing_anchor(document.path, f"method of `{node.name}`", edit.after, names, line=node.lineno)
+        place = after[-1] + 1
+    _splice(document, index, node, snippet, gone, place)
+    return True
+
+
+def replace_method(document: PythonDocument, edit: ReplaceMethod) -> bool:
+    """Apply `ReplaceMethod`. Errors: VCG430, VCG431, VCG434, VCG436."""
+    snippet = parse_methods(edit.source, document.path)
+    block = {function.name: function for function in snippet.functions}
+    if edit.name not in block:
+        raise bad_snippet(document.path, f"it does not define `{edit.name}`")
+    index, node = document.find_class(edit.class_name)
+    methods = [
+        (place, child)
+        for place, child in enumerate(node.body)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    old = [(place, child) for place, child in methods if child.name == edit.name]
+    kind = f"method of `{node.name}`"
+    if not old:
+        raise missing_anchor(document.path, kind, edit.name, {child.name for _, child in methods}, line=node.lineno)
+    if len(old) > 1:
+        raise ambiguous_anchor(document.path, kind, edit.name, (child.lineno for _, child in old))
+    if not block[edit.name].decorator_list:
+        snippet = _with_decorators(document, snippet, edit.name, old[0][1])
+        block = {function.name: function for function in snippet.functions}
+    gone = {old[0][0]}
+    for place, child in methods:
+        if child.name in block and child.name != edit.name:
+            if not same_meaning(child, block[child.name]):
+                raise different_definition(document.path, "method", f"{node.name}.{child.name}", child.lineno)
+            gone.add(place)
+    if _is_in_place(node.body, sorted(gone), snippet):
+        return False
+    _splice(document, index, node, snippet, gone, min(gone), keep_comments_of=edit.name)
+    return True
+
+
+def _is_in_place(body: Sequence[ast.stmt], gone: Sequence[int], snippet: Snippet) -> bool:
+    """Whether the statements at `gone` are the block already: together, in its order, with its meaning."""
+    if len(gone) != len(snippet.nodes) or gone[-1] - gone[0] + 1 != len(gone):
+        return False
+    return all(same_meaning(body[place], node) for place, node in zip(gone, snippet.nodes, strict=True))
+
+
+def _with_decorators(
+    document: PythonDocument, snippet: Snippet, name: str, old: ast.FunctionDef | ast.AsyncFunctionDef
+) -> Snippet:
+    """The block with the old method's decorators, as they are written, above its new definition."""
+    lines = snippet.text.splitlines(keepends=True)
+    line = next(function.lineno for function in snippet.functions if function.name == name) - 1
+    decorators = [f"@{ast.unparse(decorator)}\n" for decorator in old.decorator_list]
+    return parse_snippet("".join([*lines[:line], *decorators, *lines[line:]]), document.path)
+
+
+def _splice(
+    document: PythonDocument,
+    index: int,
+    node: ast.ClassDef,
+    snippet: Snippet,
+    gone: set[int],
+    place: int,
+    *,
+    keep_comments_of: str | None = None,
+) -> None:
+    """Replace the statements `gone` of a class by the block, which goes before the statement `place`."""
+    prefix = _body_prefix(document, node)
+    text = indent_snippet(snippet, document, document.indent, prefix)
+    config = cst.PartialParserConfig(default_newline=document.newline, default_indent=document.indent)
+    wrapper = cst.ensure_type(cst.parse_module(f"class _:{document.newline}{text}", config).body[0], cst.ClassDef)
+    new = list(cst.ensure_type(wrapper.body, cst.IndentedBlock).body)
+
+    def change(statement: cst.BaseStatement) -> cst.BaseStatement:
+        if not isinstance(statement, cst.ClassDef) or statement.name.value != node.name:
+            return statement
+        block = statement.body
+        if isinstance(block, cst.SimpleStatementSuite):  # `class A: pass`
+            line = cst.SimpleStatementLine(block.body, trailing_whitespace=block.trailing_whitespace)
+            block = cst.IndentedBlock([line])
+        return statement.with_changes(
+            body=_replace_statements(cst.ensure_type(block, cst.IndentedBlock), new, gone, place, keep_comments_of)
+        )
+
+    document.rewrite(index, change)
+
+
+def _body_prefix(document: PythonDocument, node: ast.ClassDef) -> str:
+    """The whitespace before the statements of a class, all levels together."""
+    return node.col_offset // max(len(document.indent), 1) * document.indent + document.indent
+
+
+Lines = list[cst.EmptyLine]
+
+
+def _replace_statements(
+    block: cst.IndentedBlock, new: list[Any], gone: set[int], place: int, keep_comments_of: str | None
+) -> cst.IndentedBlock:
+    old: list[Any] = list(block.body)
+    footer = list(block.footer)
+    own_comments = {line.comment.value for line in new[0].leading_lines if line.comment}
+    body: list[Any] = []
+    kept: Lines = []  # section comments of removed methods that still head something
+    for position in range(len(old) + 1):
+        if position == place:
+            above: Lines = kept
+            kept = []
+            if position in gone:
+                sections, attached = _split_leading(old[position])
+                above += _strip_blank(sections) if _still_heads(old, gone, position, own_comments) else []
+                if keep_comments_of is not None and not own_comments and old[position].name.value == keep_comments_of:
+                    above += [*_blank_if(above), *attached] if attached else []
+                    body.extend(_with_leading(new, above, body, glue=bool(attached)))
+                    continue
+            if position == len(old):
+                above, footer = [*above, *_strip_blank(footer)], []
+            body.extend(_with_leading(new, above, body, glue=False))
+        if position == len(old):
+            break
+        if position in gone:
+            if position != place:
+                sections, _ = _split_leading(old[position])
+                if _still_heads(old, gone, position, own_comments):
+                    kept += sections
+            continue
+        statement = old[position]
+        if position - 1 in gone or position == place or kept:
+            lines = [*kept, *statement.leading_lines]
+            kept = []
+            if body and not (lines and lines[0].comment is None):
+                lines.insert(0, cst.EmptyLine(indent=False))
+            statement = statement.with_changes(leading_lines=lines)
+        body.append(statement)
+    return block.with_changes(body=body, footer=footer)
+
+
+def _split_leading(statement: Any) -> tuple[Lines, Lines]:
+    """Leading lines of a statement: those above the last blank line, and the comments that touch it."""
+    lines = list(statement.leading_lines)
+    start = len(lines)
+    while start and lines[start - 1].comment is not None:
+        start -= 1
+    return lines[:start], lines[start:]
+
+
+def _still_heads(old: list[Any], gone: set[int], position: int, own_comments: set[str]) -> bool:
+    """Whether a removed method's section comment still has something below it, and the block does not bring it itself."""
+    sections, _ = _split_leading(old[position])
+    comments = [line.comment.value for line in sections if line.comment]
+    if not comments or any(comment in own_comments for comment in comments):
+        return False
+    following = position + 1
+    while following in gone and not any(line.comment for line in _split_leading(old[following])[0]):
+        following += 1
+    return (
+        following < len(old)
+        and following not in gone
+        and not any(line.comment for line in _split_leading(old[following])[0])
+    )
+
+
+def _strip_blank(lines: Lines) -> Lines:
+    start, end = 0, len(lines)
+    while start < end and lines[start].comment is None:
+        start += 1
+    while end > start and lines[end - 1].comment is None:
+        end -= 1
+    return lines[start:end]
+
+
+def _blank_if(lines: Lines) -> Lines:
+    return [cst.EmptyLine(indent=False)] if lines else []
+
+
+def _with_leading(new: list[Any], above: Lines, body: list[Any], *, glue: bool) -> list[Any]:
+    """The block below the lines `above`, one blank line between it and what precedes; `glue`: no blank line below
+    `above`.
+    """
+    first, *rest = new
+    lines = [*_blank_if(body), *above, *([] if glue else _blank_if(above)), *first.leading_lines]
+    return [first.with_changes(leading_lines=lines), *rest]

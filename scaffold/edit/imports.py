@@ -1,0 +1,356 @@
+"""Add a `from module import name` where a careful author would have written it.
+
+Joining an existing statement is preferred; a new statement goes to its sorted place in the right section. The order is
+the one that ruff's isort rules use by default (sections, then modules, then constants, classes and functions); the
+target's own configuration has the last word in `scaffold.verify.style`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, is_type_checking, split_lines
+from scaffold.edit.faults import name_taken, unsupported_shape
+from scaffold.edit.operations import AddImport
+
+#: Top-level packages of a vLLM tree that ruff's `src = ["."]` makes first party in every file.
+_FIRST_PARTY = frozenset({"vllm", "tests", "tools", "benchmarks", "examples"})
+_FUTURE, _STDLIB, _THIRD_PARTY, _OWN, _LOCAL = range(5)
+
+
+def resolve_module(module: str, package: Sequence[str]) -> str:
+    """The absolute name of a module as seen from `package`; a relative one that leaves the tree stays as it is."""
+    bare = module.lstrip(".")
+    level = len(module) - len(bare)
+    if not level or level > len(package):
+        return module
+    base = package[: len(package) - level + 1]
+    return ".".join([*base, *([bare] if bare else [])])
+
+
+def imported_module(node: ast.ImportFrom) -> str:
+    """The module of a statement as it is written: `.interfaces`."""
+    return "." * node.level + (node.module or "")
+
+
+def imported_as(text: str, module: str, name: str, *, path: str, type_checking: bool = False) -> str | None:
+    """The name under which `module.name` can be used in a file, or None. Errors: VCG432."""
+    return _find_import(PythonDocument.parse(text, path), AddImport(module, name, type_checking))
+
+
+def _find_import(document: PythonDocument, edit: AddImport) -> str | None:
+    wanted = resolve_module(edit.module, document.package)
+    guards = {Guard.ALWAYS, Guard.ATTEMPTED} | ({Guard.TYPING} if edit.type_checking else set())
+    for _, node, guard in document.statements():
+        if isinstance(node, ast.ImportFrom) and guard in guards:
+            if resolve_module(imported_module(node), document.package) != wanted:
+                continue
+            for alias in node.names:
+                if alias.name == edit.name:
+                    return alias.asname or alias.name
+    return None
+
+
+def add_import(document: PythonDocument, edit: AddImport) -> bool:
+    """Apply `AddImport`. Errors: VCG433 (the name means something else), VCG435."""
+    if _find_import(document, edit) is not None:
+        return False
+    _refuse_rebinding(document, edit)
+    if edit.type_checking:
+        _add_for_typing(document, edit)
+    elif not _join_statement(document, edit, Guard.ALWAYS):
+        _insert_statement(document, edit)
+    return True
+
+
+def _refuse_rebinding(document: PythonDocument, edit: AddImport) -> None:
+    wanted = resolve_module(edit.module, document.package)
+    for _, node, guard in document.statements():
+        if isinstance(node, ast.ImportFrom) and resolve_module(imported_module(node), document.package) == wanted:
+            if guard is Guard.TYPING and any(alias.name == edit.name for alias in node.names):
+                # Importing it twice would shadow the first; which of the two the file needs is not ours to guess.
+                raise name_taken(
+                    document.path,
+                    edit.name,
+                    f"{edit.module}` at run time: it is imported for type checking only",
+                    node.lineno,
+                )
+        if edit.name in _bound_names(node):
+            raise name_taken(document.path, edit.name, edit.module, node.lineno)
+
+
+def _bound_names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+
+
+# -- joining ----------------------------------------------------------------------------------------------------------
+
+
+def _join_statement(document: PythonDocument, edit: AddImport, guard: Guard) -> bool:
+    """Add the name to a statement that imports from the module already, if there is one of plain shape."""
+    wanted = resolve_module(edit.module, document.package)
+    for index, node, found in document.statements():
+        if not isinstance(node, ast.ImportFrom) or found is not guard:
+            continue
+        if resolve_module(imported_module(node), document.package) != wanted:
+            continue
+        if any(alias.asname or alias.name == "*" for alias in node.names):
+            continue
+        if _insert_name(document, index, node, edit.name):
+            return True
+    return False
+
+
+def _insert_name(document: PythonDocument, index: int, node: ast.ImportFrom, name: str) -> bool:
+    """Whether it worked: a statement that shares its line with others is left alone."""
+    import libcst as cst
+
+    from scaffold.edit.sequences import Layout
+
+    names = [alias.name for alias in node.names]
+    place = _sorted_place([_member_key(item) for item in names], _member_key(name))
+    done = False
+
+    def change(statement: cst.BaseStatement) -> cst.BaseStatement:
+        nonlocal done
+        small: Any = None
+        if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+            small = statement.body[0]
+        if done or not isinstance(small, cst.ImportFrom) or isinstance(small.names, cst.ImportStar):
+            return statement
+        if [alias.evaluated_name for alias in small.names] != names or any(alias.asname for alias in small.names):
+            return statement
+        module = "." * len(small.relative) + (cst.Module([]).code_for_node(small.module) if small.module else "")
+        if module != imported_module(node):
+            return statement
+        done = True
+        opening = small.lpar.whitespace_after if small.lpar else cst.SimpleWhitespace("")
+        closing = small.rpar.whitespace_before if small.rpar else cst.SimpleWhitespace("")
+        layout = Layout(opening, small.names, closing).insert(place, cst.ImportAlias(cst.Name(name)))
+        brackets = {"lpar": cst.LeftParen(layout.opening), "rpar": cst.RightParen(layout.closing)} if small.lpar else {}
+        return statement.with_changes(body=[small.with_changes(names=layout.elements, **brackets)])
+
+    document.rewrite(index, change)
+    return done
+
+
+def _sorted_place(keys: Sequence[Any], key: Any) -> int:
+    """Before the first greater key if the keys are in order, else at the end."""
+    if list(keys) != sorted(keys):
+        return len(keys)
+    return sum(item < key for item in keys)
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A key that compares runs of digits as numbers: `v9` before `v10`."""
+    parts: list[tuple[int, int, str]] = []
+    for char in text:
+        if char.isdecimal():
+            digits = parts.pop()[1] * 10 if parts and parts[-1][0] == 0 else 0
+            parts.append((0, digits + int(char), ""))
+        else:
+            parts.append((1, 0, char))
+    return tuple(parts)
+
+
+def _member_key(name: str) -> Any:
+    """Constants, then classes, then the rest; letters without case, then with it."""
+    kind = 0 if len(name) > 1 and name.isupper() else 1 if name[:1].isupper() else 2
+    return kind, _natural(name.lower()), _natural(name)
+
+
+# -- a new statement --------------------------------------------------------------------------------------------------
+
+
+def _section(module: str, document: PythonDocument) -> int:
+    if module.startswith("."):
+        return _LOCAL
+    top = module.partition(".")[0]
+    if top == "__future__":
+        return _FUTURE
+    if top in sys.stdlib_module_names:
+        return _STDLIB
+    return _OWN if top in _FIRST_PARTY or top == document.path.partition("/")[0] else _THIRD_PARTY
+
+
+def _statement_key(node: ast.Import | ast.ImportFrom, document: PythonDocument) -> Any:
+    """Section, plain imports before `from`, distant packages before near ones, then the module's name."""
+    if isinstance(node, ast.Import):
+        name = node.names[0].name
+        return _section(name, document), 0, 0, _natural(name.lower()), _natural(name)
+    name = node.module or ""
+    return _section(imported_module(node), document), 1, -node.level, _natural(name.lower()), _natural(name)
+
+
+def _parse_import(edit: AddImport) -> ast.ImportFrom:
+    node = ast.parse(_statement_text(edit)).body[0]
+    assert isinstance(node, ast.ImportFrom)
+    return node
+
+
+def _statement_text(edit: AddImport) -> str:
+    return f"from {edit.module} import {edit.name}"
+
+
+def _import_runs(document: PythonDocument) -> list[range]:
+    """Maximal runs of import statements at the top level."""
+    runs: list[range] = []
+    start = None
+    for index in range(len(document.chunks) + 1):
+        if index < len(document.chunks) and document.chunks[index].is_import:
+            start = index if start is None else start
+        elif start is not None:
+            runs.append(range(start, index))
+            start = None
+    return runs
+
+
+def _main_run(document: PythonDocument) -> range | None:
+    """The run of imports that new ones join: the longest, the first of equals."""
+    return max(_import_runs(document), key=len, default=None)
+
+
+def _insert_statement(document: PythonDocument, edit: AddImport) -> None:
+    chunks, newline = document.chunks, document.newline
+    code = _statement_text(edit) + newline
+    run = _main_run(document)
+    if run is None:
+        _insert_first_import(document, code)
+        return
+    key = _statement_key(_parse_import(edit), document)
+    keys = [_statement_key(_first_import(chunks[index]), document) for index in run]
+    place = next((index for index, other in zip(run, keys, strict=True) if other > key), run.stop)
+    # A section that is not in order (`isort: skip`, a deliberate order) gets the name at its end.
+    same = [index for index, other in zip(run, keys, strict=True) if other[0] == key[0]]
+    own = [keys[index - run.start] for index in same]
+    if same and own != sorted(own):
+        place = same[-1] + 1
+    if place in same:
+        following = chunks[place]
+        above, attached = (following.gap, "") if place == 0 else following.split_gap()
+        chunks[place] = replace(following, gap=attached)
+        chunks.insert(place, document.make_chunk(above, code))
+    elif same:
+        chunks.insert(place, document.make_chunk("", code))
+    elif place < run.stop:  # a new section above another one
+        following = chunks[place]
+        above, attached = (following.gap, "") if place == 0 else following.split_gap()
+        chunks[place] = replace(following, gap=newline + attached)
+        chunks.insert(place, document.make_chunk(above, code))
+    else:  # a new section below the others
+        chunks.insert(place, document.make_chunk(newline, code))
+
+
+def _first_import(chunk: Chunk) -> ast.Import | ast.ImportFrom:
+    node = chunk.nodes[0]
+    assert isinstance(node, ast.Import | ast.ImportFrom)
+    return node
+
+
+def _insert_first_import(document: PythonDocument, code: str) -> None:
+    """The file has no import: below the docstring, or below the comments that head the file."""
+    chunks, newline = document.chunks, document.newline
+    if chunks and _is_docstring(chunks[0].nodes[0]):
+        chunks.insert(1, document.make_chunk(newline, code))
+        following = 2
+    elif chunks:
+        head, attached = chunks[0].split_gap()
+        chunks[0] = replace(chunks[0], gap=attached)
+        chunks.insert(0, document.make_chunk(head, code))
+        following = 1
+    else:
+        chunks.append(document.make_chunk(document.tail, code))
+        document.tail = ""
+        return
+    if following < len(chunks):
+        chunk = chunks[following]
+        if not chunk.gap or not is_blank(split_lines(chunk.gap)[0]):
+            gap = newline * (2 if isinstance(chunk.nodes[0], ast.FunctionDef | ast.ClassDef) else 1) + chunk.gap
+            chunks[following] = replace(chunk, gap=gap)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+# -- under `if TYPE_CHECKING:` ----------------------------------------------------------------------------------------
+
+
+def _add_for_typing(document: PythonDocument, edit: AddImport) -> None:
+    if _join_statement(document, edit, Guard.TYPING):
+        return
+    blocks = [
+        index
+        for index, chunk in enumerate(document.chunks)
+        if isinstance(chunk.nodes[0], ast.If) and is_type_checking(chunk.nodes[0].test)
+    ]
+    if blocks:
+        _insert_in_block(document, blocks[0], edit)
+        return
+    add_import(document, AddImport("typing", "TYPE_CHECKING"))
+    run = _main_run(document)
+    assert run is not None
+    newline = document.newline
+    code = f"if TYPE_CHECKING:{newline}{document.indent}{_statement_text(edit)}{newline}"
+    document.chunks.insert(run.stop, document.make_chunk(newline, code))
+    if run.stop + 1 < len(document.chunks):
+        chunk = document.chunks[run.stop + 1]
+        if not chunk.gap or not is_blank(split_lines(chunk.gap)[0]):
+            document.chunks[run.stop + 1] = replace(chunk, gap=newline + chunk.gap)
+
+
+def _insert_in_block(document: PythonDocument, index: int, edit: AddImport) -> None:
+    """A new statement in an existing `if TYPE_CHECKING:` block."""
+    import libcst as cst
+
+    chunk = document.chunks[index]
+    block = chunk.nodes[0]
+    assert isinstance(block, ast.If)
+    if len(chunk.nodes) > 1 or block.body[0].lineno == block.lineno:
+        raise unsupported_shape(document.path, "the `if TYPE_CHECKING:` block", "is written on one line", block.lineno)
+    imports = [(place, node) for place, node in enumerate(block.body) if isinstance(node, ast.Import | ast.ImportFrom)]
+    key = _statement_key(_parse_import(edit), document)
+    greater = (place for place, node in imports if _statement_key(node, document) > key)
+    place = next(greater, imports[-1][0] + 1 if imports else 0)
+    neighbours = dict(imports)
+
+    def section_at(position: int) -> int | None:
+        node = neighbours.get(position)
+        return None if node is None else int(_statement_key(node, document)[0])
+
+    above, below = section_at(place - 1), section_at(place)
+    blank = cst.EmptyLine(indent=False)
+    new = cst.SimpleStatementLine(
+        [cst.ensure_type(cst.parse_statement(_statement_text(edit)), cst.SimpleStatementLine).body[0]],
+        leading_lines=[blank] if above is not None and above != key[0] else [],
+    )
+    module = cst.parse_module(
+        chunk.code, cst.PartialParserConfig(default_newline=document.newline, default_indent=document.indent)
+    )
+    statement = cst.ensure_type(module.body[0], cst.If)
+    suite = cst.ensure_type(statement.body, cst.IndentedBlock)
+    body: list[Any] = list(suite.body)
+    if place < len(body) and below is not None:
+        following = body[place]
+        lines = list(following.leading_lines)
+        if below != key[0] and not (lines and lines[0].comment is None):
+            lines.insert(0, blank)
+        elif (
+            below == key[0] and lines and lines[0].comment is None
+        ):  # the blank line opens the section: it goes above the new name
+            lines = lines[1:]
+            new = new.with_changes(leading_lines=[blank])
+        body[place] = following.with_changes(leading_lines=lines)
+    body.insert(place, new)
+    changed = module.with_changes(body=[statement.with_changes(body=suite.with_changes(body=body)), *module.body[1:]])
+    document.chunks[index] = replace(document.make_chunk(chunk.gap, changed.code), line=chunk.line)

@@ -1,0 +1,149 @@
+"""The edits that the tool can make to existing files, as plain values.
+
+An operation says *what* must be true of the file afterwards (this name is imported, this class has this base), never
+*how* the text changes: that is the editors' business, and `scaffold.verify` checks it from the same values without
+using the editors. Every operation is idempotent: when the file already satisfies it, it changes nothing. Standard
+library only, so that planning can import this module without paying for the parsers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+def _is_dotted(name: str) -> bool:
+    return bool(name) and all(part.isidentifier() for part in name.split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class AddImport:
+    """`from module import name` at module level; `module` may be relative (`.interfaces`).
+
+    With `type_checking`, an import under `if TYPE_CHECKING:` is enough. A name that is imported already, from the same
+    module, under whatever alias, counts as present; `scaffold.edit.imported_as` tells the alias.
+    """
+
+    module: str
+    name: str
+    type_checking: bool = False
+
+    def __post_init__(self) -> None:
+        bare = self.module.lstrip(".")
+        assert self.module, "a module, or dots"
+        assert not bare or _is_dotted(bare), self.module
+        assert self.name.isidentifier(), self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AddBase:
+    """`base` (a name or a dotted name) is a direct base of the class `class_name`."""
+
+    class_name: str
+    base: str
+
+    def __post_init__(self) -> None:
+        assert self.class_name.isidentifier(), self.class_name
+        assert _is_dotted(self.base), self.base
+
+
+@dataclass(frozen=True, slots=True)
+class PutMethods:
+    """The functions of `source` are methods of `class_name`, next to each other and in this order.
+
+    `source` is a block without indentation: leading comments, then function definitions (decorators allowed). The
+    methods named in `remove` go, with their own comments, and the block takes the place of the first of them;
+    otherwise it follows the method `after`; otherwise it ends the class. A method of the block that the class has
+    already, different and not in `remove`, is a conflict: nothing written by hand is replaced unasked.
+    """
+
+    class_name: str
+    source: str
+    remove: tuple[str, ...] = ()
+    after: str | None = None
+
+    def __post_init__(self) -> None:
+        assert self.class_name.isidentifier(), self.class_name
+
+
+@dataclass(frozen=True, slots=True)
+class PutFunction:
+    """The definitions of `source` (functions, classes, `NAME = value`) stand at module level.
+
+    Missing ones are inserted before the definition `before`, after the definition `after`, or at the end of the file.
+    One that is there with the same meaning is left alone; a different one of the same name is a conflict.
+    """
+
+    source: str
+    before: str | None = None
+    after: str | None = None
+
+    def __post_init__(self) -> None:
+        assert self.before is None or self.after is None, "one anchor at most"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceMethod:
+    """The method `name` of `class_name` is what `source` says; `source` may define helpers next to it.
+
+    The old method's decorators and comments stay unless `source` brings its own.
+    """
+
+    class_name: str
+    name: str
+    source: str
+
+    def __post_init__(self) -> None:
+        assert self.class_name.isidentifier(), self.class_name
+        assert self.name.isidentifier(), self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AddDictEntry:
+    """The dict literal assigned to the module variable `variable` has the key `key`; a new one gets the expression
+    `source`.
+
+    A new entry goes to the end. The value of a key that is there already is not looked at.
+    """
+
+    variable: str
+    key: str
+    source: str
+
+    def __post_init__(self) -> None:
+        assert self.variable.isidentifier(), self.variable
+
+
+@dataclass(frozen=True, slots=True)
+class AddListEntry:
+    """The list, set or tuple literal of strings assigned to `variable` contains `value`, in order if the literal is in
+    order.
+    """
+
+    variable: str
+    value: str
+
+    def __post_init__(self) -> None:
+        assert self.variable.isidentifier(), self.variable
+
+
+@dataclass(frozen=True, slots=True)
+class AddTableRow:
+    """The Markdown table whose header cells are `header` has a row whose first cell is `row_key`; a new one gets
+    `cells`.
+
+    Cells are Markdown source without the pipes. Backticks are ignored when keys are compared.
+    """
+
+    header: tuple[str, ...]
+    row_key: str
+    cells: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.cells) == len(self.header) > 0, (self.header, self.cells)
+        assert not any("\n" in cell or "\r" in cell for cell in self.cells), self.cells
+
+
+#: An edit of a Python file.
+PythonEdit: TypeAlias = AddImport | AddBase | PutMethods | PutFunction | ReplaceMethod | AddDictEntry | AddListEntry
+Edit: TypeAlias = PythonEdit | AddTableRow

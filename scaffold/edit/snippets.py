@@ -1,0 +1,147 @@
+"""Code to insert: brought to the target's indentation and newlines, and compared by meaning.
+
+Only whitespace that Python ignores may change on the way: the inside of a multi-line string stays as it is, except
+that a docstring's continuation lines move with its function, as they do when an editor indents a block.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import tokenize
+from dataclasses import dataclass
+
+from scaffold.edit.document import PythonDocument, split_lines
+from scaffold.edit.faults import bad_snippet
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_SNIPPET_INDENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A block of definitions without indentation, LF newlines, one at the end."""
+
+    text: str
+    nodes: tuple[ast.stmt, ...]
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def parse_snippet(source: str, path: str) -> Snippet:
+    """Read a block. Errors: VCG436 for bad syntax or an empty block."""
+    text = "\n".join(source.splitlines()).strip("\n") + "\n"
+    try:
+        nodes = tuple(ast.parse(text).body)
+    except SyntaxError as error:
+        raise bad_snippet(path, f"{error.msg} (line {error.lineno})") from None
+    if not nodes:
+        raise bad_snippet(path, "it defines nothing")
+    return Snippet(text, nodes)
+
+
+def parse_methods(source: str, path: str) -> Snippet:
+    """Read a block of functions with different names. Errors: VCG436."""
+    snippet = parse_snippet(source, path)
+    names = [function.name for function in snippet.functions]
+    if len(names) != len(snippet.nodes):
+        raise bad_snippet(path, "it has statements other than functions")
+    if len(set(names)) != len(names):
+        raise bad_snippet(path, "it defines a function twice")
+    return snippet
+
+
+def indent_snippet(snippet: Snippet, document: PythonDocument, prefix: str, docstring_prefix: str | None = None) -> str:
+    """The block's text with `prefix` before each line, in the document's indentation unit and newline.
+
+    `docstring_prefix` is for continuation lines of docstrings, if it differs from `prefix`.
+    """
+    inside, docstrings = _string_lines(snippet)
+    lines = []
+    for number, line in enumerate(snippet.text.splitlines(), 1):
+        if not line.strip():
+            lines.append(line if number in inside else "")
+        elif number in docstrings:
+            lines.append(
+                (prefix if docstring_prefix is None else docstring_prefix) + _convert_indent(line, document.indent)
+            )
+        else:
+            lines.append(line if number in inside else prefix + _convert_indent(line, document.indent))
+    return "".join(line + document.newline for line in lines)
+
+
+def _convert_indent(line: str, unit: str) -> str:
+    body = line.lstrip(" ")
+    levels, rest = divmod(len(line) - len(body), _SNIPPET_INDENT)
+    return unit * levels + " " * rest + body
+
+
+def _string_lines(snippet: Snippet) -> tuple[set[int], set[int]]:
+    """Lines that begin inside a multi-line string that is not a docstring, and those that begin inside a docstring."""
+    starts = set()
+    for node in ast.walk(ast.Module(list(snippet.nodes), [])):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and _docstring(node) is not None:
+            starts.add((node.body[0].lineno, node.body[0].col_offset))
+    inside: set[int] = set()
+    docstrings: set[int] = set()
+    depth = begin = 0
+    for token in tokenize.generate_tokens(io.StringIO(snippet.text).readline):
+        if token.type == tokenize.STRING:
+            lines = range(token.start[0] + 1, token.end[0] + 1)
+            (docstrings if token.start in starts else inside).update(lines)
+        elif tokenize.tok_name[token.type] == "FSTRING_START":  # Python 3.12 splits f-strings into parts
+            begin = begin if depth else token.start[0]
+            depth += 1
+        elif tokenize.tok_name[token.type] == "FSTRING_END":
+            depth -= 1
+            if not depth:
+                inside.update(range(begin + 1, token.end[0] + 1))
+    return inside, docstrings
+
+
+def _docstring(node: ast.AST) -> str | None:
+    body = getattr(node, "body", None)
+    if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+        value = body[0].value
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
+    return None
+
+
+def meaning(node: object) -> object:
+    """A value that two pieces of code share when they mean the same: the AST, docstrings without their indentation.
+
+    Formatters re-indent docstrings and drop the parentheses of `del (a, b)`; neither is a difference.
+    """
+    if isinstance(node, list):
+        return [meaning(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return (type(node), node)  # 1, 1.0 and True are equal, but not the same constant
+    fields = {name: meaning(value) for name, value in ast.iter_fields(node) if name not in ("ctx", "kind")}
+    docstring = _docstring(node)
+    if docstring is not None:
+        lines = inspect.cleandoc(docstring).splitlines()
+        text = "\n".join(line.rstrip() for line in lines).strip()
+        fields["body"] = [text, *map(meaning, getattr(node, "body", [])[1:])]
+    if isinstance(node, ast.Delete) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Tuple):
+        fields["targets"] = meaning(node.targets[0].elts)
+    return (type(node), fields)
+
+
+def same_meaning(left: ast.AST, right: ast.AST) -> bool:
+    return meaning(left) == meaning(right)
+
+
+def attached_comments(snippet: Snippet, statement: ast.stmt) -> list[str]:
+    """The comment lines of the block above `statement`, up to the statement before it; blank lines are dropped."""
+    lines = split_lines(snippet.text)
+    start = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))]) - 1
+    comments: list[str] = []
+    while start and (not lines[start - 1].strip() or lines[start - 1].startswith("#")):
+        start -= 1
+        if lines[start].strip():
+            comments.insert(0, lines[start].rstrip())
+    return comments

@@ -1,0 +1,213 @@
+"""Edits at module level: definitions, and entries of the literals that variables are assigned."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from scaffold.edit.document import Chunk, PythonDocument, is_blank, split_lines
+from scaffold.edit.faults import bad_snippet, different_definition, unsupported_shape
+from scaffold.edit.operations import AddDictEntry, AddListEntry, PutFunction
+from scaffold.edit.sequences import Layout
+from scaffold.edit.snippets import Snippet, attached_comments, indent_snippet, parse_snippet, same_meaning
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def defined_name(node: ast.stmt) -> str | None:
+    """The one name that a statement defines: a function, a class, `NAME = ...` or `NAME: type = ...`."""
+    if isinstance(node, _DEFINITIONS):
+        return node.name
+    target = (
+        node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else getattr(node, "target", None)
+    )
+    is_assignment = isinstance(node, ast.Assign | ast.AnnAssign)
+    return target.id if is_assignment and isinstance(target, ast.Name) else None
+
+
+def put_function(document: PythonDocument, edit: PutFunction) -> bool:
+    """Apply `PutFunction`. Errors: VCG430, VCG431, VCG434, VCG436."""
+    snippet = parse_snippet(edit.source, document.path)
+    missing = []
+    for node in snippet.nodes:
+        name = defined_name(node)
+        if name is None:
+            raise bad_snippet(document.path, "it has statements that define no name")
+        present = [(old, index) for index, old, _ in document.statements() if defined_name(old) == name]
+        if not present:
+            missing.append(node)
+        elif len(present) > 1 or not same_meaning(present[0][0], node):
+            raise different_definition(document.path, "definition", name, present[0][0].lineno)
+    if not missing:
+        return False
+    anchor = edit.before or edit.after
+    place = len(document.chunks)
+    if anchor is not None:
+        place = _find_definition(document, anchor) + (edit.after is not None)
+    _insert_definitions(document, snippet, missing, place, splits_gap=edit.before is not None)
+    return True
+
+
+def _find_definition(document: PythonDocument, name: str) -> int:
+    found = [(index, node) for index, node, _ in document.statements() if defined_name(node) == name]
+    names = [defined_name(node) for _, node, _ in document.statements()]
+    return document.only("definition", name, found, (item for item in names if item))[0]
+
+
+def _insert_definitions(
+    document: PythonDocument, snippet: Snippet, nodes: list[ast.stmt], place: int, *, splits_gap: bool
+) -> None:
+    new: list[Chunk] = []
+    blank = document.newline
+    lines = snippet.text.splitlines(keepends=True)
+    previous = document.chunks[place - 1] if place else None
+    for node in nodes:
+        comments = attached_comments(snippet, node)
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        piece = parse_snippet("".join(lines[first - 1 : node.end_lineno]), document.path)
+        code = indent_snippet(piece, document, "")
+        distance = (
+            2 if isinstance(node, _DEFINITIONS) or (previous and isinstance(previous.nodes[-1], _DEFINITIONS)) else 1
+        )
+        gap = blank * distance if previous else ""
+        previous = document.make_chunk(gap + "".join(comment + document.newline for comment in comments), code)
+        new.append(previous)
+    if place < len(document.chunks):
+        following = document.chunks[place]
+        above, own = following.split_gap() if splits_gap else ("", following.gap)
+        needs = isinstance(nodes[-1], _DEFINITIONS) or isinstance(following.nodes[0], _DEFINITIONS)
+        document.chunks[place] = replace(following, gap=_at_least(own, 2 if needs else 1, document.newline))
+        if any(not is_blank(line) for line in split_lines(above)):  # section comments above the anchor stay above
+            new[0] = replace(new[0], gap=above + new[0].gap.lstrip("\r\n"))
+    document.chunks[place:place] = new
+
+
+def _at_least(gap: str, count: int, newline: str) -> str:
+    """`gap` with at least `count` blank lines at its start."""
+    lines = split_lines(gap)
+    blank = 0
+    while blank < len(lines) and is_blank(lines[blank]):
+        blank += 1
+    return newline * max(count - blank, 0) + gap
+
+
+def _find_assignment(document: PythonDocument, variable: str) -> tuple[int, ast.Assign | ast.AnnAssign]:
+    found: list[tuple[int, ast.Assign | ast.AnnAssign]] = []
+    names: list[str] = []
+    for index, node, _ in document.statements():
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            name = defined_name(node)
+            names += [name] if name else []
+            if name == variable:
+                found.append((index, node))
+    return document.only("variable", variable, found, names)
+
+
+def add_dict_entry(document: PythonDocument, edit: AddDictEntry) -> bool:
+    """Apply `AddDictEntry`. Errors: VCG430, VCG431, VCG435, VCG436."""
+    index, node = _find_assignment(document, edit.variable)
+    if not isinstance(node.value, ast.Dict):
+        raise unsupported_shape(document.path, f"`{edit.variable}`", "is not a dict literal", node.lineno)
+    if any(isinstance(key, ast.Constant) and key.value == edit.key for key in node.value.keys):
+        return False
+    text = edit.source.strip()
+    quoted = _quote(edit.key, '"')
+
+    def build(opening: Any, elements: Any) -> Any:
+        prefix = opening.last_line.value if isinstance(opening, cst.ParenthesizedWhitespace) else ""
+        snippet = parse_snippet(f"_ = {{\n{quoted}: {text}\n}}", document.path)
+        value = snippet.nodes[0].value if isinstance(snippet.nodes[0], ast.Assign) else None
+        if len(snippet.nodes) != 1 or not isinstance(value, ast.Dict) or len(value.keys) != 1:
+            raise bad_snippet(document.path, f"the value of {quoted} is not one expression")
+        parsed = cst.parse_module(
+            indent_snippet(snippet, document, prefix).removeprefix(prefix),
+            cst.PartialParserConfig(default_newline=document.newline, default_indent=document.indent),
+        )
+        statement = cst.ensure_type(parsed.body[0], cst.SimpleStatementLine)
+        return cst.ensure_type(cst.ensure_type(statement.body[0], cst.Assign).value, cst.Dict).elements[0]
+
+    _insert_element(document, index, edit.variable, None, build)
+    return True
+
+
+def add_list_entry(document: PythonDocument, edit: AddListEntry) -> bool:
+    """Apply `AddListEntry`. Errors: VCG430, VCG431, VCG435."""
+    index, node = _find_assignment(document, edit.variable)
+    if not isinstance(node.value, ast.List | ast.Set | ast.Tuple):
+        raise unsupported_shape(document.path, f"`{edit.variable}`", "is not a list, set or tuple literal", node.lineno)
+    values = [item.value if isinstance(item, ast.Constant) else None for item in node.value.elts]
+    strings = [value for value in values if isinstance(value, str)]
+    if edit.value in strings:
+        return False
+    if values and not strings:
+        raise unsupported_shape(document.path, f"`{edit.variable}`", "does not contain strings", node.lineno)
+    place = None
+    if len(strings) == len(values) >= 2 and strings == sorted(strings):
+        place = sum(value < edit.value for value in strings)
+
+    def build(opening: Any, elements: Any) -> Any:
+        first = next((e.value.value for e in elements if isinstance(e.value, cst.SimpleString)), '"')
+        return cst.Element(cst.SimpleString(_quote(edit.value, first[-1])))
+
+    _insert_element(document, index, edit.variable, place, build)
+    return True
+
+
+def _quote(value: str, quote: str) -> str:
+    """A string literal in the given quotes. `repr` escapes everything but the quote that it did not choose."""
+    body = repr(value + "\"'")[1:-4]  # with both quotes inside, repr uses single quotes and escapes only those
+    plain = body.replace("\\'", "'")
+    return quote + plain.replace(quote, "\\" + quote) + quote
+
+
+def _insert_element(document: PythonDocument, index: int, variable: str, place: int | None, build: Any) -> None:
+    def change(statement: cst.BaseStatement) -> cst.BaseStatement:
+        if not isinstance(statement, cst.SimpleStatementLine):
+            return statement
+        body = [_extend(small, variable, place, build) for small in statement.body]
+        return statement.with_changes(body=body)
+
+    document.rewrite(index, change)
+
+
+def _extend(small: Any, variable: str, place: int | None, build: Any) -> Any:
+    targets = list(_targets(small))
+    if targets != [variable]:
+        return small
+    literal = small.value
+    opener, closer = _brackets(literal)
+    opening = opener.whitespace_after if opener else cst.SimpleWhitespace("")
+    closing = closer.whitespace_before if closer else cst.SimpleWhitespace("")
+    elements = literal.elements
+    new = build(opening, elements)
+    layout = Layout(opening, elements, closing).insert(len(elements) if place is None else place, new)
+    changes: dict[str, Any] = {"elements": layout.elements}
+    if isinstance(literal, cst.Tuple):
+        if opener and closer:  # only the innermost pair touches the elements
+            changes["lpar"] = [*literal.lpar[:-1], opener.with_changes(whitespace_after=layout.opening)]
+            changes["rpar"] = [closer.with_changes(whitespace_before=layout.closing), *literal.rpar[1:]]
+    else:
+        left, right = ("lbracket", "rbracket") if isinstance(literal, cst.List) else ("lbrace", "rbrace")
+        changes[left] = opener.with_changes(whitespace_after=layout.opening)
+        changes[right] = closer.with_changes(whitespace_before=layout.closing)
+    return small.with_changes(value=literal.with_changes(**changes))
+
+
+def _targets(small: Any) -> Iterator[str]:
+    targets = [target.target for target in small.targets] if isinstance(small, cst.Assign) else []
+    if isinstance(small, cst.AnnAssign) and small.value is not None:
+        targets = [small.target]
+    for target in targets:
+        yield target.value if isinstance(target, cst.Name) else ""
+
+
+def _brackets(literal: Any) -> tuple[Any, Any]:
+    if isinstance(literal, cst.Tuple):
+        return (literal.lpar[-1], literal.rpar[0]) if literal.lpar else (None, None)
+    if isinstance(literal, cst.List):
+        return literal.lbracket, literal.rbracket
+    return literal.lbrace, literal.rbrace
