@@ -15,7 +15,7 @@ import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, cast
 
 #: Functions that every expression may call, with the number of arguments (at least, at most).
 FUNCTIONS: dict[str, tuple[int, int]] = {"min": (2, 8), "max": (2, 8), "ceil_div": (2, 2)}
@@ -105,7 +105,7 @@ class Function:
     end: int = field(default=0, compare=False)
 
 
-Node = Union[Int, Name, Attribute, Unary, Binary, Function]
+Node = Int | Name | Attribute | Unary | Binary | Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Expression:
         `values` maps names and whole attribute paths; a path that it lacks is read from `values["self"]`. `functions`
         maps helper names. Raises `EvaluationError` where Python would raise, and for powers beyond reason.
         """
-        return _evaluate(self.root, values, functions or {})
+        return cast("int | bool", _evaluate(self.root, values, functions or {}))
 
     def substitute(self, replacements: Mapping[str, Expression]) -> Expression:
         """The tree with names replaced by other trees (used to derive expressions from expressions)."""
@@ -225,7 +225,7 @@ class Call:
         return f"{_bind_path(self.path, bindings)[0]}({', '.join(parts)})"
 
 
-Argument = Union[Name, Attribute, Literal, Call]
+Argument = Name | Attribute | Literal | Call
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -82,8 +82,8 @@ KINDS: dict[str, BufferKind] = {
             ("scalar",),
             "bound",
             ("host",),
-            "The value at capture stays for ever, so it is the largest that any replay can need; on the device it would "
-            "be copied to the host inside the graph.",
+            "The value at capture stays for ever, so it is the largest that any replay can need; on the device it "
+            "would be copied to the host inside the graph.",
         ),
         BufferKind(
             "mask",
@@ -91,7 +91,7 @@ KINDS: dict[str, BufferKind] = {
             ("zero", "fill"),
             "ones",
             ("device",),
-            "A padding position is masked; all positions are valid at capture so that no branch on the mask is skipped.",
+            "A padding position is masked; at capture all positions are valid, so that no branch on it is skipped.",
         ),
     )
 }
@@ -99,36 +99,47 @@ KINDS: dict[str, BufferKind] = {
 
 @dataclass(frozen=True, slots=True)
 class HookKind:
-    """A method that a person writes because no rule gives it. `parameters` is None where the author is free."""
+    """A method that a person writes because no rule gives it. `signature` lists its parameters, `*` for any."""
 
     name: str
     catalogue: str
     purpose: str
-    parameters: tuple[str, ...] | None
+    signature: str
+
+    @property
+    def parameters(self) -> tuple[str, ...] | None:
+        return None if self.signature == "*" else tuple(self.signature.split())
 
 
 #: The only places where a descriptor may refer to hand-written Python.
 HOOKS: dict[str, HookKind] = {
     hook.name: hook
     for hook in (
-        HookKind("position_embeddings", "H1", "position embeddings that the tower computes only inside its forward", ("self", "grid")),
-        HookKind("metadata_region", "H2", "metadata whose statements cannot be moved as they are", ("self", "grid")),
-        HookKind("packed_merge", "H3", "patch merging as one gather over packed rows", ("self", "grid")),
-        HookKind("tower_region", "H4", "a part of the tower that must be replaced", ("self", "x")),
-        HookKind("assemble", "H5", "the final tokens of an item: newlines, separators, typed spans", ("self", "outputs", "sizes")),
-        HookKind("after_replay", "H6", "a module that runs outside the graph on the valid rows", ("self", "output", "sizes")),
-        HookKind("forward", "H7", "a graph forward that is not the tower's forward", ("self", "pixels", "metadata")),
-        HookKind("select", "H8", "re-packing of inputs when items are selected", ("self", "mm_kwargs", "indices")),
-        HookKind("replay", "H8", "re-packing of inputs before a replay", ("self", "mm_kwargs")),
-        HookKind("axis_resolve", "H9", "the key of a capture axis for given inputs", ("self", "mm_kwargs")),
-        HookKind("axis_capture", "H9", "the input shape for one key of a capture axis", ("self", "key", "b", "B", "F")),
-        HookKind("gate", "H10", "a condition for graphs that no expression can state", ("self",)),
-        HookKind("helper", "H11", "whole-number arithmetic that no expression can state", None),
-        HookKind("pad", "H12", "padding along several axes", ("destination", "source")),
-        HookKind("gather_indices", "H13", "gather indices over padded rows", ("self", "sizes")),
-        HookKind("model_forward", "H14", "a forward written for a tower that cannot be edited", ("self", "pixels", "metadata")),
+        HookKind(
+            "position_embeddings",
+            "H1",
+            "position embeddings that the tower computes only inside its forward",
+            "self grid",
+        ),
+        HookKind("metadata_region", "H2", "metadata whose statements cannot be moved as they are", "self grid"),
+        HookKind("packed_merge", "H3", "patch merging as one gather over packed rows", "self grid"),
+        HookKind("tower_region", "H4", "a part of the tower that must be replaced", "self x"),
+        HookKind(
+            "assemble", "H5", "the final tokens of an item: newlines, separators, typed spans", "self outputs sizes"
+        ),
+        HookKind("after_replay", "H6", "a module that runs outside the graph on the valid rows", "self output sizes"),
+        HookKind("forward", "H7", "a graph forward that is not the tower's forward", "self pixels metadata"),
+        HookKind("select", "H8", "re-packing of inputs when items are selected", "self mm_kwargs indices"),
+        HookKind("replay", "H8", "re-packing of inputs before a replay", "self mm_kwargs"),
+        HookKind("axis_resolve", "H9", "the key of a capture axis for given inputs", "self mm_kwargs"),
+        HookKind("axis_capture", "H9", "the input shape for one key of a capture axis", "self key b B F"),
+        HookKind("gate", "H10", "a condition for graphs that no expression can state", "self"),
+        HookKind("helper", "H11", "whole-number arithmetic that no expression can state", "*"),
+        HookKind("pad", "H12", "padding along several axes", "destination source"),
+        HookKind("gather_indices", "H13", "gather indices over padded rows", "self sizes"),
+        HookKind("model_forward", "H14", "a forward written for a tower that cannot be edited", "self pixels metadata"),
     )
-}  # fmt: skip
+}
 
 #: Largest hook file: a hook is one method, not a module.
 MAX_HOOK_BYTES = 32 * 1024

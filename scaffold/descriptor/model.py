@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 - `declare` builds a dataclass field; it is called once for each, as `dataclasses.field` is
 """What a descriptor may say: one frozen dataclass for each section, in the order of the YAML.
 
 Declarations only. `schema.py` reads them and prints them as JSON Schema, `rules.py` says how they fit together, and

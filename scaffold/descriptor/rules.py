@@ -71,16 +71,12 @@ def check_rules(descriptor: Descriptor, reader: Reader) -> list[Diagnostic]:
 
 
 def _columns(descriptor: Descriptor) -> tuple[str, ...]:
-    if descriptor.sizes is None:
-        return ()
-    further = [name for names in (descriptor.sizes.also or {}).values() for name in names or ()]
-    return (*(descriptor.sizes.columns or ()), *further)
+    return tuple(name for _, names in _size_rows(descriptor) for name in names)
 
 
 def names_are_known(context: Context) -> Problems:
     descriptor = context.descriptor
     lets = tuple(descriptor.let or {})
-    columns = _columns(descriptor)
     for use in context.reader.uses:
         if isinstance(use.value, Call):
             yield from _call_names(context, use, use.value)
@@ -89,7 +85,7 @@ def names_are_known(context: Context) -> Problems:
         if use.scope == "let" and use.at.startswith("let."):
             known = dict.fromkeys(lets[: lets.index(use.at.removeprefix("let."))], "a `let` name")
         if use.scope == "item":
-            known |= dict.fromkeys(columns, "a size column")
+            known |= dict.fromkeys(_columns(descriptor), "a size column")
         if use.scope == "batch":
             known |= kinds.BATCH_NAMES
         if use.scope == "helper":
@@ -97,12 +93,11 @@ def names_are_known(context: Context) -> Problems:
             known |= dict.fromkeys((helper.args if helper else None) or (), "an argument")
         for node in walk(use.value.root):
             if isinstance(node, Name) and node.name not in known:
-                yield _unknown_name(context, use, node, known, lets, columns)
+                yield _unknown_name(context, use, node, known)
 
 
-def _unknown_name(
-    context: Context, use: Use, node: Name, known: dict[str, str], lets: tuple[str, ...], columns: tuple[str, ...]
-) -> Diagnostic:
+def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str]) -> Diagnostic:
+    lets, columns = tuple(context.descriptor.let or {}), _columns(context.descriptor)
     span = use.node.span_of(node.start, node.end)
     if use.at.startswith("let.") and node.name in lets:
         if node.name == use.at.removeprefix("let."):
@@ -151,7 +146,7 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
 
 def names_are_free(context: Context) -> Problems:
     descriptor = context.descriptor
-    taken = {name: meaning for name, meaning in kinds.BATCH_NAMES.items()}
+    taken = dict(kinds.BATCH_NAMES)
     taken |= dict.fromkeys(FUNCTIONS, "a function")
     taken |= {"pixels": "the pixel tensor", "sizes": "the sizes", "metadata": "the metadata"}
     columns = dict.fromkeys(_columns(descriptor), "a size column")
@@ -168,8 +163,8 @@ def names_are_free(context: Context) -> Problems:
                 "VCG303", f"`{name}` is a `let` name already", f"helpers.{name}", "choose another name"
             )
     seen: set[str] = set()
-    for key, names in (("columns", descriptor.sizes and descriptor.sizes.columns), *_also(descriptor)):
-        for index, name in enumerate(names or ()):
+    for key, columns_of_key in _size_rows(descriptor):
+        for index, name in enumerate(columns_of_key):
             if name in seen or name in taken:
                 meaning = taken.get(name, "another size column")
                 yield context.problem(
@@ -181,10 +176,12 @@ def names_are_free(context: Context) -> Problems:
             seen.add(name)
 
 
-def _also(descriptor: Descriptor) -> list[tuple[str, tuple[str, ...] | None]]:
+def _size_rows(descriptor: Descriptor) -> list[tuple[str, tuple[str, ...]]]:
+    """Path below `sizes` and column names of each size key."""
     if descriptor.sizes is None:
         return []
-    return [(f"also.{name}", names) for name, names in (descriptor.sizes.also or {}).items()]
+    rows = [("columns", descriptor.sizes.columns or ())]
+    return rows + [(f"also.{name}", names or ()) for name, names in (descriptor.sizes.also or {}).items()]
 
 
 def names_are_used(context: Context) -> Problems:
@@ -335,7 +332,7 @@ def layout_is_complete(context: Context) -> Problems:
 
 
 def layout_has_nothing_else(context: Context) -> Problems:
-    descriptor, layout = context.descriptor, context.descriptor.layout
+    layout = context.descriptor.layout
     foreign: list[tuple[str, str]] = []
     if layout == "tiles":
         foreign = [

@@ -1,9 +1,9 @@
 """Types of descriptor fields: each reads a node into a typed value and describes itself as JSON Schema (`VCG2xx`).
 
-The sections of a descriptor are frozen dataclasses whose fields are declared with `declare`. Reading is done by hand on the
-positioned nodes instead of with a validation library, for two reasons: a plain YAML scalar is judged by what the field
-expects (`no`, `012` and `1:20` get an answer of their own), and importing pydantic costs 120 ms, more than everything
-else that `validate` does.
+The sections of a descriptor are frozen dataclasses whose fields are declared with `declare`. Reading is done by hand
+on the positioned nodes instead of with a validation library, for two reasons: a plain YAML scalar is judged by what
+the field expects (`no`, `012` and `1:20` get an answer of their own), and importing pydantic costs 120 ms, more than
+everything else that `validate` does.
 
 A value that cannot be read becomes None and is reported; the sections around it are still built, so that the rules of
 `rules.py` find what else is wrong in the same run.
@@ -44,7 +44,7 @@ class Type(Protocol):
 
 
 def declare(type: Type, doc: str, *, default: Any = _MISSING, examples: Sequence[Any] = ()) -> Any:
-    """A field of a section. Without a default the key is required. A trailing `_` of the attribute is not part of it."""
+    """A field of a section; without a default its key is required. A trailing `_` of the name is not in the key."""
     metadata = {"type": type, "doc": doc, "examples": tuple(examples)}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -103,7 +103,7 @@ _DATE_TRAP = re.compile(r"\d{4}-\d\d?-\d\d?([Tt \t].*)?", re.ASCII)
 
 
 def scalar_kind(node: ScalarNode) -> tuple[str, bool]:
-    """What YAML makes of a scalar (`str`, `bool`, `null`, `int`, `float`, `date`), and whether readers disagree about it.
+    """What YAML makes of a scalar (`str`, `bool`, `null`, `int`, `float`, `date`), and whether it is a trap.
 
     A trap is a spelling that YAML 1.1 and 1.2 read differently, or that surprises: `no`, `012`, `1:20`, `1_000`.
     """
@@ -121,8 +121,13 @@ def scalar_kind(node: ScalarNode) -> tuple[str, bool]:
 
 
 _KIND_WORDS = {
-    "str": "text", "bool": "a boolean", "null": "nothing", "int": "a number", "float": "a decimal number", "date": "a date",
-}  # fmt: skip
+    "str": "text",
+    "bool": "a boolean",
+    "null": "nothing",
+    "int": "a number",
+    "float": "a decimal number",
+    "date": "a date",
+}
 
 
 def describe(node: Node) -> str:

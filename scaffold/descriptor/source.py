@@ -1,15 +1,15 @@
 """YAML text -> nodes with positions. Everything that is wrong with the text as YAML is found here (`VCG1xx`).
 
-The module knows nothing of descriptors. It composes its own nodes from PyYAML's events, because a descriptor needs less
-than YAML offers (no anchors, tags or documents) and more than `compose` gives (limits, every duplicate key, the place of
-a character inside a scalar). libyaml is used where PyYAML has it; the messages do not depend on it.
+The module knows nothing of descriptors. It composes its own nodes from PyYAML's events, because a descriptor needs
+less than YAML offers (no anchors, tags or documents) and more than `compose` gives (limits, every duplicate key, the
+place of a character inside a scalar). libyaml is used where PyYAML has it; the messages do not depend on it.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import Diagnostic, Span
 
@@ -72,7 +72,7 @@ class MappingNode:
         return next((entry.value for entry in self.entries if entry.key.value == key), None)
 
 
-Node = Union[ScalarNode, SequenceNode, MappingNode]
+Node = ScalarNode | SequenceNode | MappingNode
 
 
 def decode_source(data: bytes, file: str) -> tuple[str | None, list[Diagnostic]]:

@@ -287,7 +287,7 @@ class AdapterSpec:
     spans: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
 
     def span(self, path: str) -> Span:
-        """The place in the YAML of a field by its dotted YAML path (`model.class`), or of its nearest written parent."""
+        """The place in the YAML of a field by its dotted path (`model.class`), or of its nearest written parent."""
         while path and path not in self.spans:
             path = path.rpartition(".")[0]
         return self.spans.get(path) or Span(self.file or "<descriptor>", 1, 1, 1, 1)
