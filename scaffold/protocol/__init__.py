@@ -60,7 +60,7 @@ _HOMES = {
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [  # noqa: PLE0604 - every name has a home above
+__all__ = [
     "GENERATIONS",
     "DataClass",
     "DefinitionSpan",

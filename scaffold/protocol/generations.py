@@ -67,9 +67,7 @@ def generation_by_name(name: str) -> Generation:
     return {generation.name: generation for generation in GENERATIONS}[name]
 
 
-def match_generation(
-    shape: ProtocolShape, fingerprint: str, tree: SourceTree, relpath: str, line: int
-) -> Generation:
+def match_generation(shape: ProtocolShape, fingerprint: str, tree: SourceTree, relpath: str, line: int) -> Generation:
     """The generation with this fingerprint. Raises VCG415 with the difference to the nearest one."""
     for generation in GENERATIONS:
         if generation.fingerprint == fingerprint:

@@ -91,8 +91,12 @@ def read_protocol(tree: SourceTree) -> ProtocolProfile:
 
 def read_source(tree: SourceTree) -> ProtocolSource:
     """The protocol of `tree` without judging it. Raises as `read_protocol`, except VCG415."""
+    return tree.cached(("protocol", ""), lambda: _read_source(tree))
+
+
+def _read_source(tree: SourceTree) -> ProtocolSource:
     interfaces, node = _find_protocol(tree)
-    text = _Lines(tree.read(interfaces))
+    text = source_lines(tree, interfaces)
     methods = tuple(_read_method(item, text) for item in node.body if isinstance(item, FunctionNode))
     if not methods:
         raise DiagnosticError(
@@ -105,7 +109,7 @@ def read_source(tree: SourceTree) -> ProtocolSource:
         )
     defs = _find_defs(tree, interfaces, node)
     defs_module = tree.parse(defs)
-    dataclasses = tuple(_read_dataclasses(defs_module, _Lines(tree.read(defs))))
+    dataclasses = tuple(_read_dataclasses(defs_module, source_lines(tree, defs)))
     if not dataclasses:
         raise DiagnosticError(
             Diagnostic(
@@ -142,25 +146,40 @@ def module_file(tree: SourceTree, module: str) -> str | None:
     return next((path for path in (f"{base}.py", f"{base}/__init__.py") if tree.exists(path)), None)
 
 
+def import_source(relpath: str, node: ast.ImportFrom) -> str:
+    """The dotted module that a `from` import in `relpath` reads, relative imports resolved."""
+    package = dotted(relpath).split(".")
+    if not relpath.endswith("/__init__.py"):
+        package.pop()
+    prefix = package[: len(package) - node.level + 1] if node.level else []
+    return ".".join([*prefix, *([node.module] if node.module else [])])
+
+
+def source_lines(tree: SourceTree, relpath: str) -> SourceLines:
+    """The lines of a file, for reading the source of its nodes."""
+    return tree.cached(("lines", relpath), lambda: SourceLines(tree.read(relpath)))
+
+
 def find_class(module: ast.Module, name: str) -> ast.ClassDef | None:
     """The last top-level class of that name (as Python binds it), also inside top-level `if` and `try`."""
     found = None
-    for node in _top_level(module.body):
+    for node in top_level(module.body):
         if isinstance(node, ast.ClassDef) and node.name == name:
             found = node
     return found
 
 
-def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run at import in the module's scope: also those inside top-level `if` and `try`."""
     for node in body:
         yield node
         if isinstance(node, ast.If):
-            yield from _top_level(node.body)
-            yield from _top_level(node.orelse)
+            yield from top_level(node.body)
+            yield from top_level(node.orelse)
         elif isinstance(node, ast.Try):
-            yield from _top_level(node.body)
-            yield from _top_level([item for handler in node.handlers for item in handler.body])
-            yield from _top_level(node.orelse)
+            yield from top_level(node.body)
+            yield from top_level([item for handler in node.handlers for item in handler.body])
+            yield from top_level(node.orelse)
 
 
 def _find_protocol(tree: SourceTree) -> tuple[str, ast.ClassDef]:
@@ -193,7 +212,6 @@ def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str
         for name in _annotation_names(method)
         if name.startswith("Encoder")
     }
-    package = dotted(interfaces).split(".")[:-1]
     imports = [
         node
         for node in ast.walk(tree.parse(interfaces))
@@ -210,8 +228,7 @@ def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str
             )
         )
     node = imports[0]
-    prefix = package[: len(package) - node.level + 1] if node.level else []
-    module = ".".join([*prefix, *([node.module] if node.module else [])])
+    module = import_source(interfaces, node)
     relpath = module_file(tree, module)
     if relpath is not None:
         return relpath
@@ -263,7 +280,7 @@ def _annotation_names(method: FunctionNode) -> Iterator[str]:
                 yield from (inner.id for inner in ast.walk(quoted) if isinstance(inner, ast.Name))
 
 
-class _Lines:
+class SourceLines:
     """The text of a file by line, for reading the source of a node without splitting the file each time."""
 
     def __init__(self, text: str) -> None:
@@ -279,7 +296,7 @@ class _Lines:
         return None if node is None else self.source(node)
 
 
-def _read_method(node: FunctionNode, text: _Lines) -> Method:
+def _read_method(node: FunctionNode, text: SourceLines) -> Method:
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
@@ -323,7 +340,7 @@ def _is_stub(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Pass)
 
 
-def _read_dataclasses(module: ast.Module, text: _Lines) -> Iterator[DataClass]:
+def _read_dataclasses(module: ast.Module, text: SourceLines) -> Iterator[DataClass]:
     for node in module.body:
         if not isinstance(node, ast.ClassDef):
             continue
@@ -339,7 +356,7 @@ def _read_dataclasses(module: ast.Module, text: _Lines) -> Iterator[DataClass]:
                 yield DataClass(node.name, tuple(_read_fields(node, text)), frozen, node.lineno)
 
 
-def _read_fields(node: ast.ClassDef, text: _Lines) -> Iterator[Field]:
+def _read_fields(node: ast.ClassDef, text: SourceLines) -> Iterator[Field]:
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             yield Field(item.target.id, text.source(item.annotation), text.optional(item.value))
@@ -347,5 +364,7 @@ def _read_fields(node: ast.ClassDef, text: _Lines) -> Iterator[Field]:
 
 def _constants(module: ast.Module) -> Iterator[str]:
     for node in module.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         yield from (target.id for target in targets if isinstance(target, ast.Name))

@@ -87,7 +87,8 @@ def fetch_release(version: str, *, progress: Progress | None = None) -> Path:
     `version` as the index spells it (`0.22.0`). `progress(done, total)` counts bytes of the download.
 
     Raises DiagnosticError: VCG403 (no such release), VCG404 (no index can be reached), VCG405 (digest differs),
-    VCG406 (the archive is damaged or unsafe), VCG407 (the cache cannot be written), VCG408 (another run holds the lock).
+    VCG406 (the archive is damaged or unsafe), VCG407 (the cache cannot be written),
+    VCG408 (another run holds the lock).
     """
     found = cached_tree(version)
     if found is not None:
@@ -371,7 +372,8 @@ def _nearest(version: str, stable: list[str], count: int = 3) -> list[str]:
             abs(other.micro - wanted.micro),
         )
 
-    return sorted(reversed(stable), key=distance)[:count]
+    newest_first = stable[::-1]  # of two equally near ones, the newer
+    return sorted(newest_first, key=distance)[:count]
 
 
 def _download(chosen: _Candidate, archive: Path, session: requests.Session, progress: Progress | None) -> None:
@@ -411,7 +413,7 @@ def _download(chosen: _Candidate, archive: Path, session: requests.Session, prog
                 Diagnostic(
                     "VCG405",
                     f"`{chosen.filename}` is not the file that the index promises: {difference}",
-                    help="run the command again; if it happens again, a proxy or mirror changes the file: do not use it",
+                    help="run the command again; if it happens again, a proxy or mirror changes it",
                 )
             )
     partial.replace(archive)

@@ -194,14 +194,14 @@ def compare_shapes(old: ProtocolShape, new: ProtocolShape) -> tuple[str, ...]:
     old_classes = {dataclass.name: dataclass for dataclass in old.dataclasses}
     new_classes = {dataclass.name: dataclass for dataclass in new.dataclasses}
     lines += [f"data class `{name}` removed" for name in old_classes if name not in new_classes]
-    for name, dataclass in new_classes.items():
+    for name, new_class in new_classes.items():
         if name not in old_classes:
-            fields = ", ".join(str(field) for field in dataclass.fields)
+            fields = ", ".join(str(field) for field in new_class.fields)
             lines.append(f"data class `{name}({fields})` added")
         else:
-            if old_classes[name].frozen != dataclass.frozen:
-                lines.append(f"data class `{name}` {'is now frozen' if dataclass.frozen else 'is no longer frozen'}")
-            lines += _compare_fields(f"`{name}` field", old_classes[name].fields, dataclass.fields, ordered=True)
+            if old_classes[name].frozen != new_class.frozen:
+                lines.append(f"data class `{name}` {'is now frozen' if new_class.frozen else 'is no longer frozen'}")
+            lines += _compare_fields(f"`{name}` field", old_classes[name].fields, new_class.fields, ordered=True)
     return tuple(lines)
 
 
@@ -288,7 +288,7 @@ class _Unquote(ast.NodeTransformer):
             quoted = ast.parse(node.value, mode="eval").body
         except SyntaxError:
             return node
-        return self.visit(quoted) if not isinstance(quoted, ast.Constant) else quoted  # type: ignore[no-any-return]
+        return self.visit(quoted) if not isinstance(quoted, ast.Constant) else quoted
 
 
 def _canonical_field(field: Field) -> list[str | None]:

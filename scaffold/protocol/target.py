@@ -74,10 +74,10 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
         raise DiagnosticError(
             Diagnostic(
                 "VCG400",
-                f"`{label}` is not a vLLM source tree: " + ", ".join(f"`{path}` ({what})" for path, what in missing)
-                + " is not there",
-                help=_suggest_root(root) or "give the folder that holds the package folder `vllm`, "
-                "a release such as `0.33.0`, or `installed`",
+                f"`{label}` is not a vLLM source tree: it has no "
+                + " and no ".join(f"`{path}` ({what})" for path, what in missing),
+                help=_suggest_root(root)
+                or "give the folder that holds the package folder `vllm`, a release such as `0.33.0`, or `installed`",
             )
         )
     return SourceTree(root, label, _tree_release(root), read_only=not os.access(root, os.W_OK))

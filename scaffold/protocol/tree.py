@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+
+T = TypeVar("T")
 
 _BOM = "\ufeff"
 
@@ -39,6 +41,13 @@ class SourceTree:
         """The same tree without anything cached."""
         return replace(self, _cache={})
 
+    def cached(self, key: tuple[str, str], make: Callable[[], T]) -> T:
+        """`make()`, once for each key of this snapshot. For values derived from the files alone."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        value: T = self._cache[key]
+        return value
+
     def display(self, relpath: str) -> str:
         """The path that a person sees: the label and the path inside the tree."""
         return f"{self.label.rstrip('/')}/{relpath}"
@@ -50,7 +59,8 @@ class SourceTree:
     def path(self, relpath: str) -> Path:
         """The file on disk. `relpath` is relative to the root, with forward slashes, and stays inside it."""
         pure = PurePosixPath(relpath)
-        assert relpath and not pure.is_absolute() and ".." not in pure.parts, relpath
+        assert relpath, "no path given"
+        assert not pure.is_absolute() and ".." not in pure.parts, relpath  # noqa: PT018
         return self.root.joinpath(*pure.parts)
 
     def exists(self, relpath: str) -> bool:

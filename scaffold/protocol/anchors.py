@@ -1,0 +1,758 @@
+"""Where a port is anchored in a tree: the model class, the test registry, the docs table, the example's list.
+
+Each anchor is looked for at the places where releases are known to keep it, then by a text search whose hits are
+parsed. Nothing found, two places found, and a place of unexpected form are errors of their own; nothing is guessed.
+An installed package has no tests, docs or examples: those three finders return None and `absent_reason` says why.
+Lines count from 1 and spans include both ends. All paths are relative to the tree's root.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import PurePosixPath
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.profile import (
+    INTERFACES,
+    PROTOCOL,
+    FunctionNode,
+    dotted,
+    import_source,
+    module_file,
+    read_source,
+    source_lines,
+    top_level,
+)
+from scaffold.protocol.signatures import Field
+from scaffold.protocol.tree import SourceTree
+
+_MODELS = "vllm/model_executor/models"
+_REGISTRY_FILES = ("tests/models/multimodal/generation/test_vit_cudagraph.py",)  # 0.20 to 0.33
+_REGISTRY = "MODEL_CONFIGS"
+_REGISTRY_MARK = "cudagraph_mm_encoder"
+_TABLE_FILES = ("docs/design/cuda_graphs_multimodal.md",)  # 0.20 to 0.33
+_TABLE_COLUMN = "CG for Image"
+_LIST_FILES = (
+    "examples/generate/multimodal/vision_language_offline.py",  # 0.21 to 0.33
+    "examples/offline_inference/vision_language.py",  # 0.20
+)
+_LIST = "MODELS_SUPPORT_VIT_CUDA_GRAPH"
+_EXAMPLES = "model_example_map"
+
+_YES = "✅✓✔☑"
+_NO = "❌✗✘❎×"
+_VARIATION_SELECTORS = "\ufe0e\ufe0f"
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionSpan:
+    """One definition. `line` is that of `def` or `class`, `first_line` that of its first decorator."""
+
+    name: str
+    first_line: int
+    line: int
+    end_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnchor:
+    """A model class and what it already has of the protocol.
+
+    `implements`: the class or one of its bases lists the protocol; `inherited_from` is `path:Class` of that base,
+    None when the class lists it itself (`lists_protocol`). `protocol_methods` are those that the class body defines.
+    `helpers` are its private methods that serve nothing but those methods: nothing else in the package uses them.
+    """
+
+    path: str
+    module: str
+    class_name: str
+    first_line: int
+    line: int
+    end_line: int
+    bases: tuple[str, ...]
+    decorators: tuple[str, ...]
+    methods: tuple[DefinitionSpan, ...]
+    lists_protocol: bool
+    inherited_from: str | None
+    protocol_methods: tuple[str, ...]
+    helpers: tuple[str, ...]
+
+    @property
+    def decorated(self) -> bool:
+        return bool(self.decorators)
+
+    @property
+    def implements(self) -> bool:
+        return self.lists_protocol or self.inherited_from is not None
+
+    def method(self, name: str) -> DefinitionSpan | None:
+        return next((method for method in self.methods if method.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Subclass:
+    """A class that inherits from another, directly or not. `base` is the base as this class names it."""
+
+    path: str
+    class_name: str
+    line: int
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEntry:
+    """One entry of the test registry. `model` is None when it is not a string literal."""
+
+    key: str
+    model: str | None
+    keywords: tuple[str, ...]
+    line: int
+    end_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAnchor:
+    """The dict of the ViT CUDA graph generation test.
+
+    `functions` are the module's top-level functions (prompt helpers among them), `imports` the names that it imports.
+    """
+
+    path: str
+    variable: str
+    line: int
+    end_line: int
+    entry_class: str
+    entry_fields: tuple[Field, ...]
+    entries: tuple[RegistryEntry, ...]
+    functions: tuple[str, ...]
+    imports: tuple[str, ...]
+
+    def entry(self, key: str) -> RegistryEntry | None:
+        return next((entry for entry in self.entries if entry.key == key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One row; `cells` are Markdown text without the padding around them."""
+
+    cells: tuple[str, ...]
+    line: int
+
+    @property
+    def architecture(self) -> str:
+        """The class name, without the backticks."""
+        return self.cells[0].strip("`")
+
+
+@dataclass(frozen=True, slots=True)
+class TableAnchor:
+    """The Markdown table of supported models. `line` is its header, `end_line` its last row.
+
+    `yes` and `no` are the table's own marks, variation selectors included. A table that has no mark of one kind yet
+    (0.20 and 0.21 have no "no") gets the one that later releases use, with the variation selector of the other.
+    """
+
+    path: str
+    line: int
+    end_line: int
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    yes: str
+    no: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """One string of a list."""
+
+    value: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListAnchor:
+    """The example's list of models with ViT CUDA graphs. `example_keys` are the keys that an entry may be."""
+
+    path: str
+    variable: str
+    line: int
+    end_line: int
+    entries: tuple[ListEntry, ...]
+    example_keys: tuple[str, ...]
+
+
+def absent_reason(tree: SourceTree) -> str | None:
+    """Why the tree has no test registry, docs table and example list by nature; None when it must have them."""
+    return "an installed package has no tests, docs or examples" if tree.installed else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models
+
+
+def find_model(tree: SourceTree, module: str, class_name: str) -> ModelAnchor:
+    """The model class. `module` is a dotted name, a path, or the bare name of a module of `models/`.
+
+    Raises VCG420 (no such module or class) and VCG424 (the module defines the class more than once).
+    """
+    path = _model_file(tree, module)
+    node = _model_class(tree, path, class_name)
+    lines = source_lines(tree, path)
+    demanded = {method.name for method in read_source(tree).shape.methods}
+    functions = {item.name: item for item in node.body if isinstance(item, FunctionNode)}  # the last one binds
+    defined = tuple(name for name in functions if name in demanded)
+    lists_protocol = any(_last_name(base) == PROTOCOL for base in node.bases)
+    return ModelAnchor(
+        path=path,
+        module=dotted(path),
+        class_name=class_name,
+        first_line=_first_line(node),
+        line=node.lineno,
+        end_line=node.end_lineno or node.lineno,
+        bases=tuple(lines.source(base) for base in node.bases),
+        decorators=tuple(lines.source(item) for item in node.decorator_list),
+        methods=tuple(
+            DefinitionSpan(item.name, _first_line(item), item.lineno, item.end_lineno or item.lineno)
+            for item in node.body
+            if isinstance(item, FunctionNode)
+        ),
+        lists_protocol=lists_protocol,
+        inherited_from=None if lists_protocol else _implementing_base(tree, path, node),
+        protocol_methods=defined,
+        helpers=_private_helpers(tree, path, node, functions, frozenset(defined)) if defined else (),
+    )
+
+
+def find_subclasses(tree: SourceTree, module: str, class_name: str) -> tuple[Subclass, ...]:
+    """Every class of the package that inherits from this one, directly or not, by path and line.
+
+    Raises VCG420 and VCG424 as `find_model`.
+    """
+    path = _model_file(tree, module)
+    _model_class(tree, path, class_name)
+    found: dict[tuple[str, str], Subclass] = {}
+    pending = [(path, class_name)]
+    while pending:
+        # One pass over the package finds the direct subclasses of all pending classes.
+        hits = tree.containing("vllm", ".py", {name for _, name in pending})
+        fresh: list[tuple[str, str]] = []
+        for relpath in hits:
+            local: list[tuple[str, str]] = list(pending)
+            for item in top_level(tree.parse(relpath).body):
+                if not isinstance(item, ast.ClassDef) or (relpath, item.name) in found:
+                    continue
+                base = next((base for base in item.bases if _refers(tree, relpath, base, local)), None)
+                if base is not None and (relpath, item.name) != (path, class_name):
+                    found[relpath, item.name] = Subclass(
+                        relpath, item.name, item.lineno, source_lines(tree, relpath).source(base)
+                    )
+                    fresh.append((relpath, item.name))
+                    local.append((relpath, item.name))  # a subclass further down may build on it
+        pending = fresh
+    return tuple(sorted(found.values(), key=lambda item: (item.path, item.line)))
+
+
+def _model_file(tree: SourceTree, module: str) -> str:
+    if "/" in module or module.endswith(".py"):
+        inside = not module.startswith("/") and ".." not in PurePosixPath(module).parts
+        if inside and tree.exists(module):
+            return module
+    else:
+        candidates = (
+            [module] if module.startswith("vllm.") else [f"vllm.model_executor.models.{module}", f"vllm.{module}"]
+        )
+        for candidate in candidates:
+            path = module_file(tree, candidate)
+            if path is not None:
+                return path
+    stems = [PurePosixPath(path).stem for path in tree.glob(f"{_MODELS}/*.py")]
+    wanted = PurePosixPath(module).stem if "/" in module else module.rpartition(".")[2]
+    near = get_close_matches(wanted, stems, n=3)
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG420",
+            f"the tree has no module `{module}`",
+            span=tree.span(_MODELS),
+            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "check the module's name",
+            notes=(f"searched `{_MODELS}` and `{module}` as a dotted name and a path",),
+        )
+    )
+
+
+def _model_class(tree: SourceTree, path: str, class_name: str) -> ast.ClassDef:
+    classes = [item for item in top_level(tree.parse(path).body) if isinstance(item, ast.ClassDef)]
+    matching = [item for item in classes if item.name == class_name]
+    if len(matching) > 1:
+        raise _ambiguous(tree, f"class `{class_name}`", [(path, item.lineno) for item in matching])
+    if matching:
+        return matching[0]
+    near = get_close_matches(class_name, [item.name for item in classes], n=3)
+    elsewhere = [
+        f"`{relpath}:{item.lineno}` defines a class of that name"
+        for relpath in tree.containing("vllm", ".py", [f"class {class_name}"])
+        for item in top_level(tree.parse(relpath).body)
+        if isinstance(item, ast.ClassDef) and item.name == class_name
+    ]
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG420",
+            f"`{path}` has no class `{class_name}`",
+            span=tree.span(path),
+            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "check the class's name",
+            notes=tuple(elsewhere),
+        )
+    )
+
+
+def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str | None:
+    """The nearest base that lists the protocol, as `path:Class`: in the same module, or imported from the package."""
+    pending = [(path, node)]
+    seen = {(path, node.name)}
+    while pending:
+        relpath, current = pending.pop(0)
+        for base in current.bases:
+            located = _locate(tree, relpath, base)
+            if located is None or located in seen:
+                continue
+            seen.add(located)
+            base_path, name = located
+            if base_path == INTERFACES or PROTOCOL not in tree.read(base_path):
+                continue
+            item = next(
+                (
+                    item
+                    for item in top_level(tree.parse(base_path).body)
+                    if isinstance(item, ast.ClassDef) and item.name == name
+                ),
+                None,
+            )
+            if item is None:
+                continue
+            if any(_last_name(parent) == PROTOCOL for parent in item.bases):
+                return f"{base_path}:{name}"
+            pending.append((base_path, item))
+    return None
+
+
+def _locate(tree: SourceTree, relpath: str, base: ast.expr) -> tuple[str, str] | None:
+    """The file and class name that a base expression means, None when it is outside the package."""
+    name = _last_name(base)
+    if name is None:
+        return None
+    for item in top_level(tree.parse(relpath).body):
+        if isinstance(item, ast.ClassDef) and item.name == name:
+            return relpath, name
+    for item in top_level(tree.parse(relpath).body):
+        if isinstance(item, ast.ImportFrom):
+            for alias in item.names:
+                if (alias.asname or alias.name) == name:
+                    module = import_source(relpath, item)
+                    path = module_file(tree, module) if module.startswith("vllm") else None
+                    return None if path is None else (path, alias.name)
+    return None
+
+
+def _refers(tree: SourceTree, relpath: str, base: ast.expr, classes: Iterable[tuple[str, str]]) -> bool:
+    """Whether a base expression means one of `classes`. A re-export is recognised by the class's name."""
+    wanted = set(classes)
+    located = _locate(tree, relpath, base)
+    if located is None:
+        return isinstance(base, ast.Attribute) and base.attr in {name for _, name in wanted}
+    if located in wanted:
+        return True
+    path, name = located
+    defines = any(isinstance(item, ast.ClassDef) and item.name == name for item in top_level(tree.parse(path).body))
+    return not defines and name in {wanted_name for _, wanted_name in wanted}
+
+
+def _private_helpers(
+    tree: SourceTree, path: str, node: ast.ClassDef, functions: dict[str, FunctionNode], protocol: frozenset[str]
+) -> tuple[str, ...]:
+    """Private methods of the class that are used by the protocol's methods and by nothing else in the package.
+
+    A use is an attribute access or a string of that name (`getattr`). Uses in other files count when the file also
+    names the class or one of its subclasses: copies of a helper in unrelated classes are common in vLLM.
+    """
+    private = {name for name in functions if name.startswith("_") and not name.startswith("__")}
+    if not private:
+        return ()
+    users: dict[str, set[str | None]] = {name: set() for name in private}  # None: outside of the class's methods
+    inside: dict[int, str] = {id(inner): name for name, item in functions.items() for inner in ast.walk(item)}
+    for inner in ast.walk(tree.parse(path)):
+        name = _used_name(inner)
+        if name in private:
+            users[name].add(inside.get(id(inner)))
+    removable = {name for name in private if users[name]}
+    while True:
+        kept = {name for name in removable if not users[name] <= protocol | removable}
+        kept |= removable - _reachable(users, protocol, removable)
+        if not kept:
+            break
+        removable -= kept
+    if removable:
+        removable -= _used_elsewhere(tree, path, node.name, removable)
+        while kept := {name for name in removable if not users[name] <= protocol | removable}:
+            removable -= kept
+    return tuple(name for name in functions if name in removable)
+
+
+def _reachable(users: dict[str, set[str | None]], protocol: frozenset[str], candidates: set[str]) -> set[str]:
+    """The candidates that a protocol method uses, directly or through other candidates."""
+    reached: set[str] = set()
+    while True:
+        fresh = {name for name in candidates - reached if users[name] & (protocol | reached)}
+        if not fresh:
+            return reached
+        reached |= fresh
+
+
+def _used_elsewhere(tree: SourceTree, path: str, class_name: str, names: set[str]) -> set[str]:
+    """Which of `names` another file uses on this class or on a subclass of it."""
+    hits = tree.containing("vllm", ".py", [class_name, *sorted(names)])
+    suspects = {
+        relpath: set(found) & names for relpath, found in hits.items() if relpath != path and set(found) & names
+    }
+    related = {relpath for relpath in suspects if class_name in hits[relpath]}
+    if set(suspects) - related:
+        subclasses = {item.class_name for item in find_subclasses(tree, path, class_name)}
+        related |= {
+            relpath for relpath in set(suspects) - related if any(name in tree.read(relpath) for name in subclasses)
+        }
+    return {
+        name
+        for relpath in related
+        for inner in ast.walk(tree.parse(relpath))
+        for name in (_used_name(inner) or getattr(inner, "name", None),)  # an override is a use: it may call super()
+        if isinstance(name, str) and name in suspects[relpath]
+    }
+
+
+def _used_name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return None
+
+
+def _last_name(node: ast.expr) -> str | None:
+    """`a.b.C` and `C[T]` -> `C`."""
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _first_line(node: ast.ClassDef | FunctionNode) -> int:
+    return min([node.lineno, *(item.lineno for item in node.decorator_list)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The test registry
+
+
+def find_test_registry(tree: SourceTree) -> RegistryAnchor | None:
+    """The registry of the ViT CUDA graph generation test; None for an installed package (`absent_reason`).
+
+    Raises VCG421 (not found), VCG424 (two places) and VCG425 (not a dict of calls of one class).
+    """
+    if absent_reason(tree) is not None:
+        return None
+    candidates = [path for path in _REGISTRY_FILES if tree.exists(path) and _assignments(tree, path, _REGISTRY)]
+    if not candidates:
+        hits = tree.containing("tests", ".py", [_REGISTRY, _REGISTRY_MARK])
+        candidates = [path for path, found in hits.items() if len(found) == 2 and _assignments(tree, path, _REGISTRY)]
+    if not candidates:
+        raise _not_found(
+            tree,
+            "VCG421",
+            f"the dict `{_REGISTRY}` of the ViT CUDA graph test",
+            _REGISTRY_FILES,
+            f"every Python file under `tests/` with both `{_REGISTRY}` and `{_REGISTRY_MARK}`",
+        )
+    path, value, line = _single(tree, f"`{_REGISTRY}`", candidates, _REGISTRY)
+    if not isinstance(value, ast.Dict):
+        raise _unexpected(tree, path, line, f"`{_REGISTRY}` is not a dict literal")
+    module = tree.parse(path)
+    lines = source_lines(tree, path)
+    entry_class = _entry_class(tree, path, module, value)
+    return RegistryAnchor(
+        path=path,
+        variable=_REGISTRY,
+        line=line,
+        end_line=value.end_lineno or line,
+        entry_class=entry_class.name,
+        entry_fields=tuple(
+            Field(item.target.id, lines.source(item.annotation), lines.optional(item.value))
+            for item in entry_class.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ),
+        entries=tuple(_registry_entries(value)),
+        functions=tuple(item.name for item in top_level(module.body) if isinstance(item, FunctionNode)),
+        imports=tuple(_imported_names(module)),
+    )
+
+
+def _entry_class(tree: SourceTree, path: str, module: ast.Module, value: ast.Dict) -> ast.ClassDef:
+    called = {_last_name(item.func) for item in value.values if isinstance(item, ast.Call)}
+    if not value.values:  # an empty registry still tells its class by the annotation `dict[str, Class]`
+        annotation = next(
+            (
+                item.annotation
+                for item in top_level(module.body)
+                if isinstance(item, ast.AnnAssign)
+                and item.value is value
+                and isinstance(item.annotation, ast.Subscript)
+            ),
+            None,
+        )
+        inner = annotation.slice if annotation is not None else None
+        called = {_last_name(inner.elts[-1])} if isinstance(inner, ast.Tuple) else set()
+    classes = [item for item in top_level(module.body) if isinstance(item, ast.ClassDef) and item.name in called]
+    if len(classes) != 1 or len(called) != 1 or not all(isinstance(item, ast.Call) for item in value.values):
+        raise _unexpected(
+            tree, path, value.lineno, f"the values of `{_REGISTRY}` are not calls of one class of the same module"
+        )
+    return classes[0]
+
+
+def _registry_entries(value: ast.Dict) -> Iterator[RegistryEntry]:
+    for key, item in zip(value.keys, value.values, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(item, ast.Call):
+            keywords = {keyword.arg: keyword.value for keyword in item.keywords if keyword.arg is not None}
+            model = keywords.get("model", item.args[0] if item.args else None)
+            yield RegistryEntry(
+                key=key.value,
+                model=model.value if isinstance(model, ast.Constant) and isinstance(model.value, str) else None,
+                keywords=tuple(keywords),
+                line=key.lineno,
+                end_line=item.end_lineno or item.lineno,
+            )
+
+
+def _imported_names(module: ast.Module) -> Iterator[str]:
+    for item in top_level(module.body):
+        if isinstance(item, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in item.names)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The docs table
+
+
+def find_docs_table(tree: SourceTree) -> TableAnchor | None:
+    """The table of supported models; None for an installed package (`absent_reason`).
+
+    A table of another kind in the same file, such as the hardware table of 0.28 to 0.31, has no column
+    `CG for Image` and is passed over. Raises VCG422 (not found) and VCG424 (two such tables).
+    """
+    if absent_reason(tree) is not None:
+        return None
+    tables = [
+        table
+        for path in _TABLE_FILES
+        if tree.exists(path) and _TABLE_COLUMN in tree.read(path)
+        for table in _read_tables(tree, path)
+    ]
+    if not tables:
+        tables = [
+            table
+            for path in tree.containing("docs", ".md", [_TABLE_COLUMN])
+            if path not in _TABLE_FILES
+            for table in _read_tables(tree, path)
+        ]
+    if not tables:
+        raise _not_found(
+            tree,
+            "VCG422",
+            f"the table with the column `{_TABLE_COLUMN}`",
+            _TABLE_FILES,
+            f"every Markdown file under `docs/` with `{_TABLE_COLUMN}`",
+        )
+    if len(tables) > 1:
+        raise _ambiguous(
+            tree, f"the table with the column `{_TABLE_COLUMN}`", [(item.path, item.line) for item in tables]
+        )
+    return tables[0]
+
+
+def _read_tables(tree: SourceTree, path: str) -> Iterator[TableAnchor]:
+    """The tables of a Markdown file that have the column, by the token positions of a Markdown parser."""
+    from markdown_it import MarkdownIt
+
+    columns: list[str] = []
+    rows: list[TableRow] = []
+    cells: list[str] = []
+    span = (0, 0)
+    row_line = 0
+    in_head = False
+    for token in MarkdownIt("commonmark").enable("table").parse(tree.read(path)):
+        if token.type == "table_open":
+            assert token.map is not None
+            columns, rows, span = [], [], (token.map[0] + 1, token.map[1])
+        elif token.type in ("thead_open", "thead_close"):
+            in_head = token.type == "thead_open"
+        elif token.type == "tr_open":
+            assert token.map is not None
+            cells, row_line = [], token.map[0] + 1
+        elif token.type == "inline" and token.level >= 4:
+            cells.append(token.content)
+        elif token.type == "tr_close":
+            if in_head:
+                columns = cells
+            else:
+                rows.append(TableRow(tuple(cells), row_line))
+        elif token.type == "table_close" and _TABLE_COLUMN in columns:
+            yes, no = _marks(rows)
+            end = rows[-1].line if rows else span[0] + 1
+            yield TableAnchor(path, span[0], end, tuple(columns), tuple(rows), yes, no)
+
+
+def _marks(rows: list[TableRow]) -> tuple[str, str]:
+    """The marks that most cells use for yes and for no."""
+    cells = Counter(cell for row in rows for cell in row.cells[2:])
+    yes = [cell for cell, _ in cells.most_common() if cell and cell[0] in _YES]
+    no = [cell for cell, _ in cells.most_common() if cell and cell[0] in _NO]
+    selector = (yes or no or ["\ufe0e"])[0][-1:]
+    selector = selector if selector in _VARIATION_SELECTORS else ""
+    return (yes[0] if yes else "✅" + selector), (no[0] if no else "❌" + selector)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The example's list
+
+
+def find_example_list(tree: SourceTree) -> ListAnchor | None:
+    """The example's list of models; None for an installed package (`absent_reason`).
+
+    Raises VCG423 (not found), VCG424 (two places) and VCG425 (not a list of strings, or no map of examples).
+    """
+    if absent_reason(tree) is not None:
+        return None
+    candidates = [path for path in _LIST_FILES if tree.exists(path) and _assignments(tree, path, _LIST)]
+    if not candidates:
+        candidates = [path for path in tree.containing("examples", ".py", [_LIST]) if _assignments(tree, path, _LIST)]
+    if not candidates:
+        raise _not_found(
+            tree, "VCG423", f"the list `{_LIST}`", _LIST_FILES, f"every Python file under `examples/` with `{_LIST}`"
+        )
+    path, value, line = _single(tree, f"`{_LIST}`", candidates, _LIST)
+    if not isinstance(value, ast.List) or not all(_is_string(item) for item in value.elts):
+        raise _unexpected(tree, path, line, f"`{_LIST}` is not a list of strings")
+    examples = _assignments(tree, path, _EXAMPLES)
+    if len(examples) != 1 or not isinstance(examples[0][0], ast.Dict):
+        raise _unexpected(
+            tree, path, line, f"the file has no single dict literal `{_EXAMPLES}` with the names of examples"
+        )
+    return ListAnchor(
+        path=path,
+        variable=_LIST,
+        line=line,
+        end_line=value.end_lineno or line,
+        entries=tuple(
+            ListEntry(item.value, item.lineno)
+            for item in value.elts
+            if isinstance(item, ast.Constant) and isinstance(item.value, str)
+        ),
+        example_keys=tuple(
+            key.value for key in examples[0][0].keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        ),
+    )
+
+
+def _is_string(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Assignments at top level, and the errors of all finders
+
+
+def _assignments(tree: SourceTree, path: str, name: str) -> list[tuple[ast.expr, int]]:
+    """The values that the module assigns to `name` at top level, each with the line of its statement.
+
+    The example of vLLM 0.33 takes 50 ms to parse for two statements, so a statement that starts a line by this name
+    and ends with a closing bracket at the start of a line is parsed alone. Anything else is parsed with the whole file.
+    """
+    text = tree.read(path)
+    if name not in text:
+        return []
+    lines = text.splitlines()
+    starts = [
+        index
+        for index, line in enumerate(lines)
+        if line.startswith(name) and not (line[len(name) : len(name) + 1] or " ").isidentifier()
+    ]
+    if len(starts) == 1:
+        start = starts[0]
+        end = next((index for index in range(start, len(lines)) if lines[index][:1] in ("]", "}", ")")), None)
+        if end is not None:
+            try:
+                statement = ast.parse("\n".join(lines[start : end + 1]))
+            except (SyntaxError, ValueError):
+                pass
+            else:
+                ast.increment_lineno(statement, start)
+                return _assigned(statement, name)
+    return _assigned(tree.parse(path), name)
+
+
+def _assigned(module: ast.Module, name: str) -> list[tuple[ast.expr, int]]:
+    found: list[tuple[ast.expr, int]] = []
+    for item in top_level(module.body):
+        targets = (
+            item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            value = getattr(item, "value", None)
+            if isinstance(value, ast.expr):
+                found.append((value, item.lineno))
+    return found
+
+
+def _single(tree: SourceTree, what: str, candidates: list[str], name: str) -> tuple[str, ast.expr, int]:
+    """The one assignment to `name` in the candidate files. Raises VCG424 when there are more."""
+    places = [(path, value, line) for path in candidates for value, line in _assignments(tree, path, name)]
+    if len(places) > 1:
+        raise _ambiguous(tree, what, [(path, line) for path, _, line in places])
+    return places[0]
+
+
+def _ambiguous(tree: SourceTree, what: str, places: list[tuple[str, int]]) -> DiagnosticError:
+    return DiagnosticError(
+        Diagnostic(
+            "VCG424",
+            f"{what} is in {len(places)} places, and one is needed",
+            span=tree.span(*places[0]),
+            help="remove or rename the ones that are not meant",
+            notes=tuple(f"{tree.display(path)}:{line}" for path, line in places),
+        )
+    )
+
+
+def _not_found(tree: SourceTree, code: str, what: str, known: tuple[str, ...], then: str) -> DiagnosticError:
+    return DiagnosticError(
+        Diagnostic(
+            code,
+            f"{what} is not in the tree",
+            span=tree.span(known[0]),
+            help="check that the tree is complete; vLLM has it since 0.20.0",
+            notes=(f"searched {', '.join(f'`{path}`' for path in known)}, then {then}",),
+        )
+    )
+
+
+def _unexpected(tree: SourceTree, path: str, line: int, what: str) -> DiagnosticError:
+    return DiagnosticError(
+        Diagnostic(
+            "VCG425",
+            what,
+            span=tree.span(path, line),
+            help="the tool edits the forms that vLLM 0.20.0 to 0.33.0 use; bring it into that form, or edit by hand",
+        )
+    )
