@@ -1,5 +1,56 @@
-"""Codes of the tower stage."""
+"""Codes of the tower stage: VCG450 to VCG499."""
 
 from scaffold.diagnostics.catalogue import Code
 
-CODES: tuple[Code, ...] = ()
+CODES: tuple[Code, ...] = (
+    Code(
+        "VCG450",
+        "the tower's class or method is not there",
+        "The tower is found by its class in the model's module and by its entry method (`forward` unless the "
+        "descriptor says otherwise). Look the name up in the tree: it may have been renamed between releases.",
+    ),
+    Code(
+        "VCG451",
+        "a data or metadata parameter is missing or unnamed",
+        "Slicing needs to know which parameters of the tower follow the pixels (data) and which follow the grid "
+        "(metadata). Every parameter without a default must be one of the two.",
+    ),
+    Code(
+        "VCG452",
+        "control flow on metadata touches data",
+        "A captured graph replays the operations of the capture: a branch or loop that depends on the grid and "
+        "touches pixels would keep the capture's path for every replay. Per-item loops over data can usually be replaced by one "
+        "gather with an index that is built from the grid.",
+    ),
+    Code(
+        "VCG453",
+        "metadata needs something that only data has",
+        "Metadata is computed from the grid alone, before the graph runs. A statement that also needs the shape of the "
+        "pixels cannot move, and in the captured part that shape is the captured one. The same number can often be had "
+        "from metadata, for example the last entry of `cu_seqlens`.",
+    ),
+    Code(
+        "VCG454",
+        "metadata depends on a statement that stays",
+        "A statement of the metadata reads a variable that the captured part defines, or one list collects values "
+        "of both sides. Compute it before, in statements that depend on the grid only.",
+    ),
+    Code(
+        "VCG455",
+        "metadata is changed in place on the wrong side of the cut",
+        "Crossing values become fixed buffers of a captured graph. Writing into them from the captured part corrupts "
+        "the buffer; changing them after data has used them cannot be moved before that use.",
+    ),
+    Code(
+        "VCG456",
+        "a Python or numpy value crosses the cut",
+        "Only tensors can be refreshed between replays; a Python value is frozen at capture. If a child module needs "
+        "it, the child's own `forward` must be split; otherwise compute a tensor from it before data uses it.",
+    ),
+    Code(
+        "VCG457",
+        "a child module that gets metadata cannot be split",
+        "The child needs host values of the grid, so its `forward` has to be split like the tower's own, and that was "
+        "refused for the reason given with this message.",
+    ),
+)

@@ -1,0 +1,225 @@
+"""What a slice of a tower is made of: labels, kinds, crossings, hazards, pieces. Small frozen values, no analysis.
+
+Terms. The *tower* is a vision transformer whose `forward` takes pixels and a grid. *Data* is what follows from the
+pixels' values, *shape* what follows from the pixels' shape only, *metadata* what follows from the grid. The *cut*
+separates the statements that build metadata (they move into `prepare_encoder_metadata`) from those that touch data
+(they stay in `forward` and are captured). A variable *crosses* the cut when it is built by metadata and read by data.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from enum import Enum, Flag
+
+from scaffold.diagnostics import Diagnostic
+
+
+class Label(Flag):
+    """Where a value comes from. No label means configuration: weights, attributes of `self`, literals."""
+
+    NONE = 0
+    SHAPE = 1
+    META = 2
+    DATA = 4
+
+
+class Kind(str, Enum):
+    """What a crossing variable is; the kind fixes how a buffer of it is padded and where it lives."""
+
+    ROWS = "rows"
+    CUMULATIVE = "cumulative"
+    TWO_SECTION = "two_section"
+    LENGTHS = "lengths"
+    PERMUTATION = "permutation"
+    HOST_BOUND = "host_bound"
+    PYTHON = "python"
+
+
+class Form(str, Enum):
+    """What kind of Python object a value is, as far as its source tells."""
+
+    TENSOR = "tensor"
+    NUMPY = "numpy"
+    PYTHON = "python"
+    NONE = "None"
+    UNKNOWN = "unknown"
+
+
+class Place(str, Enum):
+    """Where a statement of `forward` goes."""
+
+    MOVE = "move"  # metadata: into the metadata method
+    STAY = "stay"  # data: remains in forward
+    BOTH = "both"  # configuration that both sides read: a copy on each side
+    SPLIT = "split"  # a block whose body goes to both sides, under the same header
+    GUARD = "guard"  # a check or early return on metadata: eager only, at its old position
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why something is believed: a line of a file and what is done there."""
+
+    file: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """An operation that must not run while a CUDA graph is captured, or that bakes a value into it.
+
+    `moved` is True when the split takes it out of the captured part. `via` is the chain of calls that leads to it.
+    """
+
+    what: str
+    reason: str
+    file: str
+    line: int
+    text: str
+    moved: bool
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A value that is built by metadata and read by data.
+
+    `name` is the variable in `forward`, `key` the entry of the metadata dict (they differ when one variable crosses
+    with several values). `source` is the name of the cumulative crossing that a bound or lengths were computed from.
+    `nullable`: the value may be None (some attention backends do not use it). `expr` is the text of a named
+    sub-expression, None for a plain variable.
+    """
+
+    name: str
+    key: str
+    kind: Kind
+    form: Form
+    nullable: bool
+    evidence: tuple[Evidence, ...]
+    defined_at: tuple[int, ...]
+    used_at: tuple[int, ...]
+    certain: bool = True
+    source: str | None = None
+    expr: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a function, with the text of its annotation and default."""
+
+    name: str
+    annotation: str | None
+    default: str | None
+    keyword_only: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One statement of `forward` and where it goes. For SPLIT, `bodies` are the pieces of its blocks."""
+
+    node: ast.stmt
+    place: Place
+    label: Label
+    bodies: tuple[tuple[Piece, ...], ...] = ()
+    #: Names that the moved part of this piece writes, and those that the staying part reads from metadata.
+    moved_writes: frozenset[str] = frozenset()
+    reason: str = ""
+
+    @property
+    def line(self) -> int:
+        return self.node.lineno
+
+
+@dataclass(frozen=True, eq=False)
+class Hoist:
+    """A maximal metadata-only part of a staying statement, to be computed by the metadata method as `name`."""
+
+    node: ast.expr
+    statement: ast.stmt
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Declassified:
+    """`x.device` or `x.dtype` of data inside a moved statement, and what stands for it there."""
+
+    node: ast.expr
+    replacement: str
+
+
+@dataclass(frozen=True, eq=False)
+class ChildSlice:
+    """A child module whose metadata arrives as arguments of `call`, sliced in its own right.
+
+    `arguments` pairs each metadata parameter of the child with the argument's expression in the parent.
+    """
+
+    attribute: str
+    call: ast.Call
+    statement: ast.stmt
+    slice: TowerSlice
+    arguments: tuple[tuple[str, ast.expr], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TowerSlice:
+    """The result of `slice_tower`.
+
+    `already_split` towers carry `keys` and `method_parameters` only (read from the existing metadata method);
+    sliced ones carry everything else. `keys` is in the order of definition, children's keys last.
+    """
+
+    file: str
+    source: str = field(repr=False)
+    class_name: str
+    entry: str
+    data: tuple[str, ...]
+    metadata: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    keys: tuple[str, ...]
+    already_split: bool = False
+    metadata_method: str | None = None
+    method_parameters: tuple[Parameter, ...] = ()
+    crossings: tuple[Crossing, ...] = ()
+    pieces: tuple[Piece, ...] = field(default=(), repr=False)
+    hoists: tuple[Hoist, ...] = field(default=(), repr=False)
+    declassified: tuple[Declassified, ...] = field(default=(), repr=False)
+    children: tuple[ChildSlice, ...] = ()
+    hazards: tuple[Hazard, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
+    class_members: frozenset[str] = frozenset()
+    #: Parameters with a default that the metadata statements read (they are passed on to the metadata method).
+    constants: tuple[Parameter, ...] = ()
+
+    def crossing(self, name: str) -> Crossing:
+        """The crossing called `name` (KeyError when there is none)."""
+        for crossing in self.crossings:
+            if crossing.name == name:
+                return crossing
+        raise KeyError(name)
+
+    @property
+    def moved_lines(self) -> tuple[int, ...]:
+        """First lines of all moved statements, in order."""
+        return tuple(piece.line for piece in flatten(self.pieces) if piece.place in (Place.MOVE, Place.BOTH))
+
+    @property
+    def staying_lines(self) -> tuple[int, ...]:
+        """First lines of all staying statements, in order."""
+        return tuple(piece.line for piece in flatten(self.pieces) if piece.place in (Place.STAY, Place.BOTH))
+
+
+def flatten(pieces: tuple[Piece, ...]) -> list[Piece]:
+    """All leaf pieces in source order (a SPLIT piece is replaced by its bodies)."""
+    leaves: list[Piece] = []
+    for piece in pieces:
+        if piece.place is Place.SPLIT:
+            for body in piece.bodies:
+                leaves.extend(flatten(body))
+        else:
+            leaves.append(piece)
+    return leaves

@@ -1,0 +1,947 @@
+"""Cuts a tower's `forward` in two: what follows from the grid, and what follows from the pixels.
+
+The rules, in the order in which they are applied to a statement:
+
+* only metadata: it moves; only configuration: it goes where it is read, to both sides if needed; the rest stays;
+* a block under a configuration condition is split under the same condition;
+* a loop over blocks that touches data stays whole, so that a choice per layer (`cu_now = cu_seqlens`) stays there;
+* an early return or a check on metadata is a guard: it runs in eager only, where it stood;
+* the largest metadata-only part of a data expression gets a name and is computed with the metadata;
+* a child module that gets metadata as arguments, and would need host values of it, is cut in its own right.
+
+Everything else is refused with the line and the reason (VCG451 to VCG459): a guess would be captured and replayed.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.tree import SourceTree
+from scaffold.tower.interpret import Interpreter, annotation_form, exits, root_name
+from scaffold.tower.model import (
+    ChildSlice,
+    Crossing,
+    Declassified,
+    Evidence,
+    Form,
+    Hazard,
+    Hoist,
+    Kind,
+    Label,
+    Parameter,
+    Piece,
+    Place,
+    TowerSlice,
+    flatten,
+)
+from scaffold.tower.source import FunctionNode, Module, Program
+from scaffold.tower.values import CONST, Role, Value
+
+METADATA_METHOD = "prepare_encoder_metadata"
+METADATA_ARGUMENT = "encoder_metadata"
+
+_KINDS = {
+    Role.ROWS: Kind.ROWS,
+    Role.LENGTHS: Kind.LENGTHS,
+    Role.PERMUTATION: Kind.PERMUTATION,
+    Role.BOUND: Kind.HOST_BOUND,
+    Role.ENDS: Kind.CUMULATIVE,
+    Role.CUMULATIVE: Kind.CUMULATIVE,
+    Role.TWO_SECTION: Kind.TWO_SECTION,
+}
+
+
+def slice_tower(
+    tree: SourceTree,
+    module_path: str,
+    class_name: str,
+    *,
+    entry: str = "forward",
+    data: Sequence[str] = ("x",),
+    metadata: Sequence[str] = ("grid_thw",),
+) -> TowerSlice:
+    """Slice the method `entry` of a tower.
+
+    `module_path` is relative to the tree's root, `data` and `metadata` are names of the entry's parameters. A tower
+    that was split already is recognised (`already_split`). Raises `DiagnosticError` VCG410 to VCG412 when the module
+    cannot be read, VCG450 or VCG451 when class, method or parameter do not exist, VCG452 to VCG459 when there is no
+    clean cut.
+    """
+    program = Program(tree)
+    tree.parse(module_path)  # reports an unreadable file with its own code
+    module = program.module(module_path)
+    assert module is not None
+    if class_name not in module.classes:
+        close = difflib.get_close_matches(class_name, module.classes, n=1)
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG450",
+                f"there is no class `{class_name}` in {module.shown}",
+                module.span(module.tree),
+                f"did you mean `{close[0]}`?"
+                if close
+                else "name the class whose `forward` takes the pixels and the grid",
+            )
+        )
+    owner = (module, module.classes[class_name])
+    return _slice_class(program, owner, (entry, tuple(data), tuple(metadata)), {})
+
+
+def _slice_class(
+    program: Program,
+    owner: tuple[Module, ast.ClassDef],
+    names: tuple[str, tuple[str, ...], tuple[str, ...]],
+    values: dict[str, Value],
+    depth: int = 0,
+) -> TowerSlice:
+    """Slice one class. `names` are the entry method, its data parameters and its metadata parameters."""
+    entry, data, metadata = names
+    found = program.method(owner, entry)
+    if found is None:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG450",
+                f"class `{owner[1].name}` has no method `{entry}`",
+                owner[0].span(owner[1]),
+                "name the method that runs the tower (`tower.entry` in the descriptor)",
+            )
+        )
+    module, holder, function = found
+    parameters = _parameters(function)
+    known = [parameter.name for parameter in parameters]
+    base = TowerSlice(
+        file=module.file,
+        source=module.text,
+        class_name=holder.name,
+        entry=entry,
+        data=data,
+        metadata=metadata,
+        parameters=parameters,
+        keys=(),
+        class_members=program.members(owner),
+    )
+    method = program.method(owner, METADATA_METHOD)
+    if METADATA_ARGUMENT in known and method is not None:
+        return _already_split(base, method[2])
+    for name in (*data, *metadata):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG451",
+                    f"`{owner[1].name}.{entry}` has no parameter `{name}`; it takes {', '.join(known)}",
+                    module.span(function.args),
+                    f"did you mean `{close[0]}`?" if close else "name the tower's data and metadata parameters",
+                )
+            )
+    for parameter in parameters:
+        if parameter.name not in (*data, *metadata) and parameter.default is None:
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG451",
+                    f"parameter `{parameter.name}` of `{owner[1].name}.{entry}` is neither data nor metadata",
+                    module.span(function.args),
+                    "say which it is: data follows the pixels, metadata follows the grid",
+                )
+            )
+    return _Slicer(program, module, owner, function, base, values, depth).run()
+
+
+def _parameters(function: FunctionNode) -> tuple[Parameter, ...]:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(function.args.defaults))
+    result = [
+        _parameter(arg, default, False)
+        for arg, default in zip(positional, [*defaults, *function.args.defaults], strict=True)
+        if arg.arg not in ("self", "cls")
+    ]
+    result += [
+        _parameter(arg, default, True)
+        for arg, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    ]
+    return tuple(result)
+
+
+def _parameter(arg: ast.arg, default: ast.expr | None, keyword_only: bool) -> Parameter:
+    return Parameter(
+        arg.arg,
+        ast.unparse(arg.annotation) if arg.annotation is not None else None,
+        ast.unparse(default) if default is not None else None,
+        keyword_only,
+    )
+
+
+def _already_split(base: TowerSlice, method: FunctionNode) -> TowerSlice:
+    """Read the keys of an existing metadata method: of the dict that it returns, and of stores into that dict."""
+    returned = {
+        node.value.id for node in ast.walk(method) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+    }
+    keys: list[tuple[int, int, str]] = []
+    for node in ast.walk(method):
+        literals: list[ast.Dict] = []
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
+            literals.append(node.value)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and target.id in returned and isinstance(node.value, ast.Dict):
+                    literals.append(node.value)
+                if (
+                    isinstance(target, ast.Subscript)
+                    and isinstance(target.value, ast.Name)
+                    and target.value.id in returned
+                    and isinstance(target.slice, ast.Constant)
+                    and isinstance(target.slice.value, str)
+                ):
+                    keys.append((target.lineno, target.col_offset, target.slice.value))
+        for literal in literals:
+            keys += [
+                (key.lineno, key.col_offset, key.value)
+                for key in literal.keys
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            ]
+    ordered = tuple(dict.fromkeys(key for _, _, key in sorted(keys)))
+    return replace(
+        base, keys=ordered, already_split=True, metadata_method=method.name, method_parameters=_parameters(method)
+    )
+
+
+@dataclass(eq=False)
+class _Use:
+    """One read of a metadata variable by a staying leaf."""
+
+    name: str
+    node: ast.Name
+    leaf: Piece
+    value: Value
+
+
+@dataclass(eq=False)
+class _Slicer:
+    """The slice of one function in the making."""
+
+    program: Program
+    module: Module
+    owner: tuple[Module, ast.ClassDef]
+    function: FunctionNode
+    base: TowerSlice
+    values: dict[str, Value]
+    depth: int
+    hoists: list[Hoist] = field(default_factory=list)
+    children: list[ChildSlice] = field(default_factory=list)
+    warnings: list[Diagnostic] = field(default_factory=list)
+
+    # ------------------------------------------------------------------ the stages
+
+    def run(self) -> TowerSlice:
+        """Interpret, place, find the crossings, check that the order may change."""
+        self.interpreter = Interpreter(self.program)
+        env: dict[str, Value] = {}
+        annotations = {
+            arg.arg: arg.annotation
+            for arg in [*self.function.args.posonlyargs, *self.function.args.args, *self.function.args.kwonlyargs]
+        }
+        for parameter in self.base.parameters:
+            form = annotation_form(annotations[parameter.name])
+            if parameter.name in self.base.data:
+                env[parameter.name] = Value(Label.DATA, Form.TENSOR, host=False)
+            elif parameter.name in self.base.metadata:
+                given = self.values.get(parameter.name, Value(form=form))
+                env[parameter.name] = replace(given, labels=Label.META, trail=())
+            else:
+                env[parameter.name] = CONST
+        self.interpreter.run(self.module, self.owner, self.function, env)
+        body = self.function.body
+        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            body = body[1:]
+        pieces = self._place_all(body)
+        pieces = self._share_constants(pieces)
+        self._find_children(pieces)
+        self._find_hoists(pieces)
+        uses = list(self._uses(pieces))
+        self._check_order(pieces)
+        crossings = self._crossings(pieces, uses)
+        moved = self._moved_nodes(pieces)
+        declassified = self._declassify(moved)
+        constants = self._constants(pieces)
+        hazards = self._hazards(moved)
+        child_keys = [key for child in self.children for key in child.slice.keys]
+        return replace(
+            self.base,
+            keys=tuple(crossing.key for crossing in crossings) + tuple(child_keys),
+            metadata_method=METADATA_METHOD,
+            crossings=tuple(crossings),
+            pieces=pieces,
+            hoists=tuple(self.hoists),
+            declassified=declassified,
+            children=tuple(self.children),
+            hazards=hazards,
+            warnings=tuple(self.warnings),
+            constants=constants,
+        )
+
+    def _refuse(self, code: str, message: str, node: ast.AST, help_text: str, *notes: str) -> DiagnosticError:
+        where = f" (`{self.owner[1].name}.{self.base.entry}`)"
+        return DiagnosticError(Diagnostic(code, message + where, self.module.span(node), help_text, notes=notes))
+
+    # ------------------------------------------------------------------ placing
+
+    def _label(self, node: ast.stmt) -> Label:
+        label = Label.NONE
+        for inner in _statements(node):
+            facts = self.interpreter.facts.get(inner)
+            if facts is not None:
+                label |= facts.label
+        return label
+
+    def _place_all(self, statements: Sequence[ast.stmt]) -> tuple[Piece, ...]:
+        return tuple(self._place(statement) for statement in statements)
+
+    def _place(self, node: ast.stmt) -> Piece:
+        label = self._label(node)
+        returns = any(isinstance(inner, ast.Return) for inner in _statements(node))
+        meta, touched = bool(label & Label.META), bool(label & (Label.DATA | Label.SHAPE))
+        if not meta:
+            static = not touched and not returns and not _has_effect(node)
+            return Piece(node, Place.BOTH if static else Place.STAY, label)
+        if not touched and not returns:
+            return Piece(node, Place.MOVE, label, moved_writes=self._writes(node))
+        if isinstance(node, ast.If):
+            return self._place_if(node, label)
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            header = Label.NONE
+            for item in node.items:
+                header |= self.interpreter.values.get(item.context_expr, CONST).labels
+            if header & Label.META:
+                raise self._refuse(
+                    "VCG452",
+                    "a `with` block depends on metadata and touches data",
+                    node,
+                    "a captured graph runs the block once; take the dependence on the grid out of the `with`",
+                )
+            return self._split(node, label, [node.body])
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+            header_node = node.test if isinstance(node, ast.While) else node.iter
+            if self.interpreter.values.get(header_node, CONST).labels & Label.META:
+                raise self._refuse(
+                    "VCG452",
+                    "a loop over metadata touches data",
+                    node,
+                    "a captured graph has the loop of the capture. If the loop cuts data into items and joins them, "
+                    "replace it by one gather with an index built from the grid, or add the concatenated metadata once",
+                )
+            return Piece(node, Place.STAY, label, reason="a loop over modules that touches data stays whole")
+        if isinstance(node, ast.Assert) and not label & Label.DATA:
+            return Piece(node, Place.GUARD, label)
+        if label & Label.DATA or returns:
+            return Piece(node, Place.STAY, label)
+        raise self._refuse(
+            "VCG453",
+            "a statement mixes metadata with the shape of data",
+            node,
+            "in a captured graph the shape is the captured one, not the item's. Take the number from metadata instead, "
+            "for example `cos.shape[0]` or the last entry of `cu_seqlens`",
+            f"`{self.module.segment(node).splitlines()[0].strip()}`",
+        )
+
+    def _place_if(self, node: ast.If, label: Label) -> Piece:
+        condition = self.interpreter.values.get(node.test, CONST).labels
+        if condition & Label.DATA:
+            return Piece(node, Place.STAY, label)
+        if condition & Label.META:
+            if exits(node.body) and not node.orelse:
+                return Piece(node, Place.GUARD, label, reason="an early exit on metadata runs in eager only")
+            raise self._refuse(
+                "VCG452",
+                "a branch on metadata touches data",
+                node,
+                "a captured graph keeps the branch of the capture. Make both branches one computation on tensors, or "
+                "move the metadata part of the branch out of it",
+            )
+        return self._split(node, label, [node.body, node.orelse])
+
+    def _split(self, node: ast.stmt, label: Label, bodies: list[list[ast.stmt]]) -> Piece:
+        placed = tuple(self._place_all(body) for body in bodies)
+        writes: set[str] = set()
+        for piece in flatten(tuple(p for body in placed for p in body)):
+            writes |= piece.moved_writes
+        return Piece(node, Place.SPLIT, label, placed, frozenset(writes))
+
+    def _writes(self, node: ast.stmt) -> frozenset[str]:
+        names: set[str] = set()
+        for inner in _statements(node):
+            facts = self.interpreter.facts.get(inner)
+            if facts is not None:
+                names |= facts.writes | facts.mutates
+        return frozenset(names)
+
+    def _mutates(self, node: ast.stmt) -> frozenset[str]:
+        names: set[str] = set()
+        for inner in _statements(node):
+            facts = self.interpreter.facts.get(inner)
+            if facts is not None:
+                names |= facts.mutates
+        return frozenset(names)
+
+    def _share_constants(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        """Give each configuration statement to the side that reads it, or to both."""
+        moved: set[str] = set()
+        staying: set[str] = set()
+
+        def settle(group: tuple[Piece, ...]) -> tuple[Piece, ...]:
+            result: list[Piece] = []
+            for piece in reversed(group):
+                if piece.place is Place.SPLIT:
+                    bodies = tuple(settle(body) for body in reversed(piece.bodies))
+                    header = _reads(_header(piece.node))
+                    moved.update(header)
+                    staying.update(header)
+                    result.append(replace(piece, bodies=tuple(reversed(bodies))))
+                    continue
+                reads = _reads(piece.node) | self._mutates(piece.node)
+                written = must_writes([piece.node])
+                if piece.place is not Place.BOTH:
+                    moved.difference_update(written)
+                    staying.difference_update(written)
+                    (moved if piece.place is Place.MOVE else staying).update(reads)
+                    if piece.place is Place.GUARD:
+                        moved.update(reads)
+                    result.append(piece)
+                    continue
+                writes = self._writes(piece.node)
+                to_moved, to_staying = bool(writes & moved), bool(writes & staying)
+                moved.difference_update(written)
+                staying.difference_update(written)
+                if to_moved:
+                    moved.update(reads)
+                if to_staying or not to_moved:
+                    staying.update(reads)
+                if to_moved and to_staying:
+                    place = Place.BOTH
+                else:
+                    place = Place.MOVE if to_moved else Place.STAY
+                result.append(replace(piece, place=place, moved_writes=writes if to_moved else frozenset()))
+            return tuple(reversed(result))
+
+        return settle(pieces)
+
+    # ------------------------------------------------------------------ children
+
+    def _find_children(self, pieces: tuple[Piece, ...]) -> None:
+        for leaf in flatten(pieces):
+            if leaf.place is not Place.STAY or isinstance(leaf.node, (ast.For, ast.While, ast.If, ast.Try)):
+                continue
+            for call in ast.walk(leaf.node):
+                if isinstance(call, ast.Call) and _self_attribute(call.func) is not None:
+                    self._try_child(leaf, call)
+
+    def _try_child(self, leaf: Piece, call: ast.Call) -> None:
+        assert isinstance(call.func, ast.Attribute)
+        attribute = call.func.attr
+        if self.program.method(self.owner, attribute) is not None:
+            return
+        child = self.program.attribute_class(self.owner, attribute)
+        if child is None or "model_executor/layers/" in child[0].file:
+            return
+        found = self.program.method(child, "forward")
+        if found is None or self.depth >= 3:
+            return
+        names = [parameter.name for parameter in _parameters(found[2])]
+        if len(call.args) > len(names) or any(isinstance(arg, ast.Starred) for arg in call.args):
+            return
+        bound = dict(zip(names, call.args, strict=False))
+        bound.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in names})
+        value_of = {name: self.interpreter.values.get(node, CONST) for name, node in bound.items()}
+        metadata = tuple(name for name in names if name in value_of and value_of[name].labels == Label.META)
+        data = tuple(name for name in names if name in value_of and value_of[name].labels & (Label.DATA | Label.SHAPE))
+        if not metadata or not data:
+            return
+        needs = any(value_of[name].form is not Form.TENSOR for name in metadata)
+        try:
+            inner = _slice_class(self.program, child, ("forward", data, metadata), value_of, self.depth + 1)
+        except DiagnosticError as error:
+            if needs:
+                raise DiagnosticError(
+                    [
+                        Diagnostic(
+                            "VCG457",
+                            f"child module `{attribute}` gets metadata that is no tensor, and cannot be split itself",
+                            self.module.span(call),
+                            "split the child by hand into a part that follows from the grid and one that follows from "
+                            "the pixels, then run again",
+                        ),
+                        *error.diagnostics,
+                    ]
+                ) from error
+            return
+        if inner.already_split:
+            return
+        # Tensors that only pass through need no cut; a child that would compute on the host does.
+        moves = any(piece.place is Place.MOVE for piece in flatten(inner.pieces))
+        if not moves or not (needs or any(hazard.moved for hazard in inner.hazards)):
+            return
+        arguments = tuple((name, bound[name]) for name in metadata)
+        self.children.append(ChildSlice(attribute, call, leaf.node, inner, arguments))
+
+    def _in_child_argument(self, node: ast.AST) -> bool:
+        return any(node is expression for child in self.children for _, expression in child.arguments)
+
+    # ------------------------------------------------------------------ naming sub-expressions
+
+    def _find_hoists(self, pieces: tuple[Piece, ...]) -> None:
+        taken = {node.id for node in ast.walk(self.function) if isinstance(node, ast.Name)}
+        for leaf in flatten(pieces):
+            if leaf.place is Place.STAY:
+                for statement in _statements(leaf.node):
+                    local = self._writes(leaf.node) if statement is not leaf.node else frozenset()
+                    for expression, hint in _own_expressions(statement):
+                        self._hoist_in(expression, hint, leaf, local, taken)
+
+    def _hoist_in(self, node: ast.expr, hint: str | None, leaf: Piece, local: frozenset[str], taken: set[str]) -> None:
+        if self._in_child_argument(node):
+            return
+        value = self.interpreter.values.get(node)
+        if isinstance(node, (ast.Name, ast.Constant)):
+            return
+        if (
+            value is not None
+            and value.labels == Label.META
+            and value.form in (Form.TENSOR, Form.UNKNOWN)
+            and isinstance(node, (ast.Call, ast.BinOp, ast.Subscript, ast.UnaryOp, ast.Attribute, ast.IfExp))
+            and not (_reads(node) & local)
+            and not _is_choice(node)
+        ):
+            name = _fresh(hint or _describe(node), taken)
+            self.hoists.append(Hoist(node, leaf.node, name))
+            return
+        for child, child_hint in _children(node):
+            self._hoist_in(child, child_hint, leaf, local, taken)
+
+    # ------------------------------------------------------------------ crossings
+
+    def _uses(self, pieces: tuple[Piece, ...]) -> Iterator[_Use]:
+        """Reads of metadata variables by staying statements, apart from those that a staying statement defined."""
+        local: set[str] = set()
+        hoisted = {id(node) for hoist in self.hoists for node in ast.walk(hoist.node)}
+        for child in self.children:
+            for _, expression in child.arguments:
+                hoisted |= {id(node) for node in ast.walk(expression)}
+        for leaf in flatten(pieces):
+            if leaf.place in (Place.MOVE, Place.BOTH):
+                local -= leaf.moved_writes
+            if leaf.place is not Place.STAY:
+                continue
+            for name in exposed_reads([leaf.node]):
+                value = self.interpreter.values.get(name)
+                if id(name) in hoisted or value is None or not value.labels & Label.META or name.id in local:
+                    continue
+                if value.labels & (Label.DATA | Label.SHAPE):
+                    continue
+                yield _Use(name.id, name, leaf, value)
+            local |= must_writes([leaf.node])
+
+    def _crossings(self, pieces: tuple[Piece, ...], uses: list[_Use]) -> list[Crossing]:
+        leaves = flatten(pieces)
+        position = {id(leaf): index for index, leaf in enumerate(leaves)}
+        writers: dict[str, list[int]] = {}
+        for index, leaf in enumerate(leaves):
+            if leaf.place in (Place.MOVE, Place.BOTH):
+                for name in leaf.moved_writes:
+                    writers.setdefault(name, []).append(index)
+        groups: dict[tuple[str, int], list[_Use]] = {}
+        for use in uses:
+            before = [index for index in writers.get(use.name, []) if index < position[id(use.leaf)]]
+            groups.setdefault((use.name, before[-1] if before else -1), []).append(use)
+        found: list[tuple[int, Crossing]] = []
+        for (name, version), members in groups.items():
+            last = writers.get(name, [-1])[-1]
+            key = (
+                name if version == last else f"{name}_{writers[name].index(version)}" if version >= 0 else f"{name}_in"
+            )
+            value = members[0].value
+            for use in members[1:]:
+                value = replace(
+                    value, role=max(value.role, use.value.role), nullable=value.nullable or use.value.nullable
+                )
+            defined = tuple(leaves[index].line for index in writers.get(name, []) if index <= version)
+            used = tuple(dict.fromkeys(use.node.lineno for use in members))
+            node = members[0].node
+            self._check_form(name, value, node, version)
+            kind, evidence, certain = self._kind(name, value, [use.leaf.node for use in members])
+            found.append(
+                (
+                    version if version >= 0 else 0,
+                    Crossing(
+                        name, key, kind, value.form, value.nullable, evidence, defined, used, certain, value.source
+                    ),
+                )
+            )
+        for hoist in self.hoists:
+            value = self.interpreter.values[hoist.node]
+            kind, evidence, certain = self._kind(hoist.name, value, [hoist.statement])
+            crossing = Crossing(
+                hoist.name,
+                hoist.name,
+                kind,
+                value.form,
+                value.nullable,
+                evidence,
+                (hoist.node.lineno,),
+                (hoist.node.lineno,),
+                certain,
+                value.source,
+                self.module.segment(hoist.node),
+            )
+            index = next(i for i, leaf in enumerate(leaves) if leaf.node is hoist.statement)
+            found.append((index, crossing))
+        found.sort(key=lambda item: (item[0], item[1].used_at[0]))
+        return [crossing for _, crossing in found]
+
+    def _check_form(self, name: str, value: Value, node: ast.Name, version: int) -> None:
+        if value.form in (Form.PYTHON, Form.NUMPY):
+            what = "a numpy array" if value.form is Form.NUMPY else "a Python value"
+            raise self._refuse(
+                "VCG456",
+                f"`{name}` is {what} built from the grid, and data needs it",
+                node,
+                "a captured graph freezes it. Pass a tensor, or move the computation that needs the value out of the "
+                "captured part",
+            )
+        if version < 0 and name in self.base.metadata and value.form is not Form.TENSOR:
+            raise self._refuse(
+                "VCG456",
+                f"the metadata parameter `{name}` itself reaches data, and it may be a list",
+                node,
+                "compute what data needs from it as a tensor first",
+            )
+
+    def _kind(self, name: str, value: Value, statements: list[ast.stmt]) -> tuple[Kind, tuple[Evidence, ...], bool]:
+        evidence = value.trail
+        kind = _KINDS.get(value.role)
+        for statement in statements:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Subscript) and self._is_data(node.value):
+                    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+                    if isinstance(first, ast.Name) and first.id == name:
+                        use = Evidence(self.module.shown, node.lineno, "indexes rows of data")
+                        return Kind.PERMUTATION, (*evidence, use), True
+        if kind is not None:
+            return kind, evidence, True
+        for statement in statements:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+                    names = {n.id for side in (node.left, node.right) for n in [side] if isinstance(n, ast.Name)}
+                    if name in names and (self._is_data(node.left) or self._is_data(node.right)):
+                        use = Evidence(self.module.shown, node.lineno, "added to rows of data")
+                        return Kind.ROWS, (*evidence, use), True
+        line = statements[0].lineno
+        return (
+            Kind.ROWS,
+            (*evidence, Evidence(self.module.shown, line, "no evidence; assumed to follow the rows")),
+            False,
+        )
+
+    def _is_data(self, node: ast.expr) -> bool:
+        return bool(self.interpreter.values.get(node, CONST).labels & Label.DATA)
+
+    # ------------------------------------------------------------------ is the new order the old meaning?
+
+    def _check_order(self, pieces: tuple[Piece, ...]) -> None:
+        """Refuse moves that would change what a statement sees."""
+        owner: dict[str, Place] = {}
+        read_by_data: dict[str, ast.stmt] = {}
+        mutable: dict[str, set[Place]] = {}
+        for leaf in flatten(pieces):
+            mutated = self._mutates(leaf.node)
+            for variable in mutated:
+                mutable.setdefault(variable, set()).add(leaf.place)
+            if leaf.place is Place.MOVE:
+                self._check_moved(leaf, owner, read_by_data, mutated)
+            elif leaf.place is Place.BOTH:
+                for variable in leaf.moved_writes:
+                    mutable.setdefault(variable, set()).add(Place.BOTH)
+            elif leaf.place is Place.STAY:
+                for variable in mutated:
+                    if owner.get(variable) is Place.MOVE:
+                        raise self._refuse(
+                            "VCG455",
+                            f"the captured part writes into metadata `{variable}` in place",
+                            leaf.node,
+                            "the buffer of a captured graph would be corrupted; write to a copy",
+                        )
+                for name in exposed_reads([leaf.node]):
+                    read_by_data.setdefault(name.id, leaf.node)
+                for variable in self._writes(leaf.node) - mutated:
+                    owner[variable] = Place.STAY
+            for variable in leaf.moved_writes:
+                owner[variable] = leaf.place
+        for variable, places in mutable.items():
+            if Place.BOTH in places and len(places) > 1:
+                node = next(leaf.node for leaf in flatten(pieces) if variable in self._writes(leaf.node))
+                raise self._refuse(
+                    "VCG454",
+                    f"`{variable}` collects values of metadata and of data",
+                    node,
+                    "use one list for each",
+                )
+
+    def _check_moved(
+        self, leaf: Piece, owner: dict[str, Place], read_by_data: dict[str, ast.stmt], mutated: frozenset[str]
+    ) -> None:
+        static = {id(name) for node in self.interpreter.static_reads for name in ast.walk(node)}
+        for name in exposed_reads([leaf.node]):
+            if id(name) not in static and owner.get(name.id) is Place.STAY:
+                raise self._refuse(
+                    "VCG454",
+                    f"metadata reads `{name.id}`, which a statement that stays in the captured part defines",
+                    name,
+                    "compute it before, in statements that only depend on the grid",
+                )
+        for variable in mutated:
+            if variable in read_by_data and owner.get(variable) is Place.MOVE:
+                raise self._refuse(
+                    "VCG455",
+                    f"metadata `{variable}` is changed in place after data has used it",
+                    leaf.node,
+                    f"write the change to a new variable; line {read_by_data[variable].lineno} uses the old value",
+                )
+
+    # ------------------------------------------------------------------ what else the split needs to know
+
+    def _moved_nodes(self, pieces: tuple[Piece, ...]) -> set[ast.stmt]:
+        moved: set[ast.stmt] = set()
+        for leaf in flatten(pieces):
+            if leaf.place in (Place.MOVE, Place.GUARD) or (leaf.place is Place.BOTH):
+                moved.update(_statements(leaf.node))
+        return moved
+
+    def _declassify(self, moved: set[ast.stmt]) -> tuple[Declassified, ...]:
+        inside = {id(node) for statement in moved for node in ast.walk(statement)}
+        inside |= {id(node) for hoist in self.hoists for node in ast.walk(hoist.node)}
+        inside |= {id(n) for child in self.children for _, expression in child.arguments for n in ast.walk(expression)}
+        result = []
+        for node, (attribute, _) in self.interpreter.static_reads.items():
+            if id(node) not in inside:
+                continue
+            if attribute == "new":
+                replacement = f"torch.empty(0, dtype={self._dtype()}, device=device)"
+            elif attribute == "device":
+                replacement = "device"
+            elif attribute == "dtype":
+                replacement = self._dtype()
+            else:
+                raise self._refuse(
+                    "VCG453",
+                    f"metadata reads `.{attribute}` of data",
+                    node,
+                    "read it from the module's weights instead",
+                )
+            result.append(Declassified(node, replacement))
+        return tuple(result)
+
+    def _dtype(self) -> str:
+        return "self.dtype" if "dtype" in self.base.class_members else "next(self.parameters()).dtype"
+
+    def _constants(self, pieces: tuple[Piece, ...]) -> tuple[Parameter, ...]:
+        reads: set[str] = set()
+        for leaf in flatten(pieces):
+            if leaf.place in (Place.MOVE, Place.BOTH):
+                reads |= _reads(leaf.node)
+        for piece in _all(pieces):
+            if piece.place is Place.SPLIT and piece.moved_writes:
+                reads |= _reads(_header(piece.node))
+        for hoist in self.hoists:
+            reads |= _reads(hoist.node)
+        return tuple(
+            parameter
+            for parameter in self.base.parameters
+            if parameter.name in reads and parameter.name not in (*self.base.data, *self.base.metadata)
+        )
+
+    def _hazards(self, moved: set[ast.stmt]) -> tuple[Hazard, ...]:
+        hoisted_lines = {(hoist.statement, hoist.node.lineno) for hoist in self.hoists}
+        child_of = {child.statement: child for child in self.children}
+        hazards: list[Hazard] = []
+        for raw in self.interpreter.hazards.values():
+            child = child_of.get(raw.anchor)
+            if child is not None and raw.via and raw.via[0].startswith(f"{child.slice.class_name}."):
+                continue
+            is_moved = raw.anchor in moved or ((raw.anchor, raw.line) in hoisted_lines)
+            hazards.append(Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, is_moved, raw.via))
+        for child in self.children:
+            hazards += [replace(h, via=(f"{child.slice.class_name}.forward", *h.via)) for h in child.slice.hazards]
+        unique = {(h.file, h.line, h.what, h.moved): h for h in hazards}
+        return tuple(sorted(unique.values(), key=lambda h: (h.moved, h.file, h.line, h.what)))
+
+
+# ---------------------------------------------------------------------- reading the AST
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """A statement and those nested in it, without the bodies of nested functions."""
+    if isinstance(node, ast.stmt):
+        yield node
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, ast.ExceptHandler)):
+            yield from _statements(child)
+
+
+def _reads(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _header(node: ast.stmt) -> ast.expr:
+    if isinstance(node, ast.If):
+        return node.test
+    assert isinstance(node, (ast.With, ast.AsyncWith))
+    return ast.Tuple([item.context_expr for item in node.items], ast.Load())
+
+
+def _has_effect(node: ast.stmt) -> bool:
+    """Whether a configuration statement does something besides binding names."""
+    return any(
+        isinstance(inner, (ast.Expr, ast.Raise, ast.Assert, ast.Global, ast.Delete)) for inner in _statements(node)
+    )
+
+
+def _self_attribute(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return None
+
+
+def _own_expressions(node: ast.stmt) -> Iterator[tuple[ast.expr, str | None]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child, None
+        elif isinstance(child, ast.withitem):
+            yield child.context_expr, None
+
+
+def _children(node: ast.expr) -> Iterator[tuple[ast.expr, str | None]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.keyword):
+            yield child.value, child.arg
+        elif isinstance(child, ast.expr):
+            yield child, None
+
+
+def _is_choice(node: ast.expr) -> bool:
+    """`a.shape`-like reads stay in place: naming them would let a number cross."""
+    return isinstance(node, ast.Attribute) and root_name(node) is not None and root_name(node) != f"self.{node.attr}"
+
+
+def _describe(node: ast.expr) -> str:
+    """A name for an unnamed expression: `torch.cat(pos_embs)` gives `pos_embs_cat`, `ids[:, 0]` gives `ids_part`."""
+    names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id not in ("self", "torch", "np", "F")]
+    if isinstance(node, ast.Call):
+        verb = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "value")
+        if _self_attribute(node.func) is not None:
+            return verb
+        return f"{names[0]}_{verb}" if names else verb
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return f"{names[0]}_part" if names else "metadata_value"
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    taken.add(candidate)
+    return candidate
+
+
+def _all(pieces: tuple[Piece, ...]) -> Iterator[Piece]:
+    for piece in pieces:
+        yield piece
+        for body in piece.bodies:
+            yield from _all(body)
+
+
+def exposed_reads(statements: Sequence[ast.stmt]) -> list[ast.Name]:
+    """Names that statements may read before they have written them themselves, in source order."""
+    found: list[ast.Name] = []
+    _expose(statements, set(), found)
+    return found
+
+
+def must_writes(statements: Sequence[ast.stmt]) -> set[str]:
+    """Names that statements write on every path."""
+    return _expose(statements, set(), [])
+
+
+def _expose(statements: Sequence[ast.stmt], written: set[str], found: list[ast.Name]) -> set[str]:
+    written = set(written)
+    for node in statements:
+        if isinstance(node, ast.If):
+            _names(node.test, written, found)
+            a = _expose(node.body, written, found)
+            b = _expose(node.orelse, written, found)
+            if exits(node.body):
+                written |= b
+            elif node.orelse and exits(node.orelse):
+                written |= a
+            else:
+                written |= a & b
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            _names(node.iter, written, found)
+            inner = written | _targets(node.target)
+            _expose(node.body, inner, found)
+            _expose(node.orelse, written, found)
+        elif isinstance(node, ast.While):
+            _names(node.test, written, found)
+            _expose(node.body, written, found)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                _names(item.context_expr, written, found)
+                if item.optional_vars is not None:
+                    written |= _targets(item.optional_vars)
+            written |= _expose(node.body, written, found)
+        elif isinstance(node, ast.Try):
+            body = _expose(node.body, written, found)
+            for handler in node.handlers:
+                _expose(handler.body, written, found)
+            if not node.handlers:
+                written |= body
+            written |= _expose(node.finalbody, written, found)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for name in ast.walk(node):
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id not in written:
+                    found.append(name)
+            written.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            if node.value is not None:
+                _names(node.value, written, found)
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name) and target.id not in written:
+                    found.append(target)
+                _names(target, written, found)
+            for target in targets:
+                written |= _targets(target)
+        else:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    _names(child, written, found)
+    return written
+
+
+def _names(node: ast.expr, written: set[str], found: list[ast.Name]) -> None:
+    bound: set[str] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.comprehension):
+            bound |= _targets(inner.target)
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and inner.id not in written | bound:
+            found.append(inner)
+
+
+def _targets(node: ast.expr) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

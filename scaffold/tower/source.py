@@ -1,0 +1,180 @@
+"""Reads modules of a tree as AST and finds classes, methods and imported names in them. Never imports the tree."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from scaffold.diagnostics import DiagnosticError, Span
+from scaffold.protocol.tree import SourceTree
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(eq=False)
+class Module:
+    """One parsed file. `shown` is its path for people; `imports` maps a name to (dotted module, member or None)."""
+
+    file: str
+    shown: str
+    text: str
+    tree: ast.Module
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    functions: dict[str, FunctionNode] = field(default_factory=dict)
+    imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    globals: set[str] = field(default_factory=set)
+
+    def span(self, node: ast.AST) -> Span:
+        """Where a node stands."""
+        line = getattr(node, "lineno", 1)
+        column = getattr(node, "col_offset", 0) + 1
+        end_line = getattr(node, "end_lineno", None) or line
+        end_column = (getattr(node, "end_col_offset", None) or column) + 1
+        end_line, end_column = max((end_line, end_column), (line, column))
+        return Span(self.shown, line, column, end_line, end_column)
+
+    def segment(self, node: ast.AST) -> str:
+        """The source text of a node."""
+        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+
+def index_module(source: SourceTree, file: str) -> Module:
+    """Parse one file of the tree and index its classes, functions and imports.
+
+    Line ends are normalised to a line feed, as `ast` counts them. Raises VCG410 to VCG412 as `SourceTree.parse` does.
+    """
+    tree = source.parse(file)
+    text = source.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
+    module = Module(file, source.display(file), text, tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                module.imports[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(file, node.level, node.module)
+            for alias in node.names:
+                module.imports[alias.asname or alias.name] = (base, alias.name)
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef):
+            module.classes[statement.name] = statement
+        elif isinstance(statement, FunctionNode):
+            module.functions[statement.name] = statement
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            module.globals.update(t.id for t in targets if isinstance(t, ast.Name))
+    return module
+
+
+def _absolute(file: str, level: int, name: str | None) -> str:
+    if level == 0:
+        return name or ""
+    package = list(PurePosixPath(file).parts[:-level])
+    return ".".join([*package, *([name] if name else [])])
+
+
+class Program:
+    """The modules of one tree, parsed on demand and kept."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self._tree = tree
+        self._modules: dict[str, Module | None] = {}
+
+    def module(self, file: str) -> Module | None:
+        """The module at `file`, or None when the tree has no such file."""
+        if file not in self._modules:
+            try:
+                self._modules[file] = index_module(self._tree, file) if self._tree.exists(file) else None
+            except DiagnosticError:
+                self._modules[file] = None
+        return self._modules[file]
+
+    def resolve(self, module: Module, name: str, depth: int = 4) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
+        """The class or function that `name` means in `module`, following imports inside the tree."""
+        if name in module.classes:
+            return module, module.classes[name]
+        if name in module.functions:
+            return module, module.functions[name]
+        if name not in module.imports or depth == 0:
+            return None
+        dotted, member = module.imports[name]
+        if member is None:
+            return None
+        base = dotted.replace(".", "/")
+        for candidate in (f"{base}.py", f"{base}/__init__.py"):
+            target = self.module(candidate)
+            if target is not None:
+                return self.resolve(target, member, depth - 1)
+        return None
+
+    def method(self, owner: tuple[Module, ast.ClassDef], name: str) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """The method `name` of a class or of its bases, as far as they are in the tree."""
+        return self._method(owner, name, 6)
+
+    def _method(
+        self, owner: tuple[Module, ast.ClassDef], name: str, depth: int
+    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        module, node = owner
+        for statement in node.body:
+            if isinstance(statement, FunctionNode) and statement.name == name:
+                return module, node, statement
+        if depth == 0:
+            return None
+        for base in node.bases:
+            if isinstance(base, ast.Name):
+                found = self.resolve(module, base.id)
+                if found is not None and isinstance(found[1], ast.ClassDef):
+                    inherited = self._method((found[0], found[1]), name, depth - 1)
+                    if inherited is not None:
+                        return inherited
+        return None
+
+    def members(self, owner: tuple[Module, ast.ClassDef]) -> frozenset[str]:
+        """Names of methods and properties of a class and its bases in the tree."""
+        names: set[str] = set()
+        queue, seen = [owner], set()
+        while queue:
+            module, node = queue.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            names.update(s.name for s in node.body if isinstance(s, FunctionNode))
+            for base in node.bases:
+                if isinstance(base, ast.Name):
+                    found = self.resolve(module, base.id)
+                    if found is not None and isinstance(found[1], ast.ClassDef):
+                        queue.append((found[0], found[1]))
+        return frozenset(names)
+
+    def attribute_class(self, owner: tuple[Module, ast.ClassDef], attribute: str) -> tuple[Module, ast.ClassDef] | None:
+        """The class of `self.<attribute>`, read from `__init__` (also the element class of an `nn.ModuleList`)."""
+        init = self.method(owner, "__init__")
+        if init is None:
+            return None
+        module, _, function = init
+        for node in ast.walk(function):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(
+                isinstance(t, ast.Attribute)
+                and isinstance(t.value, ast.Name)
+                and t.value.id == "self"
+                and t.attr == attribute
+                for t in targets
+            ):
+                for call in ast.walk(node.value):
+                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                        found = self.resolve(module, call.func.id)
+                        if found is not None and isinstance(found[1], ast.ClassDef):
+                            return found[0], found[1]
+        return None
+
+
+def decorator_names(function: FunctionNode) -> set[str]:
+    """Last components of a function's decorators: `functools.lru_cache(...)` gives `lru_cache`."""
+    names = set()
+    for decorator in function.decorator_list:
+        node: ast.expr = decorator.func if isinstance(decorator, ast.Call) else decorator
+        names.add(node.attr if isinstance(node, ast.Attribute) else ast.unparse(node))
+    return names
