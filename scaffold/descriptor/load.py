@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,8 +66,7 @@ def load_descriptor_text(text: str, file: str, *, read_hook: ReadHook | None = N
     problems = sorted(set(problems), key=lambda problem: (problem.span or Span(file, 1, 1, 1, 1), problem.code))
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise DiagnosticError(problems)
-    loaded: Descriptor = dataclasses.replace(
-        descriptor,
+    loaded: Descriptor = descriptor.replace(
         file=file,
         spans=reader.spans,
         warnings=tuple(problems),

@@ -1,5 +1,4 @@
-# ruff: noqa: RUF009 - `declare` builds a dataclass field; it is called once for each, as `dataclasses.field` is
-"""What a descriptor may say: one frozen dataclass for each section, in the order of the YAML.
+"""What a descriptor may say: one frozen record for each section, in the order of the YAML.
 
 Declarations only. `schema.py` reads them and prints them as JSON Schema, `rules.py` says how they fit together, and
 `spec.py` turns them into what the later stages use. Expressions are parsed already; nothing is derived yet.
@@ -8,7 +7,6 @@ Declarations only. `schema.py` reads them and prints them as JSON Schema, `rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from scaffold.descriptor import kinds
@@ -26,12 +24,14 @@ from scaffold.descriptor.schema import (
     Module,
     Name,
     Pattern,
+    Record,
     Section,
     Shape,
     Table,
     Text,
     Use,
     Version,
+    attach,
     declare,
 )
 from scaffold.diagnostics import Diagnostic, Span
@@ -49,8 +49,7 @@ _FILE = Pattern(
 _MODEL_ID = Pattern("a model name", r"[\w.-]+/[\w.-]+", "write it as on the model hub: organisation/name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Record):
     """Which class is ported."""
 
     module: str = declare(Module(), "module below vllm.model_executor.models, or a dotted path", examples=["internvl"])
@@ -63,8 +62,7 @@ class Model:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Modality:
+class Modality(Record):
     """Names of one modality's inputs in the keyword arguments of embed_multimodal."""
 
     pixels: str = declare(Name("an input name"), "key of the pixel tensor", examples=["pixel_values"])
@@ -78,8 +76,7 @@ class Modality:
     only_if: Expression | None = declare(_CONDITION, "condition for graphs of this modality", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Record):
     """Meaning of one row of the size key."""
 
     columns: tuple[str, ...] = declare(
@@ -90,16 +87,14 @@ class Sizes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Helper:
+class Helper(Record):
     """A function for expressions, itself one expression."""
 
     args: tuple[str, ...] = declare(Listing(Name("an argument name"), 1, 6), "names of the arguments")
     value: Expression = declare(Formula("helper"), "expression over the arguments and `let` names")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Record):
     """How many input rows and output tokens one item has."""
 
     rows: Expression = declare(_ITEM, "rows of the pixel tensor", examples=["t * h * w"])
@@ -112,8 +107,7 @@ class Item:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pixels:
+class Pixels(Record):
     """One row of the pixel tensor."""
 
     shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one row", examples=[["3", "side", "side"]])
@@ -122,8 +116,7 @@ class Pixels:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sequences:
+class Sequences(Record):
     """One set of attention sequences and the buffers that describe it."""
 
     unit: str = declare(
@@ -145,8 +138,7 @@ class Sequences:
     longest: Expression | None = declare(_BATCH, "rows of the longest sequence of a batch", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Record):
     """How the tower attends, and which backends can be captured."""
 
     kind: str = declare(
@@ -164,8 +156,7 @@ class Attention:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class Capture(Record):
     """What the inputs look like while a graph is recorded."""
 
     rows: Expression | None = declare(
@@ -184,8 +175,7 @@ class Capture:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class Metadata(Record):
     """The method that computes everything that does not depend on pixels."""
 
     method: str = declare(Name("a method name"), "name of the method", default="prepare_encoder_metadata")
@@ -199,16 +189,14 @@ class Metadata:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pad:
+class Pad(Record):
     """How the unused tail of a buffer is filled."""
 
     fill: int | None = declare(Integer(-(2**31)), "value of the tail", default=None)
     axis: int | None = declare(Integer(0, 4), "axis along which rows lie", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer:
+class Buffer(Record):
     """A recorded buffer. Its kind decides padding, capture value and residency."""
 
     kind: str = declare(
@@ -238,15 +226,13 @@ class Buffer:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FramesInfo:
+class FramesInfo(Record):
     """The number of frames of the largest video, asked from the processing info."""
 
     info: str = declare(_BUDGET_INFO, "method of the processing info", examples=["get_num_frames_with_most_features"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Record):
     """Range of token budgets."""
 
     min: Expression | None = declare(_LET, "smallest budget that makes sense", default=None)
@@ -260,8 +246,7 @@ class Budget:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forward:
+class Forward(Record):
     """The call that is recorded."""
 
     call: Call | None = declare(
@@ -271,16 +256,14 @@ class Forward:
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eager:
+class Eager(Record):
     """The call for items that no graph fits, where it differs from the recorded one."""
 
     call: Call = declare(CallText("eager"), "call with `pixels` and `sizes`", examples=["self.visual(pixels, sizes)"])
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class Path(Record):
     """One independently captured path of a model with several."""
 
     count: Expression = declare(_ITEM, "units of an item on this path", examples=["1", "n"])
@@ -293,8 +276,7 @@ class Path:
     call: Call | None = declare(CallText(), "call of this path, where `forward.call` does not fit", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Record):
     """One part of an assembled item that is more than a path's output."""
 
     path: str | None = declare(Name("a path name"), "path whose output is taken", default=None)
@@ -303,8 +285,7 @@ class Part:
     token: str | None = declare(AttributePath(), "single token that is inserted", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class Post(Record):
     """How the outputs of the paths become an item."""
 
     assemble: tuple[str | Part, ...] = declare(
@@ -314,8 +295,7 @@ class Post:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(Record):
     """A further dimension of captured graphs, such as the patch grid of a slice."""
 
     name: str = declare(Name("an axis name"), "name of the axis")
@@ -330,30 +310,26 @@ class Axis:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
+class Hook(Record):
     """A method written by a person, in a file beside the descriptor."""
 
     file: str = declare(_FILE, "file that defines a function with the hook's name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
+class Gates(Record):
     """Conditions under which the feature is on."""
 
     modalities: Expression | None = declare(_CONDITION, "condition for graphs of any modality", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
+class Requirement(Record):
     """A condition without which the model must not start with encoder graphs."""
 
     unless: Expression = declare(_CONDITION, "condition that has to hold")
     message: str = declare(Text("a message", 300), "what the user is told")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataParallel:
+class DataParallel(Record):
     """How the model's own data parallelism is kept out of captured code."""
 
     switches: tuple[str, ...] = declare(
@@ -361,15 +337,13 @@ class DataParallel:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(Record):
     """The encoder's output."""
 
     hidden_size: Expression = declare(_LET, "columns of the output", examples=["self.visual.out_hidden_size"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tower:
+class Tower(Record):
     """What the splitting of the tower has to know."""
 
     class_: str | None = declare(Name("a class name"), "class of the tower, where it cannot be found", default=None)
@@ -380,16 +354,14 @@ class Tower:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(Record):
     """A chat template of the generation test."""
 
     name: str = declare(Name("a function name"), "name of the module function", examples=["internvl_chat_template"])
     text: str = declare(Text("a template"), "template with {content} where the prompt goes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestEntry:
+class TestEntry(Record):
     """The model's entry in vLLM's ViT-cudagraph generation test."""
 
     __test__ = False  # pytest must not collect it
@@ -427,8 +399,7 @@ class TestEntry:
     skip: bool | str = declare(FlagOrText(), "whether the test is skipped, and why", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Docs:
+class Docs(Record):
     """The model's row in vLLM's table of supported models."""
 
     models: tuple[str, ...] = declare(
@@ -436,8 +407,7 @@ class Docs:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Integration:
+class Integration(Record):
     """The other three places that a port touches."""
 
     test: tuple[TestEntry, ...] = declare(
@@ -449,8 +419,7 @@ class Integration:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptor:
+class Descriptor(Record):
     """Everything that the port of one vision-language model to encoder CUDA graphs needs and that cannot be derived."""
 
     schema: int = declare(Version((1,)), "version of this format", examples=[1])
@@ -497,11 +466,11 @@ class Descriptor:
     integration: Integration | None = declare(Section(Integration), "test, documentation and example", default=None)
 
     #: Not part of the YAML: where everything stands, what was noticed, and every expression with its place.
-    file: str = field(default="", compare=False)
-    spans: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
-    warnings: tuple[Diagnostic, ...] = field(default=(), compare=False, repr=False)
-    uses: tuple[Use, ...] = field(default=(), compare=False, repr=False)
-    hook_sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    file: str = attach(default="")
+    spans: Mapping[str, Span] = attach(default={})
+    warnings: tuple[Diagnostic, ...] = attach(default=())
+    uses: tuple[Use, ...] = attach(default=())
+    hook_sources: Mapping[str, str] = attach(default={})
 
     def span(self, path: str) -> Span:
         """The place of a value by its dotted path (`model.class`); that of the nearest parent if it is not written."""

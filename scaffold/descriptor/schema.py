@@ -11,13 +11,11 @@ A value that cannot be read becomes None and is reported; the sections around it
 
 from __future__ import annotations
 
-import dataclasses
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from scaffold.descriptor.expressions import (
     Call,
@@ -30,7 +28,16 @@ from scaffold.descriptor.expressions import (
 from scaffold.descriptor.source import MappingNode, Node, ScalarNode, SequenceNode
 from scaffold.diagnostics import Diagnostic, Span
 
-_MISSING: Any = dataclasses.MISSING
+if TYPE_CHECKING:
+    from typing_extensions import Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Callable[[type], type]:
+        """The standard library has it from Python 3.11; it only speaks to type checkers."""
+        return lambda cls: cls
+
+
+_REQUIRED: Any = object()
 
 
 class Type(Protocol):
@@ -43,12 +50,79 @@ class Type(Protocol):
         """The JSON Schema of what is accepted; sections add themselves to `definitions`."""
 
 
-def declare(type: Type, doc: str, *, default: Any = _MISSING, examples: Sequence[Any] = ()) -> Any:
+class Declared:
+    """A field of a section as it was declared: its name in Python, its key in YAML, and what the key may hold."""
+
+    def __init__(self, type: Type | None, doc: str, default: Any, examples: tuple[Any, ...]) -> None:
+        self.type, self.doc, self.default, self.examples = type, doc, default, examples
+        self.name = self.key = ""
+
+    @property
+    def required(self) -> bool:
+        return self.default is _REQUIRED
+
+
+def declare(type: Type, doc: str, *, default: Any = _REQUIRED, examples: Sequence[Any] = ()) -> Any:
     """A field of a section; without a default its key is required. A trailing `_` of the name is not in the key."""
-    metadata = {"type": type, "doc": doc, "examples": tuple(examples)}
-    if isinstance(default, dict):
-        return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return Declared(type, doc, default, tuple(examples))
+
+
+def attach(*, default: Any) -> Any:
+    """A field of a section that is not part of the YAML. It does not take part in comparisons."""
+    return Declared(None, "", default, ())
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(declare, attach))
+class Record:
+    """Base of all sections: a frozen value with the fields that its class declares.
+
+    To a type checker these are frozen, keyword-only dataclasses. They are not made by `dataclasses`, which compiles six
+    functions for each class: for all sections together 20 ms of every start.
+    """
+
+    fields: ClassVar[dict[str, Declared]]
+
+    def __init_subclass__(cls) -> None:
+        cls.fields = {}
+        for name, declared in list(vars(cls).items()):
+            if isinstance(declared, Declared):
+                declared.name, declared.key = name, name.rstrip("_")
+                cls.fields[name] = declared
+                delattr(cls, name)
+
+    def __init__(self, **values: Any) -> None:
+        for name, declared in self.fields.items():
+            if name not in values and declared.required:
+                raise TypeError(f"{type(self).__name__} needs {name}")
+            value = values.pop(name) if name in values else declared.default
+            object.__setattr__(self, name, value.copy() if isinstance(value, dict) else value)
+        if values:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(values)}")
+
+    def replace(self, **values: Any) -> Self:
+        """A copy with other values for some fields."""
+        return type(self)(**{name: getattr(self, name) for name in self.fields} | values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            getattr(self, name) == getattr(other, name) for name, field in self.fields.items() if field.type is not None
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # holds dicts
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={getattr(self, name)!r}" for name, declared in self.fields.items() if declared.type is not None
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +276,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"known here: {', '.join(known)}" if known else "nothing is known here"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Name:
     """A Python identifier."""
 
@@ -232,7 +306,7 @@ def check_name(scalar: ScalarNode, what: str, reader: Reader) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Module:
     """A module below `vllm.model_executor.models`, or a dotted module path."""
 
@@ -253,7 +327,7 @@ class Module:
         return {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*(\\.[A-Za-z_][A-Za-z0-9_]*)*$"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Text:
     """Any text on one or more lines."""
 
@@ -278,7 +352,7 @@ class Text:
         return {"type": "string", "minLength": 1, "maxLength": self.limit}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Pattern:
     """Text of a given form."""
 
@@ -299,7 +373,7 @@ class Pattern:
         return {"type": "string", "pattern": f"^{self.pattern}$"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Integer:
     minimum: int = 1
     maximum: int = 2**31 - 1
@@ -324,7 +398,7 @@ class Integer:
         return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Flag:
     def read(self, node: Node, at: str, reader: Reader) -> bool | None:
         scalar = read_scalar(node, "true or false", ("bool",), reader)
@@ -334,7 +408,7 @@ class Flag:
         return {"type": "boolean"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class FlagOrText:
     """`true`, `false`, or a reason."""
 
@@ -348,7 +422,7 @@ class FlagOrText:
         return {"type": ["boolean", "string"]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Version:
     """The format's version: an integer of which only a few are known."""
 
@@ -368,7 +442,7 @@ class Version:
         return {"type": "integer", "enum": list(self.known)}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Choice:
     """One of a few words; the values say what each means."""
 
@@ -395,7 +469,7 @@ class Choice:
         return schema | ({"description": "; ".join(meanings)} if meanings else {})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class AttributePath:
     """`self.a.b`."""
 
@@ -414,7 +488,7 @@ class AttributePath:
         return {"type": "string", "pattern": "^self(\\.[A-Za-z_][A-Za-z0-9_]*)+$"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Formula:
     """An expression. `scope` says which names it may use, `wants` whether it is a number or a condition."""
 
@@ -446,7 +520,7 @@ class Formula:
         return {"$ref": "#/$defs/Expression"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class CallText:
     """A call of something of the model; `names` says what may be passed."""
 
@@ -468,7 +542,7 @@ class CallText:
         return {"type": "string", "pattern": "^\\s*self\\.", "description": "A call such as self.visual(pixels, None)."}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Free:
     """Plain data that is handed on as it is: numbers, text, true, false, null, lists and mappings."""
 
@@ -499,7 +573,7 @@ class Free:
 # --- collections ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Listing:
     """A list of values of one type, read as a tuple. With `single`, one value may stand without brackets."""
 
@@ -539,7 +613,7 @@ class Listing:
         return {"oneOf": [item, listing]} if self.single else listing
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Table:
     """A mapping from names chosen by the author to values of one type, read as a dict in text order."""
 
@@ -586,11 +660,11 @@ class Table:
         return {"type": "object", "minProperties": self.minimum, **names}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Section:
     """A mapping with fixed keys, read as a frozen dataclass."""
 
-    cls: type
+    cls: type[Record]
 
     def read(self, node: Node, at: str, reader: Reader) -> Any:
         if not isinstance(node, MappingNode):
@@ -599,29 +673,28 @@ class Section:
         fields = section_fields(self.cls)
         values: dict[str, Any] = {}
         for entry in node.entries:
-            name = entry.key.value
-            where = f"{at}.{name}" if at else name
+            key = entry.key.value
+            where = f"{at}.{key}" if at else key
             reader.keys[where], reader.spans[where] = entry.key.span, entry.value.span
-            if name not in fields:
-                reader.report("VCG201", f"unknown key `{_short(name)}`", entry.key.span, suggest(name, fields))
+            declared = fields.get(key)
+            if declared is None or declared.type is None:
+                reader.report("VCG201", f"unknown key `{_short(key)}`", entry.key.span, suggest(key, fields))
                 continue
-            values[fields[name].name] = fields[name].metadata["type"].read(entry.value, where, reader)
-        for name, declared in fields.items():
-            if declared.name in values:
-                if values[declared.name] is None and not _required(declared):
-                    del values[declared.name]  # reported; the default stands in for it
-            elif _required(declared):
-                span = (
-                    reader.place(at)
-                    if at
-                    else Span(reader.file, node.span.line, node.span.column, node.span.line, node.span.column)
-                )
-                owner = f"`{at}` lacks" if at else "the descriptor lacks"
-                reader.report(
-                    "VCG202", f"{owner} the key `{name}`", span, f"add `{name}:` ({declared.metadata['doc']})"
-                )
+            value = declared.type.read(entry.value, where, reader)
+            if value is not None or declared.required:
+                values[declared.name] = value  # what could not be read is reported; a default stands in for it
+        for key, declared in fields.items():
+            if declared.required and declared.name not in values:
                 values[declared.name] = None
+                self._report_missing(key, declared, node, at, reader)
         return self.cls(**values)
+
+    @staticmethod
+    def _report_missing(key: str, declared: Declared, node: Node, at: str, reader: Reader) -> None:
+        start = Span(reader.file, node.span.line, node.span.column, node.span.line, node.span.column)
+        owner = f"`{at}` lacks" if at else "the descriptor lacks"
+        help = f"add `{key}:` ({declared.doc})"
+        reader.report("VCG202", f"{owner} the key `{key}`", reader.place(at) if at else start, help)
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         name = self.cls.__name__
@@ -631,7 +704,7 @@ class Section:
         return {"$ref": f"#/$defs/{name}"}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Shape:
     """A field that may be written in several shapes: a scalar, a list or a mapping, each with its own type."""
 
@@ -667,35 +740,31 @@ def _report_no_mapping(node: Node, reader: Reader) -> None:
     )
 
 
-def _required(declared: dataclasses.Field[Any]) -> bool:
-    return declared.default is _MISSING and declared.default_factory is _MISSING
-
-
-@cache
-def section_fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+def section_fields(cls: type[Record]) -> dict[str, Declared]:
     """Fields of a section by the key that YAML uses, in declaration order."""
-    return {declared.name.rstrip("_"): declared for declared in dataclasses.fields(cls) if "type" in declared.metadata}
+    return {declared.key: declared for declared in cls.fields.values() if declared.type is not None}
 
 
-def section_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+def section_schema(cls: type[Record], definitions: dict[str, Any]) -> dict[str, Any]:
     """The JSON Schema of a section, without the reference to it."""
     properties: dict[str, Any] = {}
-    for name, declared in section_fields(cls).items():
-        schema = declared.metadata["type"].json(definitions)
-        doc = declared.metadata["doc"]
+    for key, declared in section_fields(cls).items():
+        assert declared.type is not None
+        schema = declared.type.json(definitions)
+        doc = declared.doc
         if "description" in schema and "$ref" not in schema:
             doc = f"{doc} ({schema['description']})"
         schema = {**schema, "description": doc}
-        if declared.metadata["examples"]:
-            schema["examples"] = list(declared.metadata["examples"])
+        if declared.examples:
+            schema["examples"] = list(declared.examples)
         if isinstance(declared.default, (bool, int, str)):
             schema["default"] = declared.default
-        properties[name] = schema
+        properties[key] = schema
     return {
         "type": "object",
         "description": " ".join((cls.__doc__ or "").split()),
         "properties": properties,
-        "required": [name for name, declared in section_fields(cls).items() if _required(declared)],
+        "required": [key for key, declared in section_fields(cls).items() if declared.required],
         "additionalProperties": False,
     }
 
