@@ -1,6 +1,6 @@
 """Jinja creates text: new methods, new files, table cells. Nothing else puts data into code."""
 
-from scaffold.render.environment import render_template, template_root
+from scaffold.render.environment import Code, pyrepr, render_template, template_root
 from scaffold.render.signatures import Signatures
 
-__all__ = ["Signatures", "render_template", "template_root"]
+__all__ = ["Code", "Signatures", "pyrepr", "render_template", "template_root"]

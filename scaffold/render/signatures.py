@@ -6,8 +6,6 @@ optional parameter in the next vLLM release therefore needs no change of any tem
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,8 +20,6 @@ _ANNOTATION_SOURCES = {
     "Hashable": "collections.abc",
     "VllmConfig": "vllm.config",
 }
-#: Return types that a release leaves out of its protocol, so that every generated method has one.
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -46,20 +42,10 @@ class Signatures:
         """The name that this tree gives to a parameter (0 is the first one after self)."""
         return Code(self._method(name).parameters[index + 1].name)
 
-    def has(self, name: str) -> bool:
-        return any(method.name == name for method in self.profile.methods)
-
-    def imports(self, methods: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """`(module, name)` pairs that the headers of `methods` need."""
-        words: set[str] = set()
-        for name in methods:
-            method = self._method(name)
-            for text in (method.returns, *(parameter.annotation for parameter in method.parameters)):
-                words.update(_WORD.findall(text or ""))
-        classes = {dataclass_.name for dataclass_ in self.profile.dataclasses}
-        found = {(self.profile.defs_module, word) for word in words & classes}
-        found |= {(_ANNOTATION_SOURCES[word], word) for word in words & _ANNOTATION_SOURCES.keys()}
-        return tuple(sorted(found))
+    @property
+    def importable(self) -> dict[str, str]:
+        """Name to module, of everything that generated methods may need from elsewhere."""
+        return _ANNOTATION_SOURCES | {entry.name: self.profile.defs_module for entry in self.profile.dataclasses}
 
     def _method(self, name: str) -> Method:
         return next(method for method in self.profile.methods if method.name == name)

@@ -1,0 +1,53 @@
+# Two commands do everything on a fresh machine (Debian, Python 3.10+, pip, git, make; a package registry, no GPU):
+#   make demo    set up, then port InternVL into vLLM 0.22.0: generate, show the difference, prove it on the CPU
+#   make test    set up, then run every check that CI runs
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# A CPU build of torch keeps the set-up small; any 2.13 build works.
+TORCH  ?= torch==2.13.0
+RELEASE ?= 0.22.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint unit coverage matrix regen bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+setup: $(VENV)/.ready  ## make the virtual environment with everything that the tests need
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
+	@# They come as CUDA builds, do not load beside a CPU torch, and nothing here needs them.
+	$(BIN)/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	touch $@
+
+demo: setup  ## port InternVL into a real vLLM release and prove it
+	$(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE) --diff
+	$(BIN)/vitcg-scaffold verify internvl --vllm $(RELEASE)
+
+test: lint unit regen  ## every check that CI runs
+
+lint: setup  ## ruff, mypy, the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup  ## the test suite, with the branch coverage that the project promises
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=
+	$(BIN)/coverage report --skip-covered --fail-under=100 \
+	    --include='scaffold/plan/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
+
+regen: setup  ## check that generated/ is what the descriptors say
+	$(BIN)/vitcg-scaffold regen --check
+
+bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
+	$(BIN)/python benchmarks/cli_speed.py
+
+clean:  ## remove what the targets above made
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist

@@ -1,0 +1,58 @@
+"""`vitcg-scaffold protocol`: what was read from a tree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import click
+
+from scaffold.cli.console import Console
+from scaffold.cli.options import open_target, target_option
+
+
+@click.command("protocol")
+@target_option(required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON.")
+@click.pass_obj
+def command(console: Console, vllm: str, as_json: bool) -> None:
+    """Show the encoder CUDA graph protocol of a vLLM tree: its generation, methods, data classes and dialect."""
+    from scaffold.protocol import read_protocol
+
+    tree = open_target(console, vllm).tree
+    profile = read_protocol(tree)
+    dialect = {field.name: getattr(profile.dialect, field.name) for field in fields(profile.dialect)}
+    if as_json:
+        facts = {
+            "tree": tree.label,
+            "release": profile.release,
+            "generation": profile.generation.name,
+            "fingerprint": profile.fingerprint,
+            "modules": {
+                "protocol": profile.interfaces_module,
+                "definitions": profile.defs_module,
+                "manager": profile.manager_module,
+            },
+            "methods": [str(method) for method in profile.methods],
+            "dataclasses": {entry.name: [str(field) for field in entry.fields] for entry in profile.dataclasses},
+            "dialect": dialect,
+        }
+        console.result(json.dumps(facts, indent=2))
+        return
+    generation = profile.generation
+    console.result(f"{tree.label}: protocol {generation.name} (vLLM {generation.first} to {generation.last})")
+    console.result(f"  fingerprint  {profile.fingerprint}")
+    console.result(f"  protocol     {profile.interfaces_module}")
+    console.result(f"  definitions  {profile.defs_module}")
+    console.result(f"  manager      {profile.manager_module}")
+    console.result("\nMethods")
+    for method in profile.methods:
+        console.result(f"  {'  ' if method.has_default else '* '}{method}")
+    console.result("  (* must be implemented)\n\nData classes")
+    for entry in profile.dataclasses:
+        console.result(f"  {entry.name}")
+        for field in entry.fields:
+            console.result(f"    {field}")
+    console.result("\nDialect")
+    for name, value in dialect.items():
+        console.result(f"  {name:<24} {getattr(value, 'value', value)}")

@@ -1,0 +1,28 @@
+"""`vitcg-scaffold validate`: check descriptors, all errors at once."""
+
+from __future__ import annotations
+
+import click
+
+from scaffold.cli.console import Console
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+
+@click.command("validate")
+@click.argument("descriptors", nargs=-1, required=True)
+@click.pass_obj
+def command(console: Console, descriptors: tuple[str, ...]) -> None:
+    """Check DESCRIPTORS (YAML files or names of shipped ones) and report every problem with its place and its fix."""
+    from scaffold.descriptor import load_descriptor
+
+    found: list[Diagnostic] = []
+    for reference in descriptors:
+        try:
+            load_descriptor(reference)
+        except DiagnosticError as error:
+            found.extend(error.diagnostics)
+    console.report(found)
+    bad = [diagnostic for diagnostic in found if diagnostic.exit]
+    if bad:
+        raise click.exceptions.Exit(max(diagnostic.exit for diagnostic in bad))
+    console.note(f"{len(descriptors)} descriptor{'s' * (len(descriptors) > 1)} checked, no problem found")

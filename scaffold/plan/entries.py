@@ -1,0 +1,94 @@
+"""What a port adds outside the model file: the generation test's entry, the docs row, the example's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from scaffold.render import Code, pyrepr, render_template
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec, TestSpec
+    from scaffold.protocol import RegistryAnchor, TableAnchor
+
+#: Columns of the docs table whose mark does not depend on the model's modalities.
+_MULTI_PATH_COLUMNS = ("Dual-Path Graph", "Multi-Path Graph")
+_MODALITY_COLUMNS = {"CG for Image": "image", "CG for Video": "video"}
+
+
+def chat_template(test: TestSpec) -> str | None:
+    """The module function that wraps a prompt in the model's chat template, or None if the model needs none."""
+    if test.template_name is None or test.template_text is None:
+        return None
+    return render_template("test/template.py.jinja", name=test.template_name, text=Code(_fstring(test.template_text)))
+
+
+def test_entry(test: TestSpec, anchor: RegistryAnchor) -> str:
+    """The entry's value, with those arguments only that this release's entry class has."""
+    modalities = list(test.modalities)
+    fields: dict[str, Any] = {
+        "model": test.model,
+        # Image and video is the default of every release.
+        "modalities": None if modalities == ["image", "video"] else modalities,
+        "num_video_frames": test.num_video_frames,
+        "image_prompt": _prompt(test, test.image_prompt),
+        "video_prompt": _prompt(test, test.video_prompt),
+        "needs_video_metadata": test.needs_video_metadata,
+        "dtype": test.dtype,
+        "max_model_len": test.max_model_len,
+        "max_tokens": test.max_tokens,
+        "max_num_seqs": test.max_num_seqs,
+        "vllm_runner_kwargs": _runner_arguments(test),
+        "compilation_config_overrides": dict(test.compilation_overrides) or None,
+        "marks": Code("[pytest.mark.core_model]") if test.core_model else None,
+        "skip": True if test.skip else None,
+    }
+    given = [
+        (name, value if isinstance(value, Code) else pyrepr(value))
+        for name, value in fields.items()
+        if value is not None and name in {field.name for field in anchor.entry_fields}
+    ]
+    return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
+
+
+def docs_row(spec: AdapterSpec, table: TableAnchor) -> tuple[str, ...]:
+    """Cells of the model's row, in the table's own columns and marks."""
+    names = {modality.name for modality in spec.modalities}
+    cells: list[str] = []
+    for column in table.columns:
+        if column == "Architecture":
+            cells.append(f"`{spec.class_name}`")
+        elif column == "Models":
+            cells.append(", ".join(f"`{name}`" for name in spec.docs_models))
+        elif column in _MODALITY_COLUMNS:
+            cells.append(table.yes if _MODALITY_COLUMNS[column] in names else table.no)
+        elif column in _MULTI_PATH_COLUMNS:
+            cells.append(table.yes if len(spec.paths) > 1 else table.no)
+        else:
+            # A column that a future release may add: a person must look at it.
+            cells.append("")
+    return tuple(cells)
+
+
+def _prompt(test: TestSpec, prompt: str | None) -> Code | None:
+    if prompt is None:
+        return None
+    literal = pyrepr(prompt)
+    return literal if test.template_name is None else Code(f"{test.template_name}({literal})")
+
+
+def _runner_arguments(test: TestSpec) -> Code | None:
+    arguments: Mapping[str, Any] = test.runner_kwargs
+    parts = [f"{pyrepr(name)}: {pyrepr(value)}" for name, value in arguments.items()]
+    if test.dummy_arch is not None:
+        parts.append('"load_format": "dummy"')
+        overrides = "".join(f", {name}={pyrepr(value)}" for name, value in test.dummy_overrides.items())
+        parts.append(f'"hf_overrides": partial(dummy_hf_overrides, model_arch={pyrepr(test.dummy_arch)}{overrides})')
+    return Code("{" + ", ".join(parts) + "}") if parts else None
+
+
+def _fstring(text: str) -> str:
+    """`text` with one `{content}` slot as an f-string literal."""
+    before, _, after = text.partition("{content}")
+    literal = pyrepr(before + "\0" + after)
+    return "f" + literal.replace("{", "{{").replace("}", "}}").replace("\\x00", "{content}")

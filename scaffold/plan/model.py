@@ -1,0 +1,42 @@
+"""What a run intends to do to a tree: files, the edits of each, and the reason for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.diagnostics import Diagnostic
+    from scaffold.edit.operations import Edit
+    from scaffold.protocol.profile import ProtocolProfile
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that was read from the tree: `plan -v` shows it with its place."""
+
+    name: str
+    value: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """The edits of one file, in order. `reason` is what `plan` prints; `class_name` is set for the model file."""
+
+    path: str
+    edits: tuple[Edit, ...]
+    reason: str
+    class_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All intended edits of one descriptor in one tree, plus what the user should know about them."""
+
+    spec: AdapterSpec
+    profile: ProtocolProfile
+    files: tuple[FilePlan, ...]
+    notes: tuple[Diagnostic, ...] = ()
+    facts: tuple[Fact, ...] = ()

@@ -1,0 +1,179 @@
+"""The four places of a port: model class, generation test, docs table, example list.
+
+Everything is read from the tree through anchors; nothing is applied here. A place that the tree does not have by
+nature (an installed package has no tests) is left out with a note; a place that it should have and has not is an error
+of the anchor.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.edit.operations import (
+    AddBase,
+    AddDictEntry,
+    AddImport,
+    AddListEntry,
+    AddTableRow,
+    Edit,
+    PutFunction,
+    PutMethods,
+)
+from scaffold.plan.entries import chat_template, docs_row, test_entry
+from scaffold.plan.methods import render_methods
+from scaffold.plan.model import Fact, FilePlan, Plan
+from scaffold.protocol import (
+    absent_reason,
+    find_docs_table,
+    find_example_list,
+    find_model,
+    find_subclasses,
+    find_test_registry,
+)
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec, TestSpec
+    from scaffold.protocol import ListAnchor, ModelAnchor, ProtocolProfile, RegistryAnchor, SourceTree, TableAnchor
+
+PROTOCOL = "SupportsEncoderCudaGraph"
+_MODELS = "vllm/model_executor/models/"
+
+
+def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
+    """The edits that port `spec` into `tree`.
+
+    Raises `DiagnosticError`: VCG42x when an anchor is missing or ambiguous, VCG520 when the class implements the
+    protocol by other code than ours and `replace` was not asked for.
+    """
+    model = find_model(tree, spec.module, spec.class_name)
+    files = [_plan_model(spec, tree, profile, model, replace)]
+    notes: list[Diagnostic] = list(_subclass_notes(spec, tree))
+    facts = [
+        Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
+        Fact("model", model.class_name, f"{model.path}:{model.line}"),
+    ]
+    registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
+    if registry is not None and spec.tests:
+        files.append(_plan_tests(spec, registry))
+        facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
+    if table is not None and spec.docs_models:
+        files.append(_plan_docs(spec, table))
+        facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
+    if examples is not None and spec.examples:
+        files.append(_plan_examples(spec, examples))
+        facts.append(Fact("example list", examples.variable, f"{examples.path}:{examples.line}"))
+        notes.extend(_unknown_examples(spec, tree, examples))
+    reason = absent_reason(tree)
+    if reason is not None:
+        notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
+    return Plan(spec, profile, tuple(files), tuple(notes), tuple(facts))
+
+
+def _plan_model(
+    spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, replace: bool
+) -> FilePlan:
+    methods = render_methods(spec, profile)
+    if model.protocol_methods and not replace and not _has_methods(tree, model, methods.source):
+        raise DiagnosticError(_hand_written(tree, model))
+    interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
+    remove = (*model.protocol_methods, *model.helpers) if replace else ()
+    edits: list[Edit] = [AddImport(module, name) for module, name in methods.imports]
+    edits += [
+        AddImport(interfaces, PROTOCOL),
+        AddBase(spec.class_name, PROTOCOL),
+        PutMethods(spec.class_name, methods.source, remove=remove),
+    ]
+    verb = "replace the implementation of" if remove else "implement"
+    return FilePlan(
+        model.path,
+        tuple(edits),
+        f"{verb} {PROTOCOL} in {spec.class_name}",
+        class_name=spec.class_name,
+    )
+
+
+def _has_methods(tree: SourceTree, model: ModelAnchor, source: str) -> bool:
+    """Whether the class has each function of `source`, and no other protocol method: a second run of ours."""
+    wanted = {node.name: ast.dump(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    owner = next(
+        node
+        for node in ast.walk(ast.parse(tree.read(model.path)))
+        if isinstance(node, ast.ClassDef) and node.lineno == model.line
+    )
+    present = {node.name: ast.dump(node) for node in owner.body if isinstance(node, ast.FunctionDef)}
+    return set(model.protocol_methods) <= wanted.keys() and all(present.get(name) == wanted[name] for name in wanted)
+
+
+def _hand_written(tree: SourceTree, model: ModelAnchor) -> Diagnostic:
+    first = min((model.method(name) for name in model.protocol_methods), key=lambda span: span.line if span else 0)
+    assert first is not None
+    return Diagnostic(
+        "VCG520",
+        f"{model.class_name} already implements {PROTOCOL} ({len(model.protocol_methods)} methods)",
+        tree.span(model.path, first.line),
+        "add --replace to swap these methods for the generated ones, or --diff --replace to see the swap first",
+    )
+
+
+def _plan_tests(spec: AdapterSpec, registry: RegistryAnchor) -> FilePlan:
+    edits = [edit for test in spec.tests for edit in _test_edits(test, registry)]
+    return FilePlan(registry.path, tuple(edits), f"run {spec.class_name} in the generation test")
+
+
+def _test_edits(test: TestSpec, registry: RegistryAnchor) -> Iterator[Edit]:
+    if any(entry.key == test.key or entry.model == test.model for entry in registry.entries):
+        return  # It is tested already, under this or another key.
+    template = chat_template(test)
+    if template is not None and test.template_name not in registry.functions:
+        yield PutFunction(template, before=registry.variable)
+    entry = test_entry(test, registry)
+    for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
+        if f"{name}(" in entry and name not in registry.imports:
+            yield AddImport(module, name)
+    yield AddDictEntry(registry.variable, test.key, entry)
+
+
+def _plan_docs(spec: AdapterSpec, table: TableAnchor) -> FilePlan:
+    cells = docs_row(spec, table)
+    edits = (
+        () if any(row.architecture == spec.class_name for row in table.rows) else (AddTableRow(table.columns, cells[0], cells),)
+    )
+    return FilePlan(table.path, edits, "list the model as supported")
+
+
+def _plan_examples(spec: AdapterSpec, examples: ListAnchor) -> FilePlan:
+    known = [name for name in spec.examples if name in examples.example_keys]
+    return FilePlan(
+        examples.path,
+        tuple(AddListEntry(examples.variable, name) for name in known),
+        "allow encoder CUDA graphs in the example",
+    )
+
+
+def _unknown_examples(spec: AdapterSpec, tree: SourceTree, examples: ListAnchor) -> Iterator[Diagnostic]:
+    for name in spec.examples:
+        if name not in examples.example_keys:
+            yield Diagnostic(
+                "VCG427",
+                f"{tree.display(examples.path)} has no example named {name!r}; its list gets no entry for it",
+                spec.span("integration.example"),
+                "name a key of model_example_map, or leave it: later releases may have it",
+                Severity.WARNING,
+            )
+
+
+def _subclass_notes(spec: AdapterSpec, tree: SourceTree) -> Iterator[Diagnostic]:
+    """Subclasses answer to the protocol too, tested or not: say which (catalogue B1 to B4)."""
+    heirs = [heir for heir in find_subclasses(tree, spec.module, spec.class_name) if heir.class_name not in spec.optout]
+    if heirs:
+        names = ", ".join(f"{heir.class_name} ({heir.path}:{heir.line})" for heir in heirs)
+        yield Diagnostic(
+            "VCG428",
+            f"subclasses of {spec.class_name} inherit the port: {names}",
+            spec.span("model.class"),
+            "check that they use the same tower, or list them under model.optout",
+            Severity.INFO,
+        )

@@ -1,0 +1,80 @@
+"""One run from descriptor to proven changes, in memory: what `new`, `plan`, `verify` and `regen` share.
+
+The stages do the work; this module only orders them and passes their values on. Nothing here writes to a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scaffold.changes import FileChange
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.plan import Plan
+    from scaffold.protocol import SourceTree
+
+
+@dataclass(frozen=True)
+class Port:
+    """A planned, rendered and proven port of one model into one tree."""
+
+    plan: Plan
+    changes: tuple[FileChange, ...]
+    notes: tuple[Diagnostic, ...]
+
+    @property
+    def changed(self) -> tuple[FileChange, ...]:
+        return tuple(change for change in self.changes if not change.is_noop)
+
+
+def load_spec(reference: str) -> AdapterSpec:
+    """The checked descriptor of `reference` (a file or a shipped name) as the frozen IR."""
+    from scaffold.descriptor import build_spec, load_descriptor
+
+    return build_spec(load_descriptor(reference))
+
+
+def prepare_port(spec: AdapterSpec, tree: SourceTree, *, replace: bool = False) -> Port:
+    """Plan, render and prove `spec` for `tree`.
+
+    Raises `DiagnosticError`: VCG4xx when the tree is not understood, VCG5xx when it has an implementation that only
+    `replace` may swap, VCG6xx when a proof refuses our own result.
+    """
+    from scaffold.edit import apply_edits
+    from scaffold.plan import plan_changes
+    from scaffold.protocol import read_protocol
+    from scaffold.verify import PlannedFile, format_changed, verify_changes
+
+    profile = read_protocol(tree)
+    plan = plan_changes(spec, tree, profile, replace=replace)
+    planned: list[PlannedFile] = []
+    changes: list[FileChange] = []
+    for file in plan.files:
+        before = tree.read(file.path)
+        edited = apply_edits(before, file.edits, path=tree.display(file.path)).text
+        after = format_changed(before, edited, path=file.path, config_root=tree.root)
+        planned.append(
+            PlannedFile(
+                path=file.path,
+                before=before,
+                after=after,
+                edits=file.edits,
+                config_root=tree.root,
+                class_name=file.class_name,
+                profile=profile if file.class_name else None,
+            )
+        )
+        changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))
+    found = verify_changes(planned)
+    raise_errors(found)
+    return Port(plan, tuple(changes), (*plan.notes, *found))
+
+
+def raise_errors(diagnostics: Sequence[Diagnostic]) -> None:
+    """Raise all of `diagnostics` if one of them is an error."""
+    if any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics):
+        raise DiagnosticError(diagnostics)
