@@ -94,7 +94,7 @@ def remove_if_empty(path: Path) -> None:
     try:
         rmdir(path)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
 
 
@@ -104,6 +104,11 @@ def read(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def device(path: Path) -> int:
+    """The number of the file system that holds `path`; a rename cannot leave it."""
+    return path.stat().st_dev
 
 
 def digest(data: bytes | None) -> str | None:

@@ -5,7 +5,8 @@
     journal.json        the record of a run that has begun to change the tree; absent otherwise
     runs/<id>.json      records of finished runs, the last `KEPT_RUNS` of them
     blobs/<id>/<n>.old  the bytes of a run's n-th file before (kept: `revert` needs them) ...
-    blobs/<id>/<n>.new  ... and after (moved into the tree)
+    blobs/<id>/<n>.new  ... and after (moved into the tree when its turn comes)
+    blobs/<id>/<n>.gone a file that the run removes (moved here when its turn comes)
 
 Two renames of one file decide everything. `journal.tmp -> journal.json`: from here on a killed run is rolled back.
 `journal.json -> runs/<id>.json`: from here on it is done. Blobs without a record are rubbish. The folder lies in the
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,8 +49,8 @@ class FileRecord:
 class RunRecord:
     """What one run did. `id` counts runs of this tree and is 0 for a run that had nothing to do.
 
-    `made_dirs` were created for new files (parents first), `dropped_dirs` removed again by a revert; `reverts` is the
-    id of the run that this one undid.
+    `made_dirs` were created for new files, parents first. `reverts` is the id of the run that this one undid, and
+    `dropped_dirs` are the folders that are to go with it if they are empty.
     """
 
     id: int
@@ -130,11 +132,50 @@ class Store:
             disk.write_file(temporary, b"*\n")
             disk.replace(temporary, ignore)
 
+    def inside(self, relative: str) -> Path:
+        """The path of `relative`, links in its parents resolved; refused when it leaves the tree or enters a store."""
+        plain = self.root / relative
+        path = Path(os.path.realpath(plain.parent)) / plain.name
+        if not path.is_relative_to(self.root) or {STORE, ".git", ".."} & set(path.relative_to(self.root).parts):
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG502",
+                    f"{relative} is not a file of the tree {self.root}: it leads to {path}",
+                    help="replace the symbolic link by a real folder, or point --vllm at the tree that owns the file",
+                )
+            )
+        return path
+
+    def locate(self, relative: str) -> Path:
+        """The path of a target file. What is there now must be a regular file, or nothing."""
+        path = self.inside(relative)
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            return path
+        if not stat.S_ISREG(mode):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a special file"
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG503", f"{relative} is {kind}, not a regular file", help="put a regular file in its place"
+                )
+            )
+        return path
+
     def old(self, run: int, index: int) -> Path:
         return self.blobs / str(run) / f"{index}.old"
 
     def new(self, run: int, index: int) -> Path:
         return self.blobs / str(run) / f"{index}.new"
+
+    def gone(self, run: int, index: int) -> Path:
+        return self.blobs / str(run) / f"{index}.gone"
+
+    def touched(self, record: RunRecord, index: int) -> bool:
+        """Whether the run got as far as to move this file: known from where the bytes are, even after a kill."""
+        if record.files[index].after is None:
+            return self.gone(record.id, index).exists()
+        return not self.new(record.id, index).exists()
 
     def unfinished(self) -> RunRecord | None:
         """The record of a run that was killed while it changed the tree, if there is one."""
@@ -162,14 +203,11 @@ class Store:
         disk.sync_directory(self.folder)
 
     def commit(self, record: RunRecord) -> None:
+        """Done. If this rename is lost in a power cut, the journal is back and the run is rolled back: also whole."""
         disk.replace(self.journal, self._record_path(record))
-        disk.sync_directory(self.runs)
-        disk.sync_directory(self.folder)
-
-    def reopen_journal(self, record: RunRecord) -> None:
-        """Take back a commit that did not reach the disk."""
-        if self._record_path(record).exists():
-            disk.replace(self._record_path(record), self.journal)
+        with contextlib.suppress(OSError):
+            disk.sync_directory(self.runs)
+            disk.sync_directory(self.folder)
 
     def close_journal(self) -> None:
         """Rolled back: the run never was."""
@@ -185,9 +223,13 @@ class Store:
             return
         with contextlib.suppress(OSError, DiagnosticError):
             kept = {record.id for record in self.history()[-KEPT_RUNS:]}
-            # In the order of ids: a revert's own record goes after the one that it makes void.
+            # In the order of ids: a revert's own record goes last, when all that it stands for is done.
             for record in self._records():
-                if record.id not in kept:
+                if record.id in kept:
+                    continue
+                with contextlib.suppress(OSError, DiagnosticError):
+                    for name in reversed(record.dropped_dirs):
+                        disk.remove_if_empty(self.inside(name))
                     disk.unlink(self._record_path(record))
             for folder in self.blobs.iterdir():
                 if folder.name not in {str(run) for run in kept}:

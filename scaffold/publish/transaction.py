@@ -9,8 +9,6 @@ made from a half-written tree, and the user should hear of the kill.
 from __future__ import annotations
 
 import errno
-import os
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from scaffold.changes import FileChange
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.publish import disk
 from scaffold.publish.signals import Deferred, deferred_signals
-from scaffold.publish.store import STORE, FileRecord, RunRecord, Store, damaged
+from scaffold.publish.store import FileRecord, RunRecord, Store, damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def publish_changes(root: Path, changes: Sequence[FileChange], *, label: str) ->
         _refuse_unfinished(store)
         steps = []
         for change in wanted:
-            target = _locate(store.root, change.path)
+            target = store.locate(change.path)
             like = None if change.before is None else target
             steps.append(_Step(change.path, change.before, change.after, like))
         return _run(store, signals, steps, label)
@@ -77,7 +75,7 @@ def revert_last(root: Path, *, force: bool = False) -> RunRecord:
         last = history[-1]
         steps, edited = [], []
         for index, file in enumerate(last.files):
-            now = disk.read(_locate(store.root, file.path))
+            now = disk.read(store.locate(file.path))
             if disk.digest(now) != file.after:
                 edited.append(file)
             blob = store.old(last.id, index)
@@ -133,7 +131,7 @@ def _run(
         store.next_id(),
         label,
         files,
-        made_dirs=_missing_folders(store.root, steps),
+        made_dirs=_missing_folders(store, steps),
         dropped_dirs=dropped_dirs,
         reverts=reverts,
     )
@@ -155,7 +153,7 @@ def _stage(store: Store, signals: Deferred, record: RunRecord, steps: Sequence[_
     for index, step in enumerate(steps):
         signals.check()
         if step.before is not None:
-            target = _locate(store.root, step.path)
+            target = store.locate(step.path)
             disk.write_file(store.old(record.id, index), step.before, like=target, keep_time=True)
         if step.after is not None:
             like, keep_time = step.like, record.reverts is not None
@@ -167,18 +165,16 @@ def _stage(store: Store, signals: Deferred, record: RunRecord, steps: Sequence[_
 
 def _apply(store: Store, signals: Deferred, record: RunRecord) -> None:
     for folder in record.made_dirs:
-        disk.mkdir(_inside(store.root, folder))
+        disk.mkdir(store.inside(folder))
     for index, file in enumerate(record.files):
         signals.check()
-        target = _locate(store.root, file.path)
+        target = store.locate(file.path)
         if disk.digest(disk.read(target)) != file.before:  # someone was faster than we
             raise DiagnosticError(_changed_meanwhile(file.path))
         if file.after is None:
-            disk.unlink(target)
+            disk.replace(target, store.gone(record.id, index))
         else:
             disk.replace(store.new(record.id, index), target)
-    for folder in reversed(record.dropped_dirs):
-        disk.remove_if_empty(_inside(store.root, folder))
     _sync_folders(store, record)
     signals.check()
 
@@ -186,7 +182,6 @@ def _apply(store: Store, signals: Deferred, record: RunRecord) -> None:
 def _undo(store: Store, record: RunRecord, cause: BaseException) -> None:
     """Roll back in this process. If that fails as well, the journal stays and `recover` can try again."""
     try:
-        store.reopen_journal(record)
         if store.journal.exists():
             _roll_back(store, record)
         store.tidy()
@@ -195,10 +190,12 @@ def _undo(store: Store, record: RunRecord, cause: BaseException) -> None:
 
 
 def _roll_back(store: Store, record: RunRecord, *, force: bool = False) -> None:
-    """Make every file of `record` what it was before; first look at all of them, then touch any. Idempotent."""
+    """Make every file that the run moved what it was before; look at all of them first, then touch any. Idempotent."""
     pending, foreign = [], []
     for index, file in enumerate(record.files):
-        target = _locate(store.root, file.path)
+        if not store.touched(record, index):
+            continue
+        target = store.locate(file.path)
         now = disk.digest(disk.read(target))
         if now == file.before:
             continue
@@ -210,63 +207,30 @@ def _roll_back(store: Store, record: RunRecord, *, force: bool = False) -> None:
         pending.append((file, target, old))
     if foreign and not force:
         raise DiagnosticError(_changed_after_kill(file, record.label) for file in foreign)
-    for folder in record.dropped_dirs:
-        if not (path := _inside(store.root, folder)).is_dir():
-            disk.mkdir(path)
     for file, target, old in reversed(pending):
         if file.before is None:
             disk.unlink(target)
         else:
             disk.replace(old, target)
     for folder in reversed(record.made_dirs):
-        disk.remove_if_empty(_inside(store.root, folder))
+        disk.remove_if_empty(store.inside(folder))
     _sync_folders(store, record)
     store.close_journal()
 
 
 def _sync_folders(store: Store, record: RunRecord) -> None:
-    paths = [file.path for file in record.files] + list(record.made_dirs) + list(record.dropped_dirs)
-    for folder in sorted({_inside(store.root, path).parent for path in paths}):
+    paths = [file.path for file in record.files] + list(record.made_dirs)
+    for folder in sorted({store.inside(path).parent for path in paths}):
         if folder.is_dir():
             disk.sync_directory(folder)
 
 
-def _inside(root: Path, relative: str) -> Path:
-    """The path of `relative`, links in its parents resolved; refused when it leaves the tree or enters our store."""
-    plain = root / relative
-    path = Path(os.path.realpath(plain.parent)) / plain.name
-    if not path.is_relative_to(root) or {STORE, ".git"} & set(path.relative_to(root).parts):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG502",
-                f"{relative} is not a file of the tree {root}: it leads to {path}",
-                help="replace the symbolic link by a real folder, or point --vllm at the tree that owns the file",
-            )
-        )
-    return path
-
-
-def _locate(root: Path, relative: str) -> Path:
-    """The path of a target file. What is there now must be a regular file, or nothing."""
-    path = _inside(root, relative)
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return path
-    if not stat.S_ISREG(mode):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a special file"
-        raise DiagnosticError(
-            Diagnostic("VCG503", f"{relative} is {kind}, not a regular file", help="put a regular file in its place")
-        )
-    return path
-
-
 def _check_target(store: Store, step: _Step) -> None:
-    target = _locate(store.root, step.path)
+    target = store.locate(step.path)
     if disk.read(target) != step.before:
         raise DiagnosticError(_changed_meanwhile(step.path))
     folder = next(parent for parent in target.parents if parent.exists())
-    if folder.stat().st_dev != store.folder.stat().st_dev:
+    if disk.device(folder) != disk.device(store.folder):
         raise DiagnosticError(
             Diagnostic(
                 "VCG708",
@@ -276,13 +240,13 @@ def _check_target(store: Store, step: _Step) -> None:
         )
 
 
-def _missing_folders(root: Path, steps: Sequence[_Step]) -> tuple[str, ...]:
+def _missing_folders(store: Store, steps: Sequence[_Step]) -> tuple[str, ...]:
     """Folders that new files need, relative to the root, parents first."""
     missing = set()
     for step in steps:
         if step.after is not None:
-            parents = _inside(root, step.path).parents
-            missing |= {parent.relative_to(root).as_posix() for parent in parents if not parent.exists()}
+            parents = store.inside(step.path).parents
+            missing |= {parent.relative_to(store.root).as_posix() for parent in parents if not parent.exists()}
     return tuple(sorted(missing))
 
 

@@ -1,0 +1,265 @@
+"""What counts as dirty, in every kind of checkout and in none."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaffold.changes import FileChange
+from scaffold.diagnostics import DiagnosticError, Exit, Severity
+from scaffold.publish import DirtyState, find_dirty, publish_changes, require_clean, revert_last
+from scaffold.publish import git as git_module
+
+FILES = {"a.py": b"a\n", "pkg/b.py": b"b\n", "naïve name [x].md": b"c\n", "clean.py": b"d\n"}
+PATHS = (*FILES, "new.py")
+
+
+def git(root: Path, *arguments: str, check: bool = True) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    allow = ("-c", "protocol.file.allow=always")
+    command = ["git", *identity, *allow, *arguments]
+    return subprocess.run(command, cwd=root, check=check, capture_output=True, text=True).stdout
+
+
+def fill(root: Path) -> Path:
+    for name, data in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def commit_all(root: Path, message: str = "x") -> None:
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", message)
+
+
+def plain(folder: Path) -> Path:
+    root = folder / "plain"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main")
+    commit_all(fill(root))
+    return root
+
+
+def worktree(folder: Path) -> Path:
+    git(plain(folder), "worktree", "add", "-q", str(folder / "tree"))
+    return folder / "tree"
+
+
+def submodule(folder: Path) -> Path:
+    inner = plain(folder)
+    outer = folder / "outer"
+    outer.mkdir()
+    git(outer, "init", "-q")
+    git(outer, "submodule", "--quiet", "add", str(inner), "third party/vllm")
+    return outer / "third party/vllm"
+
+
+def subfolder(folder: Path) -> Path:
+    """The tree is a folder of a larger repository."""
+    repository = folder / "mono"
+    (repository / "libs").mkdir(parents=True)
+    git(repository, "init", "-q")
+    fill(repository / "libs/vllm")
+    commit_all(repository)
+    return repository / "libs/vllm"
+
+
+Edit = Callable[[Path], object]
+EDITS: dict[str, tuple[Edit, dict[str, DirtyState]]] = {
+    "nothing": (lambda root: None, {}),
+    "edited": (lambda root: (root / "a.py").write_bytes(b"1"), {"a.py": DirtyState.UNSTAGED}),
+    "staged": (
+        lambda root: ((root / "pkg/b.py").write_bytes(b"1"), git(root, "add", "-A")),
+        {"pkg/b.py": DirtyState.STAGED},
+    ),
+    "deleted": (lambda root: (root / "a.py").unlink(), {"a.py": DirtyState.UNSTAGED}),
+    "renamed": (lambda root: git(root, "mv", "a.py", "new.py"), dict.fromkeys(("a.py", "new.py"), DirtyState.STAGED)),
+    "untracked": (lambda root: (root / "new.py").write_bytes(b"1"), {"new.py": DirtyState.UNTRACKED}),
+    "a name that git would quote, with pathspec letters": (
+        lambda root: (root / "naïve name [x].md").write_bytes(b"1"),
+        {"naïve name [x].md": DirtyState.UNSTAGED},
+    ),
+    "mode only": (lambda root: (root / "a.py").chmod(0o755), {"a.py": DirtyState.UNSTAGED}),
+    "a file that is no target": (lambda root: (root / "other").write_bytes(b"1"), {}),
+}
+
+
+@pytest.mark.parametrize("kind", [plain, worktree, submodule, subfolder], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("name", EDITS)
+def test_states(name: str, kind: Callable[[Path], Path], tmp_path: Path) -> None:
+    edit, expected = EDITS[name]
+    root = kind(tmp_path)
+    edit(root)
+    assert {file.path: file.state for file in find_dirty(root, PATHS)} == expected
+    assert all(file.reason == file.state.value for file in find_dirty(root, PATHS))
+
+
+def conflict(root: Path) -> None:
+    """Two branches that changed the same line."""
+    git(root, "checkout", "-qb", "side")
+    (root / "a.py").write_bytes(b"side\n")
+    commit_all(root)
+    git(root, "checkout", "-q", "-")
+    (root / "a.py").write_bytes(b"main\n")
+    commit_all(root)
+
+
+OPERATIONS = {
+    "merge": ("merge", "side"),
+    "rebase": ("rebase", "side"),
+    "rebase by patches": ("rebase", "--apply", "side"),
+    "cherry-pick": ("cherry-pick", "side"),
+    "revert": ("revert", "--no-edit", "HEAD~1"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("kind", [plain, worktree], ids=lambda kind: kind.__name__)
+def test_an_operation_in_progress_makes_every_target_dirty(
+    name: str, kind: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    root = kind(tmp_path)
+    conflict(root)
+    if name == "revert":
+        (root / "a.py").write_bytes(b"third\n")
+        commit_all(root)
+    git(root, *OPERATIONS[name], check=False)
+    dirty = find_dirty(root, ["clean.py", "a.py", "new.py"])
+    assert [file.path for file in dirty] == ["clean.py", "a.py", "new.py"]
+    assert {file.state for file in dirty} == {DirtyState.IN_OPERATION}
+    assert dirty[0].reason == f"is in a checkout with a {name.split(' ', maxsplit=1)[0]} in progress"
+
+
+def test_unmerged_without_an_operation(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    (root / "a.py").write_bytes(b"stashed\n")
+    git(root, "stash")
+    (root / "a.py").write_bytes(b"main\n")
+    commit_all(root)
+    git(root, "stash", "pop", check=False)
+    assert [file.state for file in find_dirty(root, PATHS)] == [DirtyState.UNMERGED]
+
+
+def test_what_we_wrote_ourselves_is_not_dirty_until_someone_edits_it(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    publish_changes(root, [FileChange("a.py", b"a\n", b"ours"), FileChange("new.py", None, b"n")], label="x")
+    assert find_dirty(root, PATHS) == ()
+    git(root, "add", "-A")
+    assert find_dirty(root, PATHS) == ()
+    (root / "new.py").write_bytes(b"mine")
+    assert [file.path for file in find_dirty(root, PATHS)] == ["new.py"]
+    (root / "new.py").write_bytes(b"n")
+    revert_last(root)
+    (root / "a.py").write_bytes(b"ours")  # the same bytes, but no longer from a run that stands
+    git(root, "reset", "-q")
+    assert [file.path for file in find_dirty(root, PATHS)] == ["a.py"]
+
+
+def test_a_tree_without_git_is_compared_with_the_last_run(tmp_path: Path) -> None:
+    root = fill(tmp_path)
+    (root / "a.py").write_bytes(b"1")
+    assert find_dirty(root, PATHS) == ()
+    publish_changes(root, [FileChange("a.py", b"1", b"2")], label="x")
+    assert find_dirty(root, PATHS) == ()
+    publish_changes(root, [FileChange("a.py", b"2", b"3"), FileChange("new.py", None, b"n")], label="y")
+    assert find_dirty(root, PATHS) == ()
+    (root / "a.py").write_bytes(b"2")
+    (root / "new.py").unlink()
+    (root / "clean.py").write_bytes(b"unknown to us")
+    dirty = find_dirty(root, PATHS)
+    assert [(file.path, file.state) for file in dirty] == [("a.py", DirtyState.EDITED), ("new.py", DirtyState.EDITED)]
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_release_unpacked_inside_some_checkout_is_not_a_checkout(ignored: bool, tmp_path: Path) -> None:
+    repository = plain(tmp_path)
+    if ignored:
+        (repository / ".gitignore").write_text("vllm-0.22.0/\n")
+    root = fill(repository / "vllm-0.22.0")
+    assert find_dirty(root, PATHS) == ()
+
+
+def test_no_paths(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    (root / "a.py").write_bytes(b"1")
+    assert find_dirty(root, ()) == ()
+
+
+def test_the_repository_of_a_calling_hook_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plain(tmp_path)
+    (root / "a.py").write_bytes(b"1")
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
+    assert [file.path for file in find_dirty(root, PATHS)] == ["a.py"]
+
+
+def test_asking_neither_writes_nor_runs_anything(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    witness = tmp_path / "witness"
+    monitor = tmp_path / "monitor"
+    monitor.write_text(f"#!/bin/sh\ntouch {witness}\n")
+    monitor.chmod(0o755)
+    git(root, "config", "core.fsmonitor", str(monitor))
+    git(root, "status")
+    assert witness.exists(), "the monitor must work, or this test shows nothing"
+    witness.unlink()
+    (root / "clean.py").touch()
+    index = (root / ".git/index").read_bytes()
+    assert find_dirty(root, PATHS) == ()
+    assert not witness.exists()
+    assert (root / ".git/index").read_bytes() == index
+
+
+def test_require_clean_names_every_dirty_file(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    assert require_clean(root, PATHS) == ()
+    (root / "a.py").write_bytes(b"1")
+    (root / "new.py").write_bytes(b"1")
+    with pytest.raises(DiagnosticError) as refused:
+        require_clean(root, PATHS)
+    assert [(d.code, d.message) for d in refused.value.diagnostics] == [
+        ("VCG507", "a.py has changes that are not committed"),
+        ("VCG507", "new.py is not tracked by git"),
+    ]
+    assert refused.value.exit is Exit.CONFLICT
+
+
+def test_no_git_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plain(tmp_path)
+    publish_changes(root, [FileChange("a.py", b"a\n", b"2")], label="x")
+    (root / "a.py").write_bytes(b"3")
+    (root / "pkg/b.py").write_bytes(b"3")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [(file.path, file.state) for file in find_dirty(root, PATHS)] == [("a.py", DirtyState.EDITED)]
+    (note,) = require_clean(root, ["pkg/b.py"])
+    assert (note.code, note.severity) == ("VCG509", Severity.INFO)
+
+
+def test_a_checkout_that_git_cannot_read(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    (root / ".git/HEAD").write_text("nonsense")
+    with pytest.raises(DiagnosticError) as refused:
+        find_dirty(root, PATHS)
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "VCG508"
+    assert any("not a git repository" in note for note in diagnostic.notes)
+
+
+def test_a_git_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plain(tmp_path)
+    slow = tmp_path / "bin/git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(git_module, "_TIMEOUT_S", 0.2)
+    with pytest.raises(DiagnosticError) as refused:
+        find_dirty(root, PATHS)
+    assert refused.value.diagnostics[0].notes == ("no answer within 0.2 s",)
