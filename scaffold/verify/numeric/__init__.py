@@ -1,0 +1,24 @@
+"""The CPU lab: proves a change numerically with a release's own classes and manager, without a GPU.
+
+`check_numerics` builds an overlay of the pristine tree with the changed files, runs the release's real model classes
+with tiny random weights, drives the release's unmodified encoder-graph manager on emulated CUDA graphs, and compares
+every result with what the *pristine* tree's own `embed_multimodal` returns. What cannot be seen on a CPU: kernels,
+bfloat16 rounding, speed, FlashInfer's offset layout.
+
+The parent process imports neither torch nor vLLM; both live in child processes (`scaffold.verify.numeric.child`).
+"""
+
+from scaffold.verify.numeric.model import Check, Hazard, NumericOptions, NumericReport, NumericRequest, Tail
+from scaffold.verify.numeric.recipes import RECIPES
+from scaffold.verify.numeric.runner import check_numerics
+
+__all__ = [
+    "RECIPES",
+    "Check",
+    "Hazard",
+    "NumericOptions",
+    "NumericReport",
+    "NumericRequest",
+    "Tail",
+    "check_numerics",
+]

@@ -1,0 +1,98 @@
+"""A reference for the variable-length FlashAttention kernels, exact about what they leave undefined.
+
+Rows are packed; sequence i is rows `cu_seqlens[i]` to `cu_seqlens[i + 1]`. What real kernels do beyond the formula:
+
+* a row that no sequence covers is not written: it keeps what the output tensor held;
+* a row of a sequence beyond `max_seqlen` is not written (the launch grid is sized from it);
+* a sequence of negative or zero length writes nothing;
+* `fa2`: key/value rows after the end of a sequence are zero-filled in the last tile, so they cannot matter;
+* `fa3` (and FA4): the last tile is loaded whole. Its scores are masked, but its value rows are multiplied by a
+  probability of zero, and 0 * NaN is NaN. Rows after the end of the tensor are zero-filled.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+#: Key/value rows of one tile of the FA3 forward kernels (128 to 224, by head size); the smallest is taken.
+TILE_ROWS = 128
+
+_LIBRARY = torch.library.Library("vitcg_lab", "DEF")
+_LIBRARY.define(
+    "varlen_attention_(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, int max_seqlen, float scale, Tensor(a!) out)"
+    " -> ()"
+)
+
+
+class Counters:
+    """What the kernel saw. `negative_lengths` counts sequences, over all layers and replays."""
+
+    negative_lengths = 0
+    whole_tiles = False
+
+
+def set_tail(tail: str) -> None:
+    """Choose the semantics of rows after the end of a sequence: `fa2` or `fa3`."""
+    Counters.whole_tiles = tail == "fa3"
+    Counters.negative_lengths = 0
+
+
+def flash_attn_varlen_func(  # noqa: PLR0917 - the kernel's own signature
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    max_seqlen_q: int,
+    cu_seqlens_q: torch.Tensor,
+    max_seqlen_k: int,
+    cu_seqlens_k: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = None,
+    out: torch.Tensor | None = None,
+    **unused: Any,
+) -> torch.Tensor:
+    """Attention over packed rows `[rows, heads, head_size]`, with the signature that the releases call."""
+    if causal or cu_seqlens_k is None or (window_size is not None and tuple(window_size) != (-1, -1)):
+        raise NotImplementedError("vision towers use full attention over packed sequences")
+    if out is None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    torch.ops.vitcg_lab.varlen_attention_(q, k, v, cu_seqlens_q, int(max_seqlen_q), float(scale), out)
+    return out
+
+
+def _varlen_attention(  # noqa: PLR0917 - an operator schema
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    offsets = cu_seqlens.tolist()
+    rows = q.shape[0]
+    for start, end in pairwise(offsets):
+        length = end - start
+        if length < 0:
+            Counters.negative_lengths += 1
+        if length <= 0:
+            continue
+        if start < 0 or end > rows:
+            raise IndexError(f"attention sequence [{start}, {end}) reaches outside the {rows} rows of the tensor")
+        written = min(length, max_seqlen)
+        queries = q[start : start + written].transpose(0, 1)
+        # Keys beyond max_seqlen are read all the same: kernels loop over the keys by the sequence's own length.
+        keys, values = k[start:end].transpose(0, 1), v[start:end].transpose(0, 1)
+        scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
+        result = torch.matmul(torch.softmax(scores, dim=-1), values)
+        if Counters.whole_tiles:
+            tail = v[end : min(start + -(-length // TILE_ROWS) * TILE_ROWS, rows)]
+            result = result + (tail * 0.0).sum(dim=0).unsqueeze(1)
+        out[start : start + written] = result.transpose(0, 1).to(out.dtype)
+
+
+_LIBRARY.impl("varlen_attention_", _varlen_attention, "CPU")

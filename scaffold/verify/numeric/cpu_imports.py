@@ -1,0 +1,215 @@
+"""Every trick that lets a release's own source tree be imported and run on a machine without a GPU.
+
+A child process calls `prepare` before anything imports vLLM or torchvision, and `patch_vllm` after the tree is
+importable. Each trick says which release or environment needs it; nothing here changes a model's arithmetic.
+"""
+
+from __future__ import annotations
+
+import importlib._bootstrap_external as bootstrap
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+#: Python bodies of custom operators, by qualified name. The emulated graph records what they do inside instead of
+#: recording them as one opaque step (`scaffold.verify.numeric.graphs`).
+PYTHON_OPERATORS: dict[str, Callable[..., Any]] = {}
+
+_ENVIRONMENT = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "TORCHDYNAMO_DISABLE": "1",  # an activation of the towers is compiled otherwise, and compilation hides operators
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "",  # a plugin of the surrounding environment must not load into the lab
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "USE_TF": "0",
+}
+
+
+def prepare(root: Path, bytecode_cache: Path | None) -> None:
+    """Make `import vllm` mean the package under `root`, on the CPU. Must run before torch is imported."""
+    os.environ.update(_ENVIRONMENT)
+    _redirect_bytecode(root, bytecode_cache)
+    _report_cpu_build()
+    # torchvision is often a CUDA build that does not load beside a CPU torch; transformers only needs its Python code.
+    sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
+    sys.meta_path.append(_MissingPackages())
+    sys.path.insert(0, str(root))
+
+    import torch
+
+    torch.set_num_threads(1)
+    _remember_python_operators(torch)
+
+
+def _redirect_bytecode(root: Path, cache: Path | None) -> None:
+    """Keep bytecode of the tree out of the tree, and share it between overlays.
+
+    A file is cached under its real path, so a link in an overlay finds what the pristine tree compiled.
+    """
+    original = bootstrap.cache_from_source
+    prefix = os.fspath(root) + os.sep
+
+    def cache_from_source(path: str, *args: Any, **kwargs: Any) -> str:
+        path = os.fspath(path)
+        if not path.startswith(prefix):
+            return str(original(path, *args, **kwargs))
+        real = os.path.realpath(path)
+        if cache is None or real.startswith(os.path.realpath(root) + os.sep):
+            # A replaced file is compiled once and thrown away with the overlay.
+            return str(original(path, *args, **kwargs))
+        directory = cache / Path(real).parent.relative_to("/")
+        return str(directory / Path(str(original(real, *args, **kwargs))).name)
+
+    bootstrap.cache_from_source = cache_from_source  # type: ignore[assignment]
+    if cache is None:
+        sys.dont_write_bytecode = True
+
+
+def _report_cpu_build() -> None:
+    """Answer "+cpu" for vLLM's version: the platform code of every release looks for that substring."""
+    original = importlib.metadata.version
+
+    def version(distribution_name: str) -> str:
+        return "0.0.0+cpu" if distribution_name == "vllm" else original(distribution_name)
+
+    importlib.metadata.version = version
+
+
+class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Empty stand-ins, last on the path, for packages that releases import at module level and towers never use.
+
+    `gguf` is imported by 0.20 to 0.23. An attribute of a stand-in is a class that cannot be used for anything.
+    """
+
+    _NAMES = ("gguf",)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] not in self._NAMES:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        return None
+
+
+class _StandIn(types.ModuleType):
+    __version__ = "0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = type(name, (), {"__module__": self.__name__})
+        setattr(self, name, value)
+        return value
+
+
+def _remember_python_operators(torch: Any) -> None:
+    """Note the Python body of every operator that is registered from now on."""
+    original = torch.library.Library.impl
+
+    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **kwargs: Any) -> Any:
+        body = isinstance(fn, types.FunctionType) and dispatch_key in ("CPU", "CUDA")  # "Meta" computes shapes only
+        if body and self.ns == "vllm" and isinstance(op_name, str):
+            PYTHON_OPERATORS[f"{self.ns}::{op_name.split('::')[-1]}"] = fn
+        return original(self, op_name, fn, dispatch_key, **kwargs)
+
+    torch.library.Library.impl = impl
+
+
+def patch_vllm(varlen_attention: Callable[..., Any]) -> None:
+    """Route vision attention through vLLM's FlashAttention code path, ending in `varlen_attention`.
+
+    `MMEncoderAttention.forward_cuda` and the wrapper operators of the tree run unchanged; only the kernel behind
+    `flash_attn_varlen_func` is replaced, and the platform's answers that choose that path.
+    """
+    import torch
+
+    _stub_compiled_operators(torch)
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends import fa_utils
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+    from vllm.v1.attention.ops import vit_attn_wrappers
+
+    def get_vit_attn_backend(cls: Any, head_size: int, dtype: Any, backend: Any = None) -> Any:
+        return AttentionBackendEnum.FLASH_ATTN
+
+    type(current_platform).get_vit_attn_backend = classmethod(get_vit_attn_backend)
+    fa_utils.flash_attn_varlen_func = varlen_attention
+    # Outside an emulated capture nothing captures; torch without CUDA raises instead of saying so.
+    torch.cuda.is_current_stream_capturing = lambda: False
+    # 0.31+ zero-fills the output when the platform is CUDA and the stream is capturing.
+    if hasattr(vit_attn_wrappers, "current_platform"):
+        vit_attn_wrappers.current_platform = _CudaPlatform(current_platform)
+    from vllm.model_executor.layers.attention import MMEncoderAttention
+
+    MMEncoderAttention.forward_cpu = MMEncoderAttention.forward_cuda
+
+
+#: Not every name: elsewhere the tree asks `hasattr` to find out what was compiled.
+_ACTIVATIONS = frozenset(
+    ("gelu_new", "gelu_fast", "gelu_quick", "gelu_and_mul", "gelu_tanh_and_mul", "silu_and_mul", "mul_and_silu")
+)
+
+
+def _stub_compiled_operators(torch: Any) -> None:
+    """Let `torch.ops._C.<name>` resolve although the compiled extension is absent.
+
+    Activations look such operators up in their `__init__`; on the CPU platform they never call them.
+    """
+    namespace = type(torch.ops._C)
+    original = namespace.__getattr__
+
+    def __getattr__(self: Any, name: str) -> Any:
+        try:
+            return original(self, name)
+        except AttributeError:
+            if self.name != "_C" or name not in _ACTIVATIONS:
+                raise
+
+            def absent(*args: Any, **kwargs: Any) -> Any:
+                raise NotImplementedError(f"torch.ops._C.{name} is compiled code, which the lab does not have")
+
+            return absent
+
+    namespace.__getattr__ = __getattr__
+
+
+class _CudaPlatform:
+    """The current platform, answering that it is CUDA to the one module that asks before it zero-fills."""
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    def is_cuda(self) -> bool:
+        return True
+
+    def is_rocm(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+
+def start_distributed(directory: Path) -> None:
+    """Start the one-rank process group that parallel layers ask for (gloo, over a file, no network)."""
+    from vllm.distributed import parallel_state
+
+    parallel_state.init_distributed_environment(
+        world_size=1, rank=0, local_rank=0, distributed_init_method=f"file://{directory / 'store'}", backend="gloo"
+    )
+    parallel_state.initialize_model_parallel(1)

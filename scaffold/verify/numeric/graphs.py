@@ -1,0 +1,380 @@
+"""CUDA graphs, emulated on the CPU: a tape of operators that is replayed on the storages it was recorded with.
+
+Two modes watch everything that a manager does (`Lab.watch`):
+
+* `_Placement` (functions) keeps apart what would live on the GPU and what would live on the host. All tensors are CPU
+  tensors; a storage is *device* memory when it belongs to the model, was made with the lab's device, or was computed
+  from device memory. `Tensor.device` answers accordingly, so that model code which copies "to `x.device`" works.
+* `_Recorder` (operators) records, while a graph is being captured, each operator that touches device memory.
+
+Semantics kept from the real thing:
+
+* Python values and host tensors are read once, at capture; a replay never runs Python or host operators.
+* Storages are fixed. A replay writes the results of an operator into the storage of the recorded result. What aliases
+  what is decided by comparing storages, not by schemas: `reshape`, `contiguous` and `to` may or may not copy.
+* Uninitialised memory is poisoned with NaN when it is allocated and again in each replay, where the allocation of a
+  real graph would hold the leftovers of another one. Everything a graph computes is poisoned before it is replayed and
+  after it was captured (a real capture computes nothing).
+* What a real capture refuses (a host sync, a shape that depends on data, a copy from pageable memory) is noted as a
+  hazard with its line, and recording goes on so that one run shows all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
+from scaffold.verify.numeric.model import Hazard
+
+#: Stands for the GPU: not equal to `torch.device("cpu")`, and accepted by every factory function.
+DEVICE = torch.device("cpu", 0)
+HOST = torch.device("cpu")
+
+_UNINITIALISED = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+)
+#: Operators that may read host tensors of more than zero dimensions together with device tensors.
+_CROSSES_DEVICES = frozenset(("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_", "aten::index_put"))
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill memory with values that cannot pass unnoticed: NaN, the largest integer, or True."""
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        tensor.fill_(float("nan"))
+    elif tensor.dtype is torch.bool:
+        tensor.fill_(True)
+    else:
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+class Lab:
+    """The state that modes and graphs share in one child process."""
+
+    def __init__(self, tree_root: str) -> None:
+        self._tree_prefix = tree_root.rstrip(os.sep) + os.sep
+        self._device_storages: dict[int, StorageWeakRef] = {}
+        self._hazards: Counter[tuple[str, str, str, str]] = Counter()
+        self._internal = 0
+        self.graph: EmulatedGraph | None = None
+        self.pending_device = False
+        self.forbidden: tuple[str, str] | None = None
+
+    # -- placement -------------------------------------------------------------------------------------------------
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Declare that a tensor's storage is device memory."""
+        storage = tensor.untyped_storage()
+        # The weak reference keeps the key from being reused by a later storage.
+        self._device_storages[storage._cdata] = StorageWeakRef(storage)
+        return tensor
+
+    def on_device(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._device_storages
+
+    # -- hazards ---------------------------------------------------------------------------------------------------
+
+    def note(self, kind: str, operation: str) -> None:
+        stage = "capture" if self.graph is not None else "run"
+        self._hazards[(kind, operation, self._where(), stage)] += 1
+
+    def _where(self) -> str:
+        """The innermost line of the tree under test that is being executed."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(self._tree_prefix):
+                return f"{frame.f_code.co_filename[len(self._tree_prefix) :]}:{frame.f_lineno}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return "outside the tree"
+
+    def hazards(self) -> tuple[Hazard, ...]:
+        return tuple(Hazard(*key, count=count) for key, count in sorted(self._hazards.items()))
+
+    # -- modes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def internal(self) -> bool:
+        return self._internal > 0
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """The lab's own tensor work: not recorded, not judged."""
+        self._internal += 1
+        try:
+            yield
+        finally:
+            self._internal -= 1
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Run a manager's code: `torch.cuda` graphs are emulated, placement and uninitialised memory are watched."""
+        replaced = {
+            "CUDAGraph": lambda *args, **kwargs: EmulatedGraph(self),
+            "graph": _GraphContext,
+            "is_current_stream_capturing": lambda: self.graph is not None,
+            "graph_pool_handle": lambda: (0, 0),
+            "synchronize": lambda device=None: None,
+        }
+        saved = {name: getattr(torch.cuda, name) for name in replaced}
+        for name, value in replaced.items():
+            setattr(torch.cuda, name, value)
+        try:
+            with _Placement(self), _Recorder(self):
+                yield
+        finally:
+            for name, value in saved.items():
+                setattr(torch.cuda, name, value)
+
+
+class _GraphContext:
+    """`torch.cuda.graph(graph, pool=..., stream=..., ...)`."""
+
+    def __init__(self, cuda_graph: EmulatedGraph, pool: Any = None, stream: Any = None, **unused: Any) -> None:
+        self._graph = cuda_graph
+
+    def __enter__(self) -> None:
+        self._graph.capture_begin()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._graph.capture_end()
+
+
+class EmulatedGraph:
+    """`torch.cuda.CUDAGraph`: begins, ends and replays one tape."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._steps: list[Callable[[], None]] = []
+        self._computed: list[torch.Tensor] = []
+
+    def capture_begin(self, *unused: Any, **also_unused: Any) -> None:
+        assert self._lab.graph is None, "a capture is under way"
+        self._lab.graph = self
+
+    def capture_end(self) -> None:
+        self._lab.graph = None
+        with self._lab.unwatched():
+            _poison_all(self._computed)
+
+    def replay(self) -> None:
+        with self._lab.unwatched(), torch.inference_mode():
+            _poison_all(self._computed)
+            for step in self._steps:
+                step()
+
+    def reset(self) -> None:
+        self._steps.clear()
+        self._computed.clear()
+
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Append one executed operator. Views cost nothing at replay: their storage is written by somebody else."""
+        known = {leaf.untyped_storage()._cdata for leaf in _tensors((args, kwargs))}
+        outputs = _tensors(result)
+        fresh = [index for index, tensor in enumerate(outputs) if tensor.untyped_storage()._cdata not in known]
+        if func._schema.name in _UNINITIALISED:
+            self._computed += outputs
+            self._steps.append(partial(_poison_all, outputs))
+            return
+        if not fresh and not func._schema.is_mutable:
+            return
+        self._computed += [outputs[index] for index in fresh]
+
+        def step() -> None:
+            again = _tensors(func(*args, **kwargs))
+            for index in fresh:
+                _overwrite(outputs[index], again[index])
+
+        self._steps.append(step)
+
+
+def _poison_all(tensors: list[torch.Tensor]) -> None:
+    for tensor in tensors:
+        # By storage: an operator's result may be an expanded view of what it computed.
+        poison(torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage()))
+
+
+def _overwrite(recorded: torch.Tensor, computed: torch.Tensor) -> None:
+    if (
+        recorded.stride() == computed.stride()
+        and recorded.untyped_storage().size() == computed.untyped_storage().size()
+    ):
+        recorded.untyped_storage().copy_(computed.untyped_storage())  # also right for overlapping strides
+    else:
+        recorded.copy_(computed)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Sees every operator: poisons allocations, spreads placement, notes hazards, feeds the tape."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__()
+        self._lab = lab
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        lab = self._lab
+        if lab.internal:
+            return func(*args, **kwargs)
+        name = func._schema.name
+        if name in PYTHON_OPERATORS:
+            with self:
+                return PYTHON_OPERATORS[name](*args, **kwargs)
+        inputs = _tensors((args, kwargs))
+        device_inputs = [tensor for tensor in inputs if lab.on_device(tensor)]
+        touches_device = bool(device_inputs) or (not inputs and lab.pending_device)
+        if device_inputs:
+            self._judge(name, func, args, kwargs, inputs)
+        result = func(*args, **kwargs)
+        if name in _UNINITIALISED:
+            with lab.unwatched():
+                for tensor in _tensors(result):
+                    poison(tensor)
+        if touches_device:
+            known = {tensor.untyped_storage()._cdata for tensor in inputs}
+            for tensor in _tensors(result):
+                if tensor.untyped_storage()._cdata not in known:
+                    lab.place(tensor)
+            if lab.graph is not None:
+                lab.graph.record(func, args, kwargs, result)
+        return result
+
+    def _judge(
+        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
+    ) -> None:
+        """Note what CUDA would refuse: always for mixed devices, in a capture for syncs and copies from the host."""
+        lab = self._lab
+        host = [tensor for tensor in inputs if tensor.ndim > 0 and not lab.on_device(tensor)]
+        if host and name not in _CROSSES_DEVICES:
+            lab.note("placement", f"{name} of device and host tensors")
+        if lab.graph is None:
+            return
+        if host:
+            lab.note("copy in capture", name)
+        if name == "aten::index" and not any(
+            tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors((args[1:], kwargs))
+        ):
+            return
+        if torch.Tag.data_dependent_output in func.tags:
+            lab.note("host sync", name)
+        elif torch.Tag.dynamic_output_shape in func.tags and kwargs.get("output_size") is None:
+            lab.note("dynamic shape", name)
+
+
+#: Functions whose first argument is the tensor that is moved.
+_MOVES = {"to", "cpu", "cuda", "type", "type_as"}
+_READS = {"tolist", "numpy", "__array__"}
+_FROM_DATA = {"tensor", "as_tensor", "asarray", "scalar_tensor"}
+
+
+class _Placement(TorchFunctionMode):  # type: ignore[misc]
+    """Sees every torch function, also those that do nothing to a CPU tensor: `.to(device)`, `.cpu()`, `.tolist()`."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__()
+        self._lab = lab
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        lab = self._lab
+        if lab.internal:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return self._get(func, args)
+        if isinstance(func, torch._ops.OpOverloadPacket | torch._ops.OpOverload):
+            body = PYTHON_OPERATORS.get(_operator_name(func))
+            if body is not None:
+                with self:
+                    return body(*args, **kwargs)
+            return func(*args, **kwargs)
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if first is not None and name in _MOVES:
+            return self._move(func, name, first, args, kwargs)
+        if first is not None and name in _READS and lab.on_device(first):
+            return self._read(func, name, args, kwargs)
+        if name in _FROM_DATA:
+            return self._from_data(func, name, args, kwargs)
+        outer, lab.pending_device = lab.pending_device, kwargs.get("device") == DEVICE
+        try:
+            return func(*args, **kwargs)
+        finally:
+            lab.pending_device = outer
+
+    def _get(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """Properties: a device tensor says so."""
+        attribute = getattr(func.__self__, "__name__", "")
+        if attribute in ("device", "is_cpu") and self._lab.on_device(args[0]):
+            return DEVICE if attribute == "device" else False
+        return func(*args)
+
+    def _read(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name != "tolist":
+            self._lab.note("placement", f"Tensor.{name} of a device tensor")
+        elif self._lab.graph is not None:
+            self._lab.note("host sync", f"Tensor.{name}")
+        with self._lab.unwatched():
+            return func(*args, **kwargs)
+
+    def _from_data(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source_on_device = bool(args) and isinstance(args[0], torch.Tensor) and self._lab.on_device(args[0])
+        to_device = kwargs.get("device") == DEVICE
+        result = func(*args, **kwargs)
+        if to_device and not source_on_device and self._lab.graph is not None:
+            self._lab.note("copy in capture", f"torch.{name}")
+        if to_device or (source_on_device and kwargs.get("device") is None):
+            self._lab.place(result)
+        return result
+
+    def _move(self, func: Any, name: str, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        lab = self._lab
+        source = lab.on_device(tensor)
+        target = source
+        if name in ("cpu", "cuda"):
+            target = name == "cuda"
+        elif name == "type_as":
+            target = lab.on_device(args[1])
+        elif name == "to":
+            others = [value for value in (*args[1:], *kwargs.values()) if isinstance(value, torch.Tensor)]
+            devices = [torch.device(value) for value in (*args[1:], kwargs.get("device")) if _names_device(value)]
+            if others:
+                target = lab.on_device(others[0])
+            elif devices:
+                target = devices[0] == DEVICE or devices[0].type == "cuda"
+        if source == target:
+            # The same memory space: only a dtype or layout can change. A CPU tensor must not see the lab's index.
+            plain = tuple(HOST if _names_device(value) else value for value in args[1:])
+            named = {key: HOST if _names_device(value) else value for key, value in kwargs.items()}
+            return tensor if name in ("cpu", "cuda") else func(tensor, *plain, **named)
+        if lab.graph is not None:
+            lab.note("copy in capture" if target else "host sync", f"Tensor.{name}")
+        with lab.unwatched():
+            plain = tuple(HOST if _names_device(value) else value for value in args[1:])
+            named = {key: HOST if _names_device(value) else value for key, value in kwargs.items()}
+            moved = tensor if name in ("cpu", "cuda") else func(tensor, *plain, **named)
+            if moved.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
+                moved = moved.clone()
+        return lab.place(moved) if target else moved
+
+
+def _names_device(value: Any) -> bool:
+    return isinstance(value, torch.device | str) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _operator_name(func: Any) -> str:
+    return str(func._qualified_op_name if hasattr(func, "_qualified_op_name") else func._schema.name)

@@ -1,0 +1,206 @@
+"""What a numeric check is asked and what it answers: plain values that cross a process boundary as JSON.
+
+Nothing here imports torch: the parent process of the lab must stay as light as `--help`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from scaffold.diagnostics import Diagnostic, Severity
+
+Tail = Literal["fa2", "fa3"]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NumericOptions:
+    """What is checked beyond "a replay equals `embed_multimodal`".
+
+    `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
+    `image_embeds`, `data_parallel_switch` and `min_budget_above_max` are the three behaviours that hand-written
+    implementations miss: precomputed embeddings, nested data parallelism, and a context shorter than one item.
+    `timeout_s` is the wall-clock limit of one child process, in seconds.
+    """
+
+    eager_identity: bool = True
+    image_embeds: bool = False
+    data_parallel_switch: bool = False
+    min_budget_above_max: bool = False
+    seed: int = 0
+    timeout_s: float = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class NumericRequest:
+    """One check: a pristine tree, the files that a change replaces, and the recipe that knows the model.
+
+    `tree` is the root of an unpacked release (it holds `vllm/`) and is never written to. `overlay` maps paths relative
+    to it to new content; empty means "check the tree as it is". `tail` picks what the attention kernel does with rows
+    after the end of a sequence (`scaffold.verify.numeric.attention`). `release` only labels the report.
+    """
+
+    tree: Path
+    overlay: Mapping[str, bytes]
+    recipe: str
+    modalities: tuple[str, ...] = ("image", "video")
+    release: str = ""
+    tail: Tail = "fa2"
+    options: NumericOptions = field(default_factory=NumericOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One comparison. `max_abs` and `max_rel` are against the oracle; `max_rel` is relative to its largest value.
+
+    Both are None where nothing was compared, and NaN where a result holds NaN. `code` is the diagnostic of a failure.
+    """
+
+    name: str
+    modality: str
+    passed: bool
+    max_abs: float | None = None
+    max_rel: float | None = None
+    detail: str = ""
+    code: str = "VCG650"
+
+    def __str__(self) -> str:
+        verdict = "ok  " if self.passed else "FAIL"
+        error = "" if self.max_abs is None else f"  max abs {self.max_abs:.3g}, rel {self.max_rel:.3g}"
+        detail = f"  ({self.detail})" if self.detail else ""
+        return f"{verdict} {self.modality:<5} {self.name}{error}{detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Something that a real capture refuses or silently freezes. `where` is `file:line` inside the tree.
+
+    `kind` is `host sync`, `dynamic shape`, `copy in capture`, `placement` or `data parallel`; `stage` is `capture`,
+    or `run` for what is wrong outside a capture too.
+    """
+
+    kind: str
+    operation: str
+    where: str
+    stage: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.operation} at {self.where} during {self.stage} ({self.count}x)"
+
+
+@dataclass(frozen=True, slots=True)
+class NumericReport:
+    """The verdict of one request.
+
+    `hits` and `misses` are the manager's own counters. `negative_lengths` counts sequences whose end lies before their
+    start: harmless in the reference semantics, and no released kernel promises to tolerate them, so it is a warning.
+    `failure` is set when a child process ended without a report.
+    """
+
+    recipe: str
+    release: str
+    tail: Tail
+    checks: tuple[Check, ...] = ()
+    hazards: tuple[Hazard, ...] = ()
+    hits: int = 0
+    misses: int = 0
+    negative_lengths: int = 0
+    failure: Diagnostic | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.failure is None and bool(self.checks) and not self.hazards and all(c.passed for c in self.checks)
+
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Everything that is wrong, as diagnostics; warnings (negative lengths) included."""
+        found: list[Diagnostic] = [] if self.failure is None else [self.failure]
+        for check in self.checks:
+            if not check.passed:
+                found.append(Diagnostic(check.code, _failure_text(self, check), help=_HELP.get(check.code)))
+        for hazard in self.hazards:
+            code = _HAZARD_CODES[hazard.kind]
+            found.append(Diagnostic(code, f"{self.recipe}: {hazard}", help=_HELP[code]))
+        if self.failure is None and not self.checks:
+            found.append(Diagnostic("VCG657", f"{self.recipe}: nothing was compared", help=_HELP["VCG657"]))
+        if self.negative_lengths:
+            found.append(
+                Diagnostic(
+                    "VCG665",
+                    f"{self.recipe}: {self.negative_lengths} attention sequences of negative length were replayed",
+                    help=_HELP["VCG665"],
+                    severity=Severity.WARNING,
+                )
+            )
+        return tuple(found)
+
+    def lines(self) -> list[str]:
+        """The report as text, one line a fact, verdict last."""
+        title = f"{self.recipe} on {self.release or 'the tree'}, {self.tail} attention tails"
+        lines = [title, *(f"  {check}" for check in self.checks), *(f"  HAZARD {hazard}" for hazard in self.hazards)]
+        if self.negative_lengths:
+            lines.append(f"  warning: {self.negative_lengths} attention sequences of negative length")
+        if self.failure is not None:
+            lines.append(f"  {self.failure.code} {self.failure.message}")
+            lines += [f"    {note}" for note in self.failure.notes]
+        failed = sum(not check.passed for check in self.checks)
+        lines.append(
+            f"{'PASS' if self.passed else 'FAIL'}: {len(self.checks) - failed} of {len(self.checks)} checks, "
+            f"{self.hits} replayed, {self.misses} eager, {len(self.hazards)} hazards"
+        )
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that a child process measured; `failure` belongs to the parent."""
+        return {
+            "checks": [asdict(check) for check in self.checks],
+            "hazards": [asdict(hazard) for hazard in self.hazards],
+            "hits": self.hits,
+            "misses": self.misses,
+            "negative_lengths": self.negative_lengths,
+        }
+
+    @classmethod
+    def from_json(cls, request: NumericRequest, data: Mapping[str, Any]) -> NumericReport:
+        return cls(
+            recipe=request.recipe,
+            release=request.release,
+            tail=request.tail,
+            checks=tuple(Check(**check) for check in data["checks"]),
+            hazards=tuple(Hazard(**hazard) for hazard in data["hazards"]),
+            hits=data["hits"],
+            misses=data["misses"],
+            negative_lengths=data["negative_lengths"],
+        )
+
+
+def _failure_text(report: NumericReport, check: Check) -> str:
+    error = "" if check.max_abs is None else f": max abs {check.max_abs:.3g}, rel {check.max_rel:.3g}"
+    return f"{report.recipe}, {check.modality}: {check.name} failed{error}" + (
+        f" ({check.detail})" if check.detail else ""
+    )
+
+
+_HAZARD_CODES = {
+    "host sync": "VCG652",
+    "dynamic shape": "VCG652",
+    "copy in capture": "VCG653",
+    "placement": "VCG653",
+    "data parallel": "VCG661",
+}
+
+_HELP = {
+    "VCG650": "the replayed graph computes other values than `embed_multimodal`; look at the buffers of this modality",
+    "VCG651": "a split tower must leave eager results bit-identical; look at the statements that were moved",
+    "VCG652": "move the statement out of the captured forward, into the metadata that is computed before a replay",
+    "VCG653": "create the tensor on the model's device before the capture and pass it as a buffer",
+    "VCG657": "check `modalities` in the descriptor and the items' token counts: no item reached a captured graph",
+    "VCG658": "honour `clone` when results are cut out of the graph's output buffer",
+    "VCG660": "route inputs without a pixel key to `embed_multimodal`",
+    "VCG661": "call the encoder inside the tower, not the data-parallel wrapper: the manager shards items itself",
+    "VCG662": "clamp the minimum token budget to the maximum",
+    "VCG665": "pad cumulative offsets by repeating the last value",
+}

@@ -1,0 +1,54 @@
+"""A release tree with some files replaced, made of symbolic links: cheap, and the pristine tree stays untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+
+def build_overlay(tree: Path, overlay: Mapping[str, bytes], root: Path) -> None:
+    """Make `root/vllm` look like `tree/vllm` with the files of `overlay` replaced or added.
+
+    Only directories on the way to a replaced file become real ones; everything else is a link. Replaced files outside
+    `vllm/` (tests, docs, examples) are not imported and are left out. Raises VCG663 for a path that leaves the tree and
+    VCG656 when `tree` holds no `vllm` package.
+    """
+    package = (tree / "vllm").resolve()
+    if not (package / "__init__.py").is_file():
+        raise DiagnosticError(
+            Diagnostic("VCG656", f"{tree} holds no vllm package", help="pass the root of an unpacked vLLM release")
+        )
+    replaced: dict[tuple[str, ...], bytes] = {}
+    for path, content in overlay.items():
+        parts = PurePosixPath(path).parts
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise DiagnosticError(
+                Diagnostic("VCG663", f"overlay path {path!r} leaves the tree", help="use paths relative to the tree")
+            )
+        if parts[0] == "vllm" and len(parts) > 1:
+            replaced[parts[1:]] = content
+    root.mkdir(parents=True, exist_ok=True)
+    if not replaced:
+        (root / "vllm").symlink_to(package, target_is_directory=True)
+        return
+    _link_directory(package, root / "vllm", replaced)
+
+
+def _link_directory(source: Path, target: Path, replaced: Mapping[tuple[str, ...], bytes]) -> None:
+    target.mkdir()
+    below: dict[str, dict[tuple[str, ...], bytes]] = {}
+    for parts, content in replaced.items():
+        if len(parts) == 1:
+            (target / parts[0]).write_bytes(content)
+        else:
+            below.setdefault(parts[0], {})[parts[1:]] = content
+    for name, files in below.items():
+        _link_directory(source / name, target / name, files)
+    if not source.is_dir():
+        return
+    for entry in source.iterdir():
+        link = target / entry.name
+        if entry.name != "__pycache__" and not link.exists():
+            link.symlink_to(entry, target_is_directory=entry.is_dir())

@@ -1,0 +1,212 @@
+"""The parent side of the lab: overlay trees, child processes with a time limit, and what their deaths mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import scaffold
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.verify.numeric.model import NumericReport, NumericRequest, Progress
+from scaffold.verify.numeric.overlay import build_overlay
+from scaffold.verify.numeric.recipes import RECIPES
+
+
+def check_numerics(request: NumericRequest, *, progress: Progress | None = None) -> NumericReport:
+    """Run the lab and report what was compared.
+
+    A defect of the change under test is a failed report, also when it crashes or hangs the process. A request that
+    makes no sense raises `DiagnosticError` (VCG659 unknown recipe, VCG663 overlay path, VCG656 not a vLLM tree).
+    """
+    if request.recipe not in RECIPES:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG659",
+                f"the lab has no recipe for {request.recipe!r}",
+                help=f"known recipes: {', '.join(RECIPES)}",
+            )
+        )
+    say = progress or (lambda text: None)
+    with tempfile.TemporaryDirectory(prefix="vitcg-lab-") as scratch:
+        directory = Path(scratch)
+        children: list[_Child] = []
+        try:
+            return _run(request, directory, children, say)
+        except _ChildFailed as failed:
+            return NumericReport(request.recipe, request.release, request.tail, failure=failed.diagnostic)
+        finally:
+            for child in children:
+                child.stop()
+
+
+def _run(request: NumericRequest, directory: Path, children: list[_Child], say: Progress) -> NumericReport:
+    exchange = directory / "oracle.pt"
+    pristine, changed = directory / "pristine", directory / "changed"
+    build_overlay(request.tree, {}, pristine)
+    if not any(path.startswith("vllm/") for path in request.overlay):
+        both = _Child("both", request, pristine, exchange, say)
+        children.append(both)
+        return NumericReport.from_json(request, both.wait_for("report")["data"])
+    build_overlay(request.tree, request.overlay, changed)
+    # Two processes, because two versions of one package cannot be imported into one; they import side by side.
+    oracle = _Child("oracle", request, pristine, exchange, say)
+    children.append(oracle)
+    check = _Child("check", request, changed, exchange, say)
+    children.append(check)
+    check.wait_for("built")
+    oracle.wait_for("done")
+    check.tell("go")
+    return NumericReport.from_json(request, check.wait_for("report")["data"])
+
+
+class _ChildFailed(Exception):
+    """Ends the run; carries the diagnostic of the failed report."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic.message)
+        self.diagnostic = diagnostic
+
+
+class _Child:
+    """One child process and its events."""
+
+    def __init__(self, role: str, request: NumericRequest, root: Path, exchange: Path, say: Progress) -> None:
+        self._role = role
+        self._request = request
+        self._say = say
+        self._deadline = time.monotonic() + request.options.timeout_s
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._stderr = exchange.with_name(f"{role}.stderr")
+        environment = dict(os.environ)
+        source = str(Path(scaffold.__file__).resolve().parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scaffold.verify.numeric.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment,
+                cwd=exchange.parent,
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+        self.tell(
+            json.dumps(
+                {
+                    "role": role,
+                    "root": str(root),
+                    "exchange": str(exchange),
+                    "bytecode_cache": _bytecode_cache(),
+                    "recipe": request.recipe,
+                    "modalities": list(request.modalities),
+                    "tail": request.tail,
+                    "options": asdict(request.options),
+                }
+            )
+        )
+
+    def tell(self, line: str) -> None:
+        """Write one line to the child; a child that is gone is noticed by the next `wait_for`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def wait_for(self, event: str) -> Mapping[str, Any]:
+        """The next event of that kind; raises `_ChildFailed` on an error, a death or a timeout."""
+        while True:
+            try:
+                message = self._events.get(timeout=max(self._deadline - time.monotonic(), 0))
+            except queue.Empty:
+                raise _ChildFailed(self._timed_out()) from None
+            if message is None:
+                raise _ChildFailed(self._died())
+            if message["event"] == "error":
+                raise _ChildFailed(self._raised(message))
+            if message["event"] == "progress":
+                self._say(message["text"])
+            if message["event"] == event:
+                return message
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._events.put(json.loads(line))
+        self._events.put(None)
+
+    # -- what a failure means --------------------------------------------------------------------------------------
+
+    def _raised(self, message: Mapping[str, Any]) -> Diagnostic:
+        stage, what = message["stage"], f"{message['kind']}: {message['message']}"
+        notes = tuple("".join(message["traceback"]).rstrip().splitlines()[-14:])
+        code, help_text = _likely_cause(self._role, stage, message["kind"], message["message"])
+        return Diagnostic(
+            code, f"{self._request.recipe}: the lab's {self._role} process failed in {stage}: {what}", help=help_text,
+            notes=notes,
+        )  # fmt: skip
+
+    def _died(self) -> Diagnostic:
+        status = self._process.wait()
+        return Diagnostic(
+            "VCG654",
+            f"{self._request.recipe}: the lab's {self._role} process ended with status {status} and no report",
+            help="a negative status is a signal: -9 usually means that memory ran out, -11 a crash in compiled code",
+            notes=self._stderr_tail(),
+        )
+
+    def _timed_out(self) -> Diagnostic:
+        limit = self._request.options.timeout_s
+        return Diagnostic(
+            "VCG655",
+            f"{self._request.recipe}: the lab's {self._role} process gave no result within {limit:.0f} s",
+            help="look for a loop that waits on data in the changed code, or raise `timeout_s` on a slow machine",
+            notes=self._stderr_tail(),
+        )
+
+    def _stderr_tail(self) -> tuple[str, ...]:
+        return tuple(self._stderr.read_text(errors="replace").splitlines()[-14:])
+
+
+def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
+    """The code and the next step for an exception in a child."""
+    if kind in ("ModuleNotFoundError", "ImportError") and stage == "import" and "vllm" not in message:
+        return "VCG656", "install the `cpu` extra: the lab needs torch and the packages that vLLM imports"
+    if role == "oracle" or stage == "oracle" or (role == "both" and stage in ("import", "build")):
+        return "VCG656", "the pristine tree itself does not run in the lab: this release or model may need a new trick"
+    if stage == "weights":
+        return (
+            "VCG664",
+            "the change must keep every parameter: names and shapes of the pristine model are loaded strictly",
+        )
+    if stage in ("import", "build"):
+        return "VCG654", "the changed files do not import or build; the last frame names the statement"
+    return "VCG654", "the manager or the generated methods raised; the last frame names the statement"
+
+
+def _bytecode_cache() -> str:
+    """Where compiled files of release trees are kept, so that the second import is fast and no tree is written to."""
+    import platformdirs
+
+    return str(platformdirs.user_cache_path("vitcg-scaffold") / "lab-bytecode" / f"cpython-{sys.hexversion:x}")

@@ -1,0 +1,305 @@
+"""Runs the release's own encoder-graph manager on a recipe's inputs and compares what it returns with an oracle."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from scaffold.verify.numeric.graphs import DEVICE, Lab
+from scaffold.verify.numeric.model import Check
+from scaffold.verify.numeric.recipes.base import Case, Recipe, Session, multimodal_config
+
+#: Largest accepted error, relative to the largest oracle value. Splitting a batch changes the order of additions in
+#: float32 matrix products (about 1e-6); a wrong row, offset or buffer is off by more than 1e-2.
+TOLERANCE = 1e-4
+
+Inputs = dict[str, Any]
+Embeddings = list[torch.Tensor]
+
+
+@dataclass
+class Bench:
+    """One host on one lab, and what was measured so far. `inputs` and `oracle` are kept by case key."""
+
+    lab: Lab
+    host: nn.Module
+    recipe: Recipe
+    modalities: Sequence[str]
+    inputs: Mapping[str, Inputs]
+    oracle: Mapping[str, Embeddings]
+    checks: list[Check] = field(default_factory=list)
+    hits: int = 0
+    misses: int = 0
+
+
+def wanted_cases(recipe: Recipe, modalities: Sequence[str]) -> Iterable[tuple[Session, Case]]:
+    """Every case of the modalities under check, in the order it is run."""
+    for session in recipe.sessions():
+        for case in session.cases:
+            if case.modality in modalities:
+                yield session, case
+
+
+def case_key(session: Session, case: Case) -> str:
+    return f"{session.name}: {case.modality} {case.name}"
+
+
+def make_inputs(recipe: Recipe, modalities: Sequence[str], seed: int) -> dict[str, Inputs]:
+    """Inputs of every case, by key."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        case_key(session, case): recipe.make_inputs(case.modality, case.items, generator)
+        for session, case in wanted_cases(recipe, modalities)
+    }
+
+
+def embed(host: Any, inputs: Mapping[str, Any]) -> Embeddings:
+    """What the tree itself answers without graphs: one tensor an item."""
+    with torch.inference_mode():
+        return [tensor.detach().clone() for tensor in host.embed_multimodal(**_copy(inputs))]
+
+
+def _copy(inputs: Mapping[str, Any]) -> Inputs:
+    """A fresh copy that the code under test may keep or spoil."""
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.clone()
+        return [copy(element) for element in value] if isinstance(value, list) else value
+
+    return {key: copy(value) for key, value in inputs.items()}
+
+
+def compare(
+    name: str,
+    modality: str,
+    got: Sequence[Any],
+    want: Embeddings,
+    *,
+    code: str = "VCG650",
+    tolerance: float = TOLERANCE,
+) -> Check:
+    """One check of a list of embeddings, item by item."""
+    if len(got) != len(want):
+        return Check(name, modality, False, detail=f"{len(got)} results for {len(want)} items", code=code)
+    worst_abs, worst_rel, detail = 0.0, 0.0, ""
+    for index, (result, oracle) in enumerate(zip(got, want, strict=True)):
+        if not isinstance(result, torch.Tensor) or result.shape != oracle.shape:
+            shape = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+            detail = f"item {index} is {shape}, expected {tuple(oracle.shape)}"
+            return Check(name, modality, False, detail=detail, code=code)
+        if oracle.numel() == 0:
+            continue
+        wrong_rows = int((~torch.isfinite(result)).any(dim=-1).sum())
+        if wrong_rows:
+            detail = f"item {index}: {wrong_rows} of {len(oracle)} rows are not finite"
+            return Check(name, modality, False, math.nan, math.nan, detail, code)
+        error = float((result.double() - oracle.double()).abs().max())
+        relative = error / max(float(oracle.abs().max()), 1e-12)
+        if relative > worst_rel:
+            detail = f"item {index}"
+        worst_abs, worst_rel = max(worst_abs, error), max(worst_rel, relative)
+    passed = worst_rel <= tolerance
+    return Check(name, modality, passed, worst_abs, worst_rel, "" if passed else detail, code)
+
+
+def vllm_config(session: Session | None, modalities: Sequence[str], context: int) -> SimpleNamespace:
+    """The fields of a `VllmConfig` that managers read; without a session every limit is derived by the manager."""
+    limits = modalities if session is None or session.max_frames != 0 else [m for m in modalities if m != "video"]
+    mm_config = multimodal_config(limits)
+    return SimpleNamespace(
+        compilation_config=SimpleNamespace(
+            encoder_cudagraph_token_budgets=list(session.budgets) if session else [],
+            encoder_cudagraph_max_vision_items_per_batch=session.max_items if session else 0,
+            encoder_cudagraph_max_frames_per_batch=session.max_frames if session else None,
+        ),
+        model_config=SimpleNamespace(
+            multimodal_config=mm_config, max_model_len=context, get_multimodal_config=lambda: mm_config
+        ),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=context),
+    )
+
+
+class ManagerRun:
+    """One real manager on emulated graphs."""
+
+    def __init__(self, bench: Bench, config: SimpleNamespace) -> None:
+        from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
+
+        self._lab = bench.lab
+        self._recipe = bench.recipe
+        with bench.lab.watch():
+            self.manager = EncoderCudaGraphManager(config, DEVICE, torch.float32, bench.host)
+            if "graph_pool" in inspect.signature(self.manager.capture).parameters:
+                self.manager.capture(graph_pool=(0, 0))
+            else:
+                self.manager.capture()
+
+    def execute(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """What the runner does for one batch of one modality."""
+        placed = _copy(inputs)
+        for key, value in placed.items():
+            for tensor in value if isinstance(value, list) else [value]:
+                if isinstance(tensor, torch.Tensor) and self._recipe.on_device(key):
+                    self._lab.place(tensor)
+        with self._lab.watch(), torch.inference_mode():
+            return list(self.manager.execute(placed))
+
+    @property
+    def counters(self) -> tuple[int, int]:
+        """Items replayed and items run eagerly so far, as the manager counts them."""
+        return self.manager.graph_hits, self.manager.graph_misses
+
+    def counters_since(self, before: tuple[int, int]) -> tuple[int, int]:
+        return self.counters[0] - before[0], self.counters[1] - before[1]
+
+
+def run_session(bench: Bench, session: Session) -> None:
+    """Capture one manager, serve its cases in order, and compare each result twice: at once, and after all others.
+
+    The second comparison finds results that alias a graph's memory, which a later replay overwrites.
+    """
+    cases = [case for case in session.cases if case.modality in bench.modalities]
+    if not cases:
+        return
+    run = ManagerRun(bench, vllm_config(session, bench.modalities, context=4096))
+    kept: list[tuple[int, list[Any], Embeddings]] = []
+    for case in cases:
+        name = f"{session.name}: {case.name}"
+        if not run.manager.supports_modality(case.modality):
+            detail = "the configuration does not list the modality"
+            bench.checks.append(Check(name, case.modality, False, detail=detail, code="VCG657"))
+            continue
+        key = case_key(session, case)
+        before = run.counters
+        results = run.execute(bench.inputs[key])
+        check = compare(name, case.modality, results, bench.oracle[key])
+        if check.passed:
+            check = _judge_way(check, bench.recipe, session, case, run.counters_since(before))
+            kept.append((len(bench.checks), results, bench.oracle[key]))
+        bench.checks.append(check)
+    for index, results, want in kept:
+        check = bench.checks[index]
+        again = compare(check.name, check.modality, results, want, code="VCG658")
+        if not again.passed:
+            detail = f"it aliases the graph's memory: later items changed it; {again.detail}"
+            bench.checks[index] = replace(again, detail=detail)
+    bench.hits += run.counters[0]
+    bench.misses += run.counters[1]
+
+
+def _judge_way(check: Check, recipe: Recipe, session: Session, case: Case, counted: tuple[int, int]) -> Check:
+    """Right values are not enough: what fits a budget must have been replayed."""
+    hits, misses = counted
+    fitting = sum(recipe.tokens(case.modality, item) <= max(session.budgets) for item in case.items)
+    oversized = len(case.items) - fitting
+    if case.may_go_eager or ((hits > 0) == (fitting > 0) and (misses > 0) == (oversized > 0)):
+        return check
+    detail = f"{hits} items replayed and {misses} eager; {fitting} fit the budgets and {oversized} do not"
+    return replace(check, passed=False, detail=detail, code="VCG657")
+
+
+# -- optional checks ---------------------------------------------------------------------------------------------------
+
+
+def check_image_embeds(bench: Bench) -> None:
+    """Precomputed embeddings come back as `embed_multimodal` returns them (catalogue A7)."""
+    generator = torch.Generator().manual_seed(7)
+    session = bench.recipe.sessions()[0]
+    for modality in bench.modalities:
+        for name, items in (("several items", session.cases[2].items), ("one item", session.cases[2].items[:1])):
+            inputs = bench.recipe.embeds_inputs(modality, items, generator)
+            if inputs is None:
+                continue
+
+            def attempt(name: str = name, modality: str = modality, inputs: Inputs = inputs) -> Check:
+                want = embed(bench.host, inputs)
+                run = ManagerRun(bench, vllm_config(session, bench.modalities, context=4096))
+                return compare(f"precomputed embeddings, {name}", modality, run.execute(inputs), want, code="VCG660")
+
+            bench.checks.append(_attempt(f"precomputed embeddings, {name}", modality, "VCG660", attempt))
+
+
+def check_min_budget_above_max(bench: Bench) -> None:
+    """A context shorter than the smallest item must not stop the start-up (catalogue E10), and items go eager."""
+    context = max(bench.recipe.min_budget - 1, 1)
+    _, case = next(iter(wanted_cases(bench.recipe, bench.modalities)))
+    name = f"a context of {context} tokens, minimum budget {bench.recipe.min_budget}"
+
+    def attempt() -> Check:
+        inputs = bench.recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(7))
+        run = ManagerRun(bench, vllm_config(None, bench.modalities, context))
+        return compare(name, case.modality, run.execute(inputs), embed(bench.host, inputs), code="VCG662")
+
+    bench.checks.append(_attempt(name, case.modality, "VCG662", attempt))
+
+
+def check_data_parallel_switch(bench: Bench) -> None:
+    """With data parallelism switched on, the manager shards items: the forward must not shard again (catalogue A11)."""
+    name = "data parallelism stays outside"
+    entered: list[str] = []
+
+    def attempt() -> Check:
+        inner = replace(bench, checks=[], hits=0, misses=0)
+        run_session(inner, bench.recipe.sessions()[0])
+        failed = [check for check in inner.checks if not check.passed]
+        if entered:
+            detail = f"entered {', '.join(sorted(set(entered)))} {len(entered)} times"
+            return Check(name, "all", False, detail=detail, code="VCG661")
+        if failed:
+            detail = f"{len(failed)} of {len(inner.checks)} comparisons fail once it is switched on: {failed[0]}"
+            return Check(name, "all", False, detail=detail, code="VCG661")
+        return Check(name, "all", True, detail=f"{len(inner.checks)} comparisons")
+
+    switched = [module for module in bench.host.modules() if hasattr(module, "use_data_parallel")]
+    saved = [module.use_data_parallel for module in switched]
+    for module in switched:
+        module.use_data_parallel = True
+    try:
+        with _observed_sharding(entered):
+            bench.checks.append(_attempt(name, "all", "VCG661", attempt))
+    finally:
+        for module, value in zip(switched, saved, strict=True):
+            module.use_data_parallel = value
+
+
+@contextmanager
+def _observed_sharding(entered: list[str]) -> Any:
+    """Note every entry into a sharding wrapper, wherever the tree imported it to, and run it on one rank."""
+    patched: list[tuple[Any, str, Any]] = []
+    for module in list(sys.modules.values()):
+        if not getattr(module, "__name__", "").startswith("vllm."):
+            continue
+        for name in ("run_dp_sharded_vision_model", "run_dp_sharded_mrope_vision_model"):
+            original = vars(module).get(name)
+            if original is not None:
+
+                def wrapper(*args: Any, _name: str = name, _original: Any = original, **kwargs: Any) -> Any:
+                    entered.append(_name)
+                    return _original(*args, **kwargs)
+
+                patched.append((module, name, original))
+                setattr(module, name, wrapper)
+    try:
+        yield
+    finally:
+        for module, name, original in patched:
+            setattr(module, name, original)
+
+
+def _attempt(name: str, modality: str, code: str, attempt: Callable[[], Check]) -> Check:
+    """An optional check must not take the others with it: what it raises is its result."""
+    try:
+        return attempt()
+    except Exception as error:
+        return Check(name, modality, False, detail=f"{type(error).__name__}: {error}", code=code)
