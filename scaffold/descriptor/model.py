@@ -279,7 +279,7 @@ class Path(Record):
 class Part(Record):
     """One part of an assembled item that is more than a path's output."""
 
-    path: str | None = declare(Name("a path name"), "path whose output is taken", default=None)
+    path: str | None = declare(Name("a path name", word=True), "path whose output is taken", default=None)
     grid: tuple[Expression, ...] | None = declare(Listing(_ITEM, 2, 2), "rows and columns of its units", default=None)
     newline: str | None = declare(AttributePath(), "token that ends each row of the grid", default=None)
     token: str | None = declare(AttributePath(), "single token that is inserted", default=None)
@@ -289,7 +289,7 @@ class Post(Record):
     """How the outputs of the paths become an item."""
 
     assemble: tuple[str | Part, ...] = declare(
-        Listing(Shape("a path or a mapping", scalar=Name("a path name"), mapping=Section(Part))),
+        Listing(Shape("a path or a mapping", scalar=Name("a path name", word=True), mapping=Section(Part))),
         "parts of an item in order",
         examples=[["local", "global"]],
     )
@@ -446,7 +446,9 @@ class Descriptor(Record):
     budget: Budget | None = declare(Section(Budget), "range of token budgets", default=None)
     forward: Forward | None = declare(Section(Forward), "call that is recorded", default=None)
     eager: Eager | None = declare(Section(Eager), "call for items that no graph fits", default=None)
-    paths: Mapping[str, Path] = declare(Table(Section(Path), "a path name"), "independently captured paths", default={})
+    paths: Mapping[str, Path] = declare(
+        Table(Section(Path), "a path name", word=True), "independently captured paths", default={}
+    )
     post: Post | None = declare(Section(Post), "how outputs become items", default=None)
     axes: tuple[Axis, ...] = declare(Listing(Section(Axis), 1, 4), "further dimensions of captured graphs", default=())
     hooks: Mapping[str, Hook] = declare(

@@ -278,19 +278,20 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 @dataclass(eq=False, repr=False)
 class Name:
-    """A Python identifier."""
+    """A Python identifier. With `word` it only becomes a string, so that `global` is allowed."""
 
     what: str = "a name"
+    word: bool = False
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
         scalar = read_scalar(node, self.what, ("str",), reader)
-        return None if scalar is None else check_name(scalar, self.what, reader)
+        return None if scalar is None else check_name(scalar, self.what, reader, word=self.word)
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}
 
 
-def check_name(scalar: ScalarNode, what: str, reader: Reader) -> str | None:
+def check_name(scalar: ScalarNode, what: str, reader: Reader, *, word: bool = False) -> str | None:
     value = scalar.value
     if not (value.isidentifier() and value.isascii()):
         reader.report(
@@ -299,7 +300,7 @@ def check_name(scalar: ScalarNode, what: str, reader: Reader) -> str | None:
             scalar.span,
             "use letters, digits and `_`, not starting with a digit",
         )
-    elif keyword.iskeyword(value) or value == "self" or value.startswith("__"):
+    elif (not word and keyword.iskeyword(value)) or value == "self" or value.startswith("__"):
         reader.report("VCG205", f"`{value}` is reserved and cannot be {what}", scalar.span, "choose another name")
     else:
         return value
@@ -622,6 +623,7 @@ class Table:
     #: The names that are allowed and what they mean; None allows every identifier.
     options: Mapping[str, str] | None = None
     minimum: int = 0
+    word: bool = False
 
     def read(self, node: Node, at: str, reader: Reader) -> dict[str, Any] | None:
         if not isinstance(node, MappingNode):
@@ -640,7 +642,7 @@ class Table:
                     "VCG201", f"`{_short(name)}` is not {self.what}", entry.key.span, suggest(name, self.options)
                 )
                 continue
-            if self.options is None and check_name(entry.key, self.what, reader) is None:
+            if self.options is None and check_name(entry.key, self.what, reader, word=self.word) is None:
                 continue
             values[name] = self.value.read(entry.value, where, reader)
         return values

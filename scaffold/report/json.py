@@ -1,0 +1,57 @@
+"""Diagnostics for programs. The layout is stable; `version` changes if it ever has to.
+
+    {"format": "vitcg-diagnostics", "version": 1,
+     "counts": {"error": 1, "warning": 0, "info": 0}, "exit_code": 3,
+     "diagnostics": [{"code": "VCG301", "severity": "error", "message": "...", "help": "..." or null, "notes": [],
+                      "span": {"file": "...", "line": 1, "column": 1, "end_line": 1, "end_column": 2} or null}]}
+
+Lines and columns count from 1 in characters; the end column is exclusive. `exit_code` is that of the process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.report.render import by_place
+
+FORMAT, VERSION = "vitcg-diagnostics", 1
+
+
+def render_json(diagnostics: Iterable[Diagnostic]) -> str:
+    """One JSON document, keys in a fixed order, one diagnostic after the other in the order of the text."""
+    return json.dumps(payload(diagnostics), indent=2, ensure_ascii=False) + "\n"
+
+
+def payload(diagnostics: Iterable[Diagnostic]) -> dict[str, Any]:
+    """The document as plain values."""
+    listed = by_place(diagnostics)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "counts": {severity.value: sum(entry.severity is severity for entry in listed) for severity in Severity},
+        "exit_code": int(max((entry.exit for entry in listed), default=0)),
+        "diagnostics": [_entry(entry) for entry in listed],
+    }
+
+
+def _entry(diagnostic: Diagnostic) -> dict[str, Any]:
+    span = diagnostic.span
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity.value,
+        "message": diagnostic.message,
+        "help": diagnostic.help,
+        "notes": list(diagnostic.notes),
+        "span": None
+        if span is None
+        else {
+            "file": span.file,
+            "line": span.line,
+            "column": span.column,
+            "end_line": span.end_line,
+            "end_column": span.end_column,
+        },
+    }

@@ -1,0 +1,46 @@
+"""The public function of the package: one list of diagnostics, four formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from scaffold.diagnostics import Diagnostic, Span
+
+#: Names of the formats, the default first.
+FORMATS = ("text", "json", "github", "sarif")
+
+#: Gives the text of a file by the name that spans use, or None if it is not at hand.
+Sources = Callable[[str], "str | None"]
+
+
+def render_diagnostics(
+    diagnostics: Iterable[Diagnostic], *, format: str, color: bool = False, sources: Sources | None = None
+) -> str:
+    """All diagnostics in one format, ending with a newline unless there is nothing to say.
+
+    `color` matters for `text` only. `sources` gives the text of a file for source lines; it is called at most once per
+    file. Raises `ValueError` for an unknown format.
+    """
+    listed = list(diagnostics)
+    if format == "text":
+        from scaffold.report.text import render_text
+
+        return render_text(listed, color=color, sources=sources or (lambda _: None))
+    if format == "github":
+        from scaffold.report.github import render_github
+
+        return render_github(listed)
+    if format == "json":
+        from scaffold.report.json import render_json
+
+        return render_json(listed)
+    if format == "sarif":
+        from scaffold.report.sarif import render_sarif
+
+        return render_sarif(listed)
+    raise ValueError(f"unknown format {format!r}, expected one of {', '.join(FORMATS)}")
+
+
+def by_place(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """In the order of files and lines; those without a place come first. The order of equals is kept."""
+    return sorted(diagnostics, key=lambda diagnostic: diagnostic.span or Span("", 1, 1, 1, 1))

@@ -1,0 +1,119 @@
+"""Diagnostics for people: location, source line, caret, help.
+
+    internvl.yaml:18:27: error[VCG301]: the name `kk` is not defined
+       18 | item: {rows: n, tokens: n * kk}
+          |                             ^^
+       = help: did you mean `k`?
+
+Without the source the first and the last line remain. Carets stand below what they mean also where characters are wide
+or combine, because users paste prompts in all scripts into descriptors.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable
+
+from scaffold.diagnostics import Diagnostic, Severity, Span
+from scaffold.report.render import Sources, by_place
+
+_TAB = 4
+_WIDTH = 160
+_COLORS = {Severity.ERROR: "31;1", Severity.WARNING: "33;1", Severity.INFO: "36;1"}
+
+
+def render_text(diagnostics: Iterable[Diagnostic], *, color: bool, sources: Sources) -> str:
+    """One block for each diagnostic and a line that counts them."""
+    listed = by_place(diagnostics)
+    if not listed:
+        return ""
+    lines_of = _line_reader(sources)
+
+    def paint(text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if color and text else text
+
+    blocks = [_block(diagnostic, lines_of, paint) for diagnostic in listed]
+    return "\n\n".join([*blocks, _summary(listed)]) + "\n"
+
+
+def _block(
+    diagnostic: Diagnostic, lines_of: Callable[[str], list[str] | None], paint: Callable[[str, str], str]
+) -> str:
+    tone = _COLORS[diagnostic.severity]
+    place = f"{_clean(str(diagnostic.span))}: " if diagnostic.span is not None else ""
+    label = paint(f"{diagnostic.severity.value}[{diagnostic.code}]", tone)
+    out = [f"{place}{label}: {_clean(diagnostic.message)}"]
+    margin = 3
+    span = diagnostic.span
+    if span is not None:
+        lines = lines_of(span.file)
+        if lines is not None and 0 < span.line <= len(lines) and lines[span.line - 1].strip():
+            number = str(span.line)
+            margin = max(len(number) + 2, 5)
+            text, start, width = _window(lines[span.line - 1], span)
+            out.append(f"{paint(number.rjust(margin), '34;1')} {paint('|', '34;1')} {text}")
+            out.append(f"{' ' * margin} {paint('|', '34;1')} {' ' * start}{paint('^' * width, tone)}")
+    out += [f"{' ' * margin} {paint('=', '34;1')} note: {_clean(note)}" for note in diagnostic.notes]
+    if diagnostic.help:
+        out.append(f"{' ' * margin} {paint('=', '34;1')} {paint('help', '36;1')}: {_clean(diagnostic.help)}")
+    return "\n".join(line.rstrip() for line in out)
+
+
+def _window(line: str, span: Span) -> tuple[str, int, int]:
+    """The part of a line that is shown, and where the caret begins and how wide it is, in cells of the terminal."""
+    first = min(span.column - 1, len(line))
+    last = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line.rstrip())
+    last = max(last, first)
+    shift, prefix = 0, ""
+    if len(line) > _WIDTH and first > _WIDTH // 2:
+        shift, prefix = first - _WIDTH // 4, "..."
+    shown = line[shift : shift + _WIDTH]
+    before, marked = _expand(line[shift:first]), _expand(line[first : min(last, shift + _WIDTH)])
+    suffix = "..." if len(line) > shift + _WIDTH else ""
+    return prefix + _expand(shown).rstrip() + suffix, len(prefix) + _cells(before), max(_cells(marked), 1)
+
+
+def _expand(text: str) -> str:
+    return _clean(text.replace("\t", " " * _TAB))
+
+
+def _cells(text: str) -> int:
+    """Cells that a text takes in a terminal: 2 for wide characters, 0 for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def _clean(text: str) -> str:
+    """Text that cannot move the cursor or forge a line: control characters are shown as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == " " else f"\\x{ord(char):02x}" for char in text)
+
+
+def _line_reader(sources: Sources) -> Callable[[str], list[str] | None]:
+    cache: dict[str, list[str] | None] = {}
+
+    def lines_of(file: str) -> list[str] | None:
+        if file not in cache:
+            text = sources(file)
+            # Lines are those of editors, not of str.splitlines, which also breaks at form feeds and separators.
+            clean = None if text is None else text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+            cache[file] = None if clean is None else clean.split("\n")
+        return cache[file]
+
+    return lines_of
+
+
+def _summary(diagnostics: list[Diagnostic]) -> str:
+    parts = []
+    for severity in Severity:
+        count = sum(diagnostic.severity is severity for diagnostic in diagnostics)
+        noun = "note" if severity is Severity.INFO else severity.value
+        if count:
+            parts.append(f"{count} {noun}{'s' if count > 1 else ''}")
+    codes = {diagnostic.code for diagnostic in diagnostics}
+    hint = f"; explain one with: vitcg-scaffold explain {min(codes)}" if codes else ""
+    return ", ".join(parts) + hint
