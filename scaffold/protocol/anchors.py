@@ -21,6 +21,7 @@ from scaffold.protocol.profile import (
     PROTOCOL,
     FunctionNode,
     dotted,
+    find_class,
     import_source,
     module_file,
     read_source,
@@ -322,14 +323,7 @@ def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str |
             base_path, name = located
             if base_path == INTERFACES or PROTOCOL not in tree.read(base_path):
                 continue
-            item = next(
-                (
-                    item
-                    for item in top_level(tree.parse(base_path).body)
-                    if isinstance(item, ast.ClassDef) and item.name == name
-                ),
-                None,
-            )
+            item = find_class(tree.parse(base_path), name)
             if item is None:
                 continue
             if any(_last_name(parent) == PROTOCOL for parent in item.bases):
@@ -381,11 +375,11 @@ def _private_helpers(
     if not private:
         return ()
     users: dict[str, set[str | None]] = {name: set() for name in private}  # None: outside of the class's methods
-    inside: dict[int, str] = {id(inner): name for name, item in functions.items() for inner in ast.walk(item)}
-    for inner in ast.walk(tree.parse(path)):
-        name = _used_name(inner)
-        if name in private:
-            users[name].add(inside.get(id(inner)))
+    owners = {id(item): name for name, item in functions.items()}
+    for statement in [item for item in tree.parse(path).body if item is not node] + node.body:
+        if any(name in source_lines(tree, path).text(statement) for name in private):
+            for name in _names_in(statement, definitions=False) & private:
+                users[name].add(owners.get(id(statement)))
     removable = {name for name in private if users[name]}
     while True:
         kept = {name for name in removable if not users[name] <= protocol | removable}
@@ -411,32 +405,56 @@ def _reachable(users: dict[str, set[str | None]], protocol: frozenset[str], cand
 
 
 def _used_elsewhere(tree: SourceTree, path: str, class_name: str, names: set[str]) -> set[str]:
-    """Which of `names` another file uses on this class or on a subclass of it."""
+    """Which of `names` another file uses on this class: it names the class, or a class in it descends from it."""
     hits = tree.containing("vllm", ".py", [class_name, *sorted(names)])
-    suspects = {
-        relpath: set(found) & names for relpath, found in hits.items() if relpath != path and set(found) & names
-    }
-    related = {relpath for relpath in suspects if class_name in hits[relpath]}
-    if set(suspects) - related:
-        subclasses = {item.class_name for item in find_subclasses(tree, path, class_name)}
-        related |= {
-            relpath for relpath in set(suspects) - related if any(name in tree.read(relpath) for name in subclasses)
-        }
-    return {
-        name
-        for relpath in related
-        for inner in ast.walk(tree.parse(relpath))
-        for name in (_used_name(inner) or getattr(inner, "name", None),)  # an override is a use: it may call super()
-        if isinstance(name, str) and name in suspects[relpath]
-    }
+    used: set[str] = set()
+    for relpath, found in hits.items():
+        suspects = (set(found) & names) - used
+        if relpath == path or not suspects:
+            continue
+        module = tree.parse(relpath)
+        if class_name in found:
+            used |= suspects & _names_in(module)
+            continue
+        for item in top_level(module.body):
+            if isinstance(item, ast.ClassDef):
+                text = source_lines(tree, relpath).text(item)
+                uses = suspects & _names_in(item) if any(name in text for name in suspects) else set()
+                if uses and _descends(tree, relpath, item, (path, class_name)):
+                    used |= uses
+    return used
 
 
-def _used_name(node: ast.AST) -> str | None:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    return None
+def _names_in(node: ast.AST, *, definitions: bool = True) -> set[str]:
+    """The names that a subtree uses as attributes or strings, or defines: an override may call `super()`."""
+    names: set[str] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute):
+            names.add(inner.attr)
+        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            names.add(inner.value)
+        elif definitions and isinstance(inner, FunctionNode | ast.ClassDef):
+            names.add(inner.name)
+    return names
+
+
+def _descends(tree: SourceTree, relpath: str, node: ast.ClassDef, ancestor: tuple[str, str]) -> bool:
+    """Whether a class has `ancestor` (file and name) among its bases, directly or not, within the package."""
+    pending = [(relpath, node)]
+    seen: set[tuple[str, str]] = set()
+    while pending:
+        current_path, current = pending.pop()
+        for base in current.bases:
+            located = _locate(tree, current_path, base)
+            if located == ancestor:
+                return True
+            if located is None or located in seen:
+                continue
+            seen.add(located)
+            item = find_class(tree.parse(located[0]), located[1])
+            if item is not None:
+                pending.append((located[0], item))
+    return False
 
 
 def _last_name(node: ast.expr) -> str | None:

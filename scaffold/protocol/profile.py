@@ -214,7 +214,7 @@ def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str
     }
     imports = [
         node
-        for node in ast.walk(tree.parse(interfaces))
+        for node in top_level(tree.parse(interfaces).body)
         if isinstance(node, ast.ImportFrom) and any(alias.name in wanted for alias in node.names)
     ]
     if not imports:
@@ -285,6 +285,11 @@ class SourceLines:
 
     def __init__(self, text: str) -> None:
         self._lines = text.removeprefix("\ufeff").encode().splitlines()
+
+    def text(self, node: ast.stmt) -> str:
+        """All lines of a statement, decorators included, for a text search before a walk."""
+        first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
+        return b"\n".join(self._lines[first - 1 : node.end_lineno]).decode()
 
     def source(self, node: ast.expr) -> str:
         """A node as it is written, or as `ast.unparse` writes it when it spans lines."""

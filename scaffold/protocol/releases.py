@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.protocol.target import is_tree
@@ -316,6 +315,8 @@ def _folder_candidates(link: str) -> Iterator[_Candidate]:
 
 
 def _local_path(url: str) -> Path:
+    from urllib.request import url2pathname
+
     return Path(url2pathname(unquote(urlsplit(url).path)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -153,6 +152,8 @@ def _from_git(root: Path) -> str | None:
     """The newest version tag that HEAD contains, without its `v`. None outside a repository or without tags."""
     if not (root / ".git").exists():
         return None
+    import subprocess
+
     command = ["git", "-C", str(root), "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -1,0 +1,61 @@
+"""Fixtures for all tests: real release trees, fetched by name once and kept in the user's cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.protocol import SourceTree, open_tree, resolve_target
+from scaffold.protocol.releases import cached_tree
+
+#: Every stable minor release that the tool speaks to; patch releases are named where they matter.
+SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))
+
+ReleaseTree = Callable[[str], SourceTree]
+CopiedTree = Callable[..., SourceTree]
+
+
+@pytest.fixture(scope="session")
+def release_tree() -> ReleaseTree:
+    """`release_tree("0.33.0")`: the release's source tree, read-only, one `SourceTree` a session.
+
+    A release that cannot be fetched fails the test; with `VITCG_OFFLINE=1` it skips it, and says so.
+    """
+    trees: dict[str, SourceTree] = {}
+
+    def get(version: str) -> SourceTree:
+        if version not in trees:
+            if os.environ.get("VITCG_OFFLINE") == "1" and cached_tree(version) is None:
+                pytest.skip(f"vLLM {version} is not in the cache and VITCG_OFFLINE=1")
+            try:
+                trees[version] = resolve_target(version).tree
+            except DiagnosticError as error:
+                pytest.fail(f"vLLM {version} cannot be fetched (VITCG_OFFLINE=1 skips): {error}", pytrace=False)
+        return trees[version]
+
+    return get
+
+
+@pytest.fixture
+def copied_tree(release_tree: ReleaseTree, tmp_path: Path) -> CopiedTree:
+    """`copied_tree("0.33.0", "vllm/a.py", ...)`: a writable tree under `tmp_path` with these files of a release.
+
+    The landmarks of a tree are always there. The copy is labelled `tree`, so that spans read `tree/vllm/a.py:1:1`.
+    """
+
+    def copy(version: str, *relpaths: str) -> SourceTree:
+        source = release_tree(version)
+        root = tmp_path / "tree"
+        (root / "vllm/model_executor/models").mkdir(parents=True, exist_ok=True)
+        for relpath in ("PKG-INFO", "vllm/__init__.py", *relpaths):
+            target = root / relpath
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.path(relpath), target)
+        return open_tree(root, label="tree")
+
+    return copy
