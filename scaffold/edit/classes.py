@@ -235,7 +235,8 @@ def _split_leading(statement: Any) -> tuple[Lines, Lines]:
 
 
 def _still_heads(old: list[Any], gone: set[int], position: int, own_comments: set[str]) -> bool:
-    """Whether a removed method's section comment still has something below it, and the block does not bring it itself."""
+    """Whether a removed method's section comment still has something below it, and the block does not bring it itself.
+    """
     sections, _ = _split_leading(old[position])
     comments = [line.comment.value for line in sections if line.comment]
     if not comments or any(comment in own_comments for comment in comments):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from dataclasses import replace
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, is_type_checking, split_lines

@@ -1,0 +1,258 @@
+"""The target's own style: format changed lines only, and report only what the edit made worse.
+
+ruff runs with the configuration that applies to the file in the target tree (`--stdin-filename`), on text, never on
+files. A tree without ruff settings is formatted with ruff's defaults, which are vLLM's; a configuration that the
+installed ruff does not understand (rules that were removed since, a pinned version) is replaced by those defaults, and
+a warning says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+from pathlib import Path
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+
+#: What is checked without a usable configuration of the target: real errors and the order of imports.
+_FALLBACK_RULES = "E4,E5,E7,E9,F,I"
+_TIMEOUT_SECONDS = 60
+_CONFIG_ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What ruff said: standard output, and why the target's configuration was not used (None if it was)."""
+
+    output: str
+    fallback_reason: str | None
+
+
+def format_changed(before: str | None, after: str, *, path: str, config_root: Path) -> str:
+    """`after` with its changed lines in the target's format; lines that `before` has stay as they are.
+
+    `path` is relative to `config_root`, the tree's root. A new file (`before` is None) is formatted as a whole.
+    Anything but Python is returned as it is. Errors: VCG623 (ruff cannot be run).
+    """
+    if not path.endswith(".py") or before == after:
+        return after
+    formatted = _run_ruff(("format",), after, path, config_root).output
+    if before is None or formatted == after:
+        return formatted
+    changed = _changed_lines(before, after)
+    return _take_hunks(after, formatted, changed)
+
+
+def check_style(before: str | None, after: str, path: str, config_root: Path) -> tuple[Diagnostic, ...]:
+    """What `ruff check` and `ruff format` of the target say about `after` and did not say about `before`.
+
+    No diagnostics, or VCG620 (a rule), VCG621 (changed lines are not in the target's format), VCG622 (warning: the
+    target's configuration could not be used). Errors: VCG623.
+    """
+    if not path.endswith(".py") or before == after:
+        return ()
+    with ThreadPoolExecutor(2) as pool:  # ruff is another process: both runs overlap
+        layout = pool.submit(format_changed, before, after, path=path, config_root=config_root)
+        violations, fallback_reason = _check(after, path, config_root)
+        formatted = layout.result()
+    found = []
+    if fallback_reason is not None:
+        help_text = "the run goes on; check the change with the target's own pre-commit hooks"
+        message = f"ruff does not accept the target's settings, its defaults were used: {fallback_reason}"
+        found.append(Diagnostic("VCG622", message, Span(path, 1, 1, 1, 1), help_text, Severity.WARNING))
+    if violations and before is not None:
+        known = Counter(violation.key for violation in _check(before, path, config_root)[0])
+        violations = list(_beyond(violations, known))
+    found += [violation.diagnostic(path) for violation in violations]
+    if formatted != after:
+        line = next(
+            n for n, (a, b) in enumerate(zip([*_lines(after), ""], [*_lines(formatted), ""], strict=False), 1) if a != b
+        )
+        found.append(
+            Diagnostic("VCG621", "the changed lines are not in the target's format", Span(path, line, 1, line, 1), _BUG)
+        )
+    return tuple(found)
+
+
+_BUG = (
+    "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and the vLLM release"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Violation:
+    rule: str
+    message: str
+    line: int
+    column: int
+    source: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What a violation keeps when the lines above it move. Messages do not: they may quote line numbers."""
+        return self.rule, self.source
+
+    def diagnostic(self, path: str) -> Diagnostic:
+        message = f"the result breaks the target's rule {self.rule}: {self.message}"
+        span = Span(path, self.line, self.column, self.line, self.column)
+        return Diagnostic("VCG620", message, span, _BUG, notes=(self.source,) if self.source else ())
+
+
+def _beyond(violations: list[_Violation], known: Counter[tuple[str, str]]) -> Iterator[_Violation]:
+    """The violations that are not among the known ones, each known one counted once."""
+    left = known.copy()
+    for violation in violations:
+        if left[violation.key]:
+            left[violation.key] -= 1
+        else:
+            yield violation
+
+
+@lru_cache(maxsize=64)
+def _check(text: str, path: str, config_root: Path) -> tuple[list[_Violation], str | None]:
+    answer = _run_ruff(("check", "--output-format", "json", "--no-fix", "--exit-zero"), text, path, config_root)
+    lines = _lines(text)
+    violations = []
+    for item in json.loads(answer.output or "[]"):
+        row = item["location"]["row"]
+        source = lines[row - 1].strip() if row <= len(lines) else ""
+        rule = item["code"] or item.get("name") or "syntax"
+        violations.append(_Violation(rule, item["message"], row, item["location"]["column"], source))
+    return violations, answer.fallback_reason
+
+
+def _lines(text: str) -> list[str]:
+    return list(io.StringIO(text, newline=""))
+
+
+# -- ruff -------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _ruff_binary() -> str:
+    try:
+        from ruff.__main__ import find_ruff_bin  # type: ignore[import-untyped]
+
+        return str(find_ruff_bin())
+    except (ImportError, FileNotFoundError) as error:
+        raise _unavailable(f"it is not installed in this environment ({error})") from None
+
+
+def _unavailable(reason: str) -> DiagnosticError:
+    return DiagnosticError(
+        Diagnostic(
+            "VCG623", f"ruff cannot be run: {reason}", help="reinstall vitcg-scaffold; ruff is one of its dependencies"
+        )
+    )
+
+
+def _has_settings(path: str, config_root: Path) -> bool:
+    """Whether the tree itself configures ruff for this file. Settings above its root are somebody else's."""
+    folder = (config_root / path).parent
+    while folder.is_relative_to(config_root):
+        if (folder / "ruff.toml").is_file() or (folder / ".ruff.toml").is_file():
+            return True
+        pyproject = folder / "pyproject.toml"
+        if pyproject.is_file() and "[tool.ruff" in pyproject.read_text(encoding="utf-8", errors="replace"):
+            return True
+        folder = folder.parent
+    return False
+
+
+def _run_ruff(command: tuple[str, ...], text: str, path: str, config_root: Path) -> _Answer:
+    """One run over `text`; with the defaults if the target's settings are rejected. Errors: VCG623."""
+    defaults = ("--isolated", *(("--select", _FALLBACK_RULES) if command[0] == "check" else ()))
+    if not _has_settings(path, config_root):
+        return _Answer(_call(command, defaults, text, path, config_root).stdout, None)
+    done = _call(command, (), text, path, config_root)
+    if done.returncode != _CONFIG_ERROR:
+        return _Answer(done.stdout, None)
+    again = _call(command, defaults, text, path, config_root)
+    if again.returncode == _CONFIG_ERROR:  # not the settings: the text itself, or ruff
+        raise _unavailable(_reason(again.stderr))
+    return _Answer(again.stdout, _reason(done.stderr))
+
+
+def _reason(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return "; ".join(line.removeprefix("Cause: ") for line in lines[:4]) or "no reason given"
+
+
+def _call(
+    command: tuple[str, ...], options: tuple[str, ...], text: str, path: str, config_root: Path
+) -> subprocess.CompletedProcess[str]:
+    arguments = [_ruff_binary(), *command, *options, "--no-cache", "--quiet", "--stdin-filename", path, "-"]
+    try:
+        done = subprocess.run(
+            arguments,
+            input=text.encode("utf-8"),
+            capture_output=True,
+            cwd=config_root,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _unavailable(str(error)) from None
+    # Decoded by hand: text mode would turn CR LF into LF.
+    return subprocess.CompletedProcess(
+        arguments, done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace")
+    )
+
+
+# -- changed lines ----------------------------------------------------------------------------------------------------
+
+
+def _changed_lines(before: str, after: str) -> set[int]:
+    """Indices of the lines of `after` that an edit touched; where it only took lines away, the lines around the gap."""
+    changed: set[int] = set()
+    for tag, _, _, first, last in _opcodes(_lines(before), _lines(after)):
+        if tag != "equal":
+            changed.update(range(first, last) if last > first else (first - 1, first))
+    return changed
+
+
+def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """difflib's opcodes; the equal start and end, which is nearly everything, is not given to it."""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    matcher = SequenceMatcher(None, old[start : len(old) - end], new[start : len(new) - end], autojunk=False)
+    yield "equal", 0, start, 0, start
+    for tag, a, b, c, d in matcher.get_opcodes():
+        yield tag, a + start, b + start, c + start, d + start
+    yield "equal", len(old) - end, len(old), len(new) - end, len(new)
+
+
+def _take_hunks(after: str, formatted: str, changed: set[int]) -> str:
+    """`after` with those of the formatter's changes that touch changed lines.
+
+    A change elsewhere means that the file was not in the target's format before; that is not ours to repair. Blank
+    lines that the formatter adds or removes right beside a changed line belong to the edit.
+    """
+    old, new = _lines(after), _lines(formatted)
+    beside = changed | {line + 1 for line in changed} | {line - 1 for line in changed}
+    result: list[str] = []
+    for tag, a, b, c, d in _opcodes(old, new):
+        is_blank = not "".join(old[a:b] + new[c:d]).strip()
+        touched = beside if is_blank or a == b else changed
+        take = tag != "equal" and any(line in touched for line in (range(a, b) if b > a else (a - 1, a)))
+        result += new[c:d] if take else old[a:b]
+    text = "".join(result)
+    try:
+        same = ast.dump(ast.parse(text.removeprefix("\ufeff"))) == ast.dump(ast.parse(formatted.removeprefix("\ufeff")))
+    except SyntaxError:
+        same = False
+    # A change that reaches beyond the edit cannot be split: then the edit stays as it was written, and `check_style`
+    # tells.
+    return text if same else after
