@@ -1,18 +1,22 @@
 """The process in which a release's classes run: one JSON request on stdin, JSON events on stdout, a line each.
 
-Roles: `oracle` builds the pristine host, and writes weights, inputs and embeddings to the exchange file; `check` builds
-the changed host, waits until the exchange file is announced on stdin, and runs the manager; `both` does all in one.
-Whatever vLLM prints goes to stderr.
+Roles: `both` checks a tree against itself. `pair` imports what the pristine and the changed tree share once, forks, and
+lets the fork compute the oracle from the pristine tree while it goes on with the changed one. `oracle` and `check` are
+the halves of `pair` as separate processes, for a change to a module that the shared import needs; `check` waits until
+stdin says that the exchange file is complete. Whatever vLLM prints goes to stderr.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,117 +34,190 @@ class _Events:
         self._stream.flush()
 
 
+class _Stages:
+    """Runs the steps of one role and turns an exception into an event that names the step."""
+
+    def __init__(self, role: str, events: _Events) -> None:
+        self._role = role
+        self._events = events
+        self.stage = "shared import"
+
+    def run(self, steps: Callable[[_Stages], None]) -> int:
+        try:
+            steps(self)
+        except BaseException as error:
+            lines = traceback.format_exception(error)
+            self._events.send(
+                "error",
+                role=self._role,
+                stage=self.stage,
+                kind=type(error).__name__,
+                message=str(error)[-2000:],
+                traceback=lines[-12:],
+            )
+            return 1
+        return 0
+
+
 def main() -> int:
     events = _Events()
     request = json.loads(sys.stdin.readline())
-    stage = "import"
+    return _Stages(request["role"], events).run(lambda stages: _serve(request, events, stages))
+
+
+def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
+    role = request["role"]
+    started = time.monotonic()
+    _import_shared(request)
+    events.send("progress", text=f"imported vLLM in {time.monotonic() - started:.1f} s")
+    if role == "both":
+        data = _make_oracle(request, stages)
+        _check(request, data, data.pop("host"), events, stages)
+    elif role == "oracle":
+        _write_oracle(request, stages)
+        events.send("done")
+    elif role == "check":
+        host = _build(request, stages)
+        events.send("built")
+        if sys.stdin.readline().strip() == "go":
+            _check(request, _read_oracle(request, host, stages), host, events, stages)
+    elif any(name in sys.modules for name in request["changed_modules"]):
+        events.send("shared")  # the parent starts `oracle` and `check` instead
+    else:
+        _serve_pair(request, events, stages)
+
+
+def _serve_pair(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
+    fork = os.fork()
+    if fork == 0:
+        os._exit(_Stages("oracle", events).run(lambda inner: _write_oracle(request, inner)))
     try:
-        root = Path(request["root"])
-        cache = Path(request["bytecode_cache"]) if request["bytecode_cache"] else None
-        started = time.monotonic()
+        from scaffold.verify.numeric.cpu_imports import switch_tree
 
-        from scaffold.verify.numeric import cpu_imports
-
-        cpu_imports.prepare(root, cache)
-        import torch
-
-        from scaffold.verify.numeric import attention
-
-        cpu_imports.patch_vllm(attention.flash_attn_varlen_func)
-        attention.set_tail(request["tail"])
-        from scaffold.verify.numeric import session
-        from scaffold.verify.numeric.graphs import Lab
-        from scaffold.verify.numeric.model import NumericReport
-        from scaffold.verify.numeric.recipes.base import load_recipe, randomise
-
-        recipe = load_recipe(request["recipe"])
-        recipe.load_class()
-        events.send("progress", text=f"{request['role']}: imported in {time.monotonic() - started:.1f} s")
-
-        stage = "build"
-        with tempfile.TemporaryDirectory(prefix="vitcg-numeric-") as scratch:
-            host = _build(recipe, Path(scratch), torch)
-        options, modalities, seed = request["options"], request["modalities"], request["options"]["seed"]
-        exchange = Path(request["exchange"])
-        if request["role"] != "check":
-            stage = "oracle"
-            randomise(host, seed)
-            inputs = session.make_inputs(recipe, modalities, seed)
-            weights = {name: value.clone() for name, value in host.state_dict().items()}
-            _process_weights(host)
-            oracle = {key: session.embed(host, value) for key, value in inputs.items()}
-            _reject_degenerate(oracle, torch)
-            if request["role"] == "oracle":
-                torch.save({"weights": weights, "inputs": inputs, "oracle": oracle}, exchange)
-                events.send("done")
-                return 0
-        else:
-            events.send("built")
-            if sys.stdin.readline().strip() != "go":
-                return 1
-            stage = "weights"
-            data = torch.load(exchange, weights_only=True)
-            inputs, oracle = data["inputs"], data["oracle"]
-            host.load_state_dict(data["weights"], strict=True)
-            _process_weights(host)
-
-        bench = session.Bench(Lab(str(root)), host, recipe, modalities, inputs, oracle)
-        if request["role"] == "check" and options["eager_identity"]:
-            stage = "eager"
-            for group, case in session.wanted_cases(recipe, modalities):
-                key = session.case_key(group, case)
-                got = session.embed(host, inputs[key])
-                name = f"eager unchanged: {group.name}: {case.name}"
-                bench.checks.append(
-                    session.compare(name, case.modality, got, oracle[key], code="VCG651", tolerance=0.0)
-                )
-        stage = "manager"
-        if not hasattr(host, "get_encoder_cudagraph_config"):
-            raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods in this tree")
-        for tensor in (*host.parameters(), *host.buffers()):
-            bench.lab.place(tensor)
-        for group in recipe.sessions():
-            session.run_session(bench, group)
-            events.send("progress", text=f"ran {group.name}")
-        negative = attention.Counters.negative_lengths
-        stage = "options"
-        for option, check in (
-            ("image_embeds", session.check_image_embeds),
-            ("min_budget_above_max", session.check_min_budget_above_max),
-            ("data_parallel_switch", session.check_data_parallel_switch),
-        ):
-            if options[option]:
-                check(bench)
-        report = NumericReport(
-            recipe=request["recipe"],
-            release="",
-            tail=request["tail"],
-            checks=tuple(bench.checks),
-            hazards=bench.lab.hazards(),
-            hits=bench.hits,
-            misses=bench.misses,
-            negative_lengths=negative,
-        )
-        events.send("report", data=report.to_json())
-    except BaseException as error:
-        lines = traceback.format_exception(error)
-        events.send("error", stage=stage, kind=type(error).__name__, message=str(error)[-2000:], traceback=lines[-12:])
-        return 1
-    return 0
+        switch_tree(Path(request["root"]), Path(request["changed_root"]))
+        host = _build(request, stages)
+        stages.stage = "weights"
+        status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+        fork = 0
+        if status == 0:
+            _check(request, _read_oracle(request, host, stages), host, events, stages)
+        elif status < 0:
+            raise ChildProcessError(f"the oracle's process was ended by signal {-status}")
+    finally:
+        if fork:
+            os.kill(fork, signal.SIGKILL)
+            os.waitpid(fork, 0)
 
 
-def _build(recipe: Any, scratch: Path, torch: Any) -> Any:
+def _import_shared(request: dict[str, Any]) -> None:
+    """Everything that the lab needs of the tree except the model's own modules."""
+    from scaffold.verify.numeric import cpu_imports
+
+    cache = Path(request["bytecode_cache"]) if request["bytecode_cache"] else None
+    cpu_imports.prepare(Path(request["root"]), cache)
+    from scaffold.verify.numeric import attention
+
+    cpu_imports.patch_vllm(attention.flash_attn_varlen_func)
+    attention.set_tail(request["tail"])
+    importlib.import_module("vllm.v1.worker.encoder_cudagraph")
+
+
+def _build(request: dict[str, Any], stages: _Stages) -> Any:
     """The host in evaluation mode, in float32, built inside the configuration and process group that layers ask for."""
+    import torch
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
     from scaffold.verify.numeric.cpu_imports import start_distributed
+    from scaffold.verify.numeric.recipes.base import load_recipe
 
+    recipe = load_recipe(request["recipe"])
+    stages.stage = "import"
+    recipe.load_class()
+    stages.stage = "build"
     torch.manual_seed(0)
     config = VllmConfig(device_config=DeviceConfig(device="cpu"))
-    with set_current_vllm_config(config):
-        start_distributed(scratch)
+    with tempfile.TemporaryDirectory(prefix="vitcg-numeric-") as scratch, set_current_vllm_config(config):
+        start_distributed(Path(scratch))
         host = recipe.build()
     return host.eval().requires_grad_(False)
+
+
+def _make_oracle(request: dict[str, Any], stages: _Stages) -> dict[str, Any]:
+    """Weights, inputs and the tree's own embeddings of every case."""
+    from scaffold.verify.numeric import session
+    from scaffold.verify.numeric.recipes.base import load_recipe, randomise
+
+    host = _build(request, stages)
+    stages.stage = "oracle"
+    seed = request["options"]["seed"]
+    randomise(host, seed)
+    weights = {name: value.clone() for name, value in host.state_dict().items()}
+    _process_weights(host)
+    inputs = session.make_inputs(load_recipe(request["recipe"]), request["modalities"], seed)
+    oracle = {key: session.embed(host, value) for key, value in inputs.items()}
+    _reject_degenerate(oracle)
+    return {"host": host, "weights": weights, "inputs": inputs, "oracle": oracle}
+
+
+def _write_oracle(request: dict[str, Any], stages: _Stages) -> None:
+    import torch
+
+    data = _make_oracle(request, stages)
+    del data["host"]
+    torch.save(data, request["exchange"])
+
+
+def _read_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[str, Any]:
+    import torch
+
+    stages.stage = "weights"
+    data: dict[str, Any] = torch.load(request["exchange"], weights_only=True)
+    host.load_state_dict(data["weights"], strict=True)
+    _process_weights(host)
+    return data
+
+
+def _check(request: dict[str, Any], data: dict[str, Any], host: Any, events: _Events, stages: _Stages) -> None:
+    """Run the manager and send the report."""
+    from scaffold.verify.numeric import attention, session
+    from scaffold.verify.numeric.graphs import Lab
+    from scaffold.verify.numeric.model import NumericReport
+    from scaffold.verify.numeric.recipes.base import load_recipe
+
+    recipe, options = load_recipe(request["recipe"]), request["options"]
+    lab = Lab([request["root"], request["changed_root"]])
+    bench = session.Bench(lab, host, recipe, request["modalities"], data["inputs"], data["oracle"])
+    if request["role"] != "both" and options["eager_identity"]:
+        stages.stage = "eager"
+        session.check_eager_identity(bench)
+    stages.stage = "manager"
+    if not hasattr(host, "get_encoder_cudagraph_config"):
+        raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods in this tree")
+    for tensor in (*host.parameters(), *host.buffers()):
+        lab.place(tensor)
+    for group in recipe.sessions():
+        session.run_session(bench, group)
+        events.send("progress", text=f"ran {group.name}")
+    negative_lengths = attention.Counters.negative_lengths
+    stages.stage = "options"
+    for option, check in (
+        ("image_embeds", session.check_image_embeds),
+        ("min_budget_above_max", session.check_min_budget_above_max),
+        ("data_parallel_switch", session.check_data_parallel_switch),
+    ):
+        if options[option]:
+            check(bench)
+    report = NumericReport(
+        recipe=request["recipe"],
+        release="",
+        tail=request["tail"],
+        checks=tuple(bench.checks),
+        hazards=lab.hazards(),
+        hits=bench.hits,
+        misses=bench.misses,
+        negative_lengths=negative_lengths,
+    )
+    events.send("report", data=report.to_json())
 
 
 def _process_weights(host: Any) -> None:
@@ -151,11 +228,11 @@ def _process_weights(host: Any) -> None:
             method.process_weights_after_loading(module)
 
 
-def _reject_degenerate(oracle: dict[str, Any], torch: Any) -> None:
+def _reject_degenerate(oracle: dict[str, Any]) -> None:
     """An oracle that is not finite, or equal for different items, could not tell right from wrong."""
     for key, embeddings in oracle.items():
         for tensor in embeddings:
-            if not bool(torch.isfinite(tensor).all()) or float(tensor.std()) < 1e-3:
+            if not bool(tensor.isfinite().all()) or float(tensor.std()) < 1e-3:
                 raise ValueError(f"the oracle of {key!r} is degenerate")
         for left, right in pairwise(embeddings):
             rows = min(len(left), len(right))

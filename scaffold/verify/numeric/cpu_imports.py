@@ -6,6 +6,7 @@ importable. Each trick says which release or environment needs it; nothing here 
 
 from __future__ import annotations
 
+import importlib
 import importlib._bootstrap_external as bootstrap
 import importlib.abc
 import importlib.machinery
@@ -15,7 +16,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 #: Python bodies of custom operators, by qualified name. The emulated graph records what they do inside instead of
 #: recording them as one opaque step (`scaffold.verify.numeric.graphs`).
@@ -51,28 +52,50 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
     _remember_python_operators(torch)
 
 
+class _Roots:
+    """Directories of links whose files are cached under their real paths."""
+
+    redirected: ClassVar[list[str]] = []
+
+
 def _redirect_bytecode(root: Path, cache: Path | None) -> None:
     """Keep bytecode of the tree out of the tree, and share it between overlays.
 
     A file is cached under its real path, so a link in an overlay finds what the pristine tree compiled.
     """
     original = bootstrap.cache_from_source
-    prefix = os.fspath(root) + os.sep
+    _Roots.redirected.append(os.fspath(root) + os.sep)
 
     def cache_from_source(path: str, *args: Any, **kwargs: Any) -> str:
         path = os.fspath(path)
-        if not path.startswith(prefix):
-            return str(original(path, *args, **kwargs))
         real = os.path.realpath(path)
-        if cache is None or real.startswith(os.path.realpath(root) + os.sep):
-            # A replaced file is compiled once and thrown away with the overlay.
+        # A replaced file is compiled once and thrown away with the overlay.
+        if cache is None or real == path or not path.startswith(tuple(_Roots.redirected)):
             return str(original(path, *args, **kwargs))
         directory = cache / Path(real).parent.relative_to("/")
         return str(directory / Path(str(original(real, *args, **kwargs))).name)
 
     bootstrap.cache_from_source = cache_from_source  # type: ignore[assignment]
-    if cache is None:
-        sys.dont_write_bytecode = True
+    write_elsewhere, sys.dont_write_bytecode = not sys.dont_write_bytecode, cache is None
+    original_write = bootstrap.SourceFileLoader._cache_bytecode  # type: ignore[attr-defined]
+
+    def _cache_bytecode(self: Any, source_path: str, bytecode_path: str, data: bytes) -> None:
+        # Our own cache is written even where the user forbids bytecode beside sources.
+        if write_elsewhere or (cache is not None and bytecode_path.startswith(os.fspath(cache))):
+            original_write(self, source_path, bytecode_path, data)
+
+    bootstrap.SourceFileLoader._cache_bytecode = _cache_bytecode  # type: ignore[attr-defined]
+
+
+def switch_tree(old: Path, new: Path) -> None:
+    """Let every later import of a vLLM module come from `new`. Modules that are imported already stay."""
+    before, after = os.fspath(old) + os.sep, os.fspath(new) + os.sep
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "vllm" and hasattr(module, "__path__"):
+            module.__path__ = [entry.replace(before, after, 1) for entry in module.__path__]
+    sys.path[sys.path.index(os.fspath(old))] = os.fspath(new)
+    _Roots.redirected.append(after)
+    importlib.invalidate_caches()
 
 
 def _report_cpu_build() -> None:

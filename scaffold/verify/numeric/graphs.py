@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -63,8 +63,8 @@ def poison(tensor: torch.Tensor) -> None:
 class Lab:
     """The state that modes and graphs share in one child process."""
 
-    def __init__(self, tree_root: str) -> None:
-        self._tree_prefix = tree_root.rstrip(os.sep) + os.sep
+    def __init__(self, tree_roots: Iterable[str]) -> None:
+        self._tree_prefixes = tuple(root.rstrip(os.sep) + os.sep for root in tree_roots)
         self._device_storages: dict[int, StorageWeakRef] = {}
         self._hazards: Counter[tuple[str, str, str, str]] = Counter()
         self._internal = 0
@@ -94,8 +94,9 @@ class Lab:
         """The innermost line of the tree under test that is being executed."""
         frame = sys._getframe(1)
         while frame is not None:
-            if frame.f_code.co_filename.startswith(self._tree_prefix):
-                return f"{frame.f_code.co_filename[len(self._tree_prefix) :]}:{frame.f_lineno}"
+            for prefix in self._tree_prefixes:
+                if frame.f_code.co_filename.startswith(prefix):
+                    return f"{frame.f_code.co_filename[len(prefix) :]}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return "outside the tree"
 

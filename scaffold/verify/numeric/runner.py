@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,22 +53,36 @@ def check_numerics(request: NumericRequest, *, progress: Progress | None = None)
 
 def _run(request: NumericRequest, directory: Path, children: list[_Child], say: Progress) -> NumericReport:
     exchange = directory / "oracle.pt"
-    pristine, changed = directory / "pristine", directory / "changed"
-    build_overlay(request.tree, {}, pristine)
-    if not any(path.startswith("vllm/") for path in request.overlay):
-        both = _Child("both", request, pristine, exchange, say)
-        children.append(both)
-        return NumericReport.from_json(request, both.wait_for("report")["data"])
-    build_overlay(request.tree, request.overlay, changed)
-    # Two processes, because two versions of one package cannot be imported into one; they import side by side.
-    oracle = _Child("oracle", request, pristine, exchange, say)
-    children.append(oracle)
-    check = _Child("check", request, changed, exchange, say)
-    children.append(check)
+    roots = directory / "pristine", directory / "changed"
+    build_overlay(request.tree, {}, roots[0])
+
+    def start(role: str, root: Path) -> _Child:
+        children.append(_Child(role, request, (root, roots[1]), exchange, say))
+        return children[-1]
+
+    if not _changed_modules(request.overlay):
+        return _report(request, start("both", roots[0]))
+    build_overlay(request.tree, request.overlay, roots[1])
+    pair = start("pair", roots[0])
+    message = pair.wait_for("report", "shared")
+    if message["event"] == "report":
+        return NumericReport.from_json(request, message["data"])
+    # The change replaces a module that everything imports: two versions of it need two processes.
+    oracle, check = start("oracle", roots[0]), start("check", roots[1])
     check.wait_for("built")
     oracle.wait_for("done")
     check.tell("go")
-    return NumericReport.from_json(request, check.wait_for("report")["data"])
+    return _report(request, check)
+
+
+def _report(request: NumericRequest, child: _Child) -> NumericReport:
+    return NumericReport.from_json(request, child.wait_for("report")["data"])
+
+
+def _changed_modules(overlay: Mapping[str, bytes]) -> list[str]:
+    """Names of the modules of the package that an overlay replaces; other files are not imported."""
+    paths = [path for path in overlay if path.startswith("vllm/") and path.endswith(".py")]
+    return [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in paths]
 
 
 class _ChildFailed(Exception):
@@ -81,7 +96,9 @@ class _ChildFailed(Exception):
 class _Child:
     """One child process and its events."""
 
-    def __init__(self, role: str, request: NumericRequest, root: Path, exchange: Path, say: Progress) -> None:
+    def __init__(
+        self, role: str, request: NumericRequest, roots: tuple[Path, Path], exchange: Path, say: Progress
+    ) -> None:
         self._role = role
         self._request = request
         self._say = say
@@ -99,13 +116,16 @@ class _Child:
                 stderr=stderr,
                 env=environment,
                 cwd=exchange.parent,
+                start_new_session=True,
             )
         threading.Thread(target=self._read, daemon=True).start()
         self.tell(
             json.dumps(
                 {
                     "role": role,
-                    "root": str(root),
+                    "root": str(roots[0]),
+                    "changed_root": str(roots[1]),
+                    "changed_modules": _changed_modules(request.overlay),
                     "exchange": str(exchange),
                     "bytecode_cache": _bytecode_cache(),
                     "recipe": request.recipe,
@@ -125,8 +145,8 @@ class _Child:
         except BrokenPipeError:
             return
 
-    def wait_for(self, event: str) -> Mapping[str, Any]:
-        """The next event of that kind; raises `_ChildFailed` on an error, a death or a timeout."""
+    def wait_for(self, *expected: str) -> Mapping[str, Any]:
+        """The next event of one of these kinds; raises `_ChildFailed` on an error, a death or a timeout."""
         while True:
             try:
                 message = self._events.get(timeout=max(self._deadline - time.monotonic(), 0))
@@ -138,12 +158,13 @@ class _Child:
                 raise _ChildFailed(self._raised(message))
             if message["event"] == "progress":
                 self._say(message["text"])
-            if message["event"] == event:
+            if message["event"] in expected:
                 return message
 
     def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        """End the process and what it forked, and release the pipes."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
@@ -159,11 +180,11 @@ class _Child:
     # -- what a failure means --------------------------------------------------------------------------------------
 
     def _raised(self, message: Mapping[str, Any]) -> Diagnostic:
-        stage, what = message["stage"], f"{message['kind']}: {message['message']}"
+        role, stage, what = message["role"], message["stage"], f"{message['kind']}: {message['message']}"
         notes = tuple("".join(message["traceback"]).rstrip().splitlines()[-14:])
-        code, help_text = _likely_cause(self._role, stage, message["kind"], message["message"])
+        code, help_text = _likely_cause(role, stage, message["kind"], message["message"])
         return Diagnostic(
-            code, f"{self._request.recipe}: the lab's {self._role} process failed in {stage}: {what}", help=help_text,
+            code, f"{self._request.recipe}: the lab failed ({role}, {stage}): {what}", help=help_text,
             notes=notes,
         )  # fmt: skip
 
@@ -191,9 +212,9 @@ class _Child:
 
 def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
     """The code and the next step for an exception in a child."""
-    if kind in ("ModuleNotFoundError", "ImportError") and stage == "import" and "vllm" not in message:
+    if kind in ("ModuleNotFoundError", "ImportError") and stage == "shared import" and "vllm" not in message:
         return "VCG656", "install the `cpu` extra: the lab needs torch and the packages that vLLM imports"
-    if role == "oracle" or stage == "oracle" or (role == "both" and stage in ("import", "build")):
+    if role == "oracle" or stage in ("shared import", "oracle") or (role == "both" and stage in ("import", "build")):
         return "VCG656", "the pristine tree itself does not run in the lab: this release or model may need a new trick"
     if stage == "weights":
         return (

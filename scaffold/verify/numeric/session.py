@@ -209,6 +209,15 @@ def _judge_way(check: Check, recipe: Recipe, session: Session, case: Case, count
     return replace(check, passed=False, detail=detail, code="VCG657")
 
 
+def check_eager_identity(bench: Bench) -> None:
+    """The changed tree's own `embed_multimodal` must be bit-identical to the pristine one's."""
+    for session, case in wanted_cases(bench.recipe, bench.modalities):
+        key = case_key(session, case)
+        got = embed(bench.host, bench.inputs[key])
+        name = f"eager unchanged: {session.name}: {case.name}"
+        bench.checks.append(compare(name, case.modality, got, bench.oracle[key], code="VCG651", tolerance=0.0))
+
+
 # -- optional checks ---------------------------------------------------------------------------------------------------
 
 
