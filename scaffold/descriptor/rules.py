@@ -51,11 +51,18 @@ class Context:
         return Diagnostic(code, message, self.reader.place(at), help)
 
     def written(self, at: str) -> bool:
-        return at in self.reader.keys
+        """Whether a key is there, or was meant to be there and is misspelt, which is reported as such."""
+        return at in self.reader.keys or at in self.reader.meant
 
     @property
     def video(self) -> bool:
-        return "video" in (self.descriptor.modalities or {}) or "vision_chunk" in (self.descriptor.modalities or {})
+        return self.has_modality("video") or self.has_modality("vision_chunk")
+
+    def has_modality(self, name: str) -> bool:
+        return self.written(f"modalities.{name}")
+
+    def has_hook(self, *names: str) -> bool:
+        return any(self.written(f"hooks.{name}") for name in names)
 
 
 Problems = Iterator[Diagnostic]
@@ -77,6 +84,7 @@ def _columns(descriptor: Descriptor) -> tuple[str, ...]:
 def names_are_known(context: Context) -> Problems:
     descriptor = context.descriptor
     lets = tuple(descriptor.let or {})
+    doubtful = _doubtful_columns(context)
     for use in context.reader.uses:
         if isinstance(use.value, Call):
             yield from _call_names(context, use, use.value)
@@ -92,8 +100,15 @@ def names_are_known(context: Context) -> Problems:
             helper = (descriptor.helpers or {}).get(use.at.split(".")[1])
             known |= dict.fromkeys((helper.args if helper else None) or (), "an argument")
         for node in walk(use.value.root):
-            if isinstance(node, Name) and node.name not in known:
+            if isinstance(node, Name) and node.name not in known and node.name not in doubtful:
                 yield _unknown_name(context, use, node, known)
+
+
+def _doubtful_columns(context: Context) -> set[str]:
+    """Column names that are not reported as unknown, because the columns themselves are wrong and reported."""
+    if any(columns_fit(context)) or not _columns(context.descriptor):
+        return {name for row in kinds.COLUMNS for name in row}
+    return set()
 
 
 def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str]) -> Diagnostic:
@@ -310,7 +325,7 @@ def layout_is_complete(context: Context) -> Problems:
     needed: list[tuple[str, str]] = []
     if not context.written("paths"):
         needed.append(("item", "add `item: {rows: ..., tokens: ...}`"))
-        if not {"replay", "axis_capture"} & set(descriptor.hooks or {}):
+        if not context.has_hook("replay", "axis_capture"):
             needed.append(("pixels", "add `pixels: {shape: [...]}`, the shape of one row of the pixel tensor"))
     if layout == "packed":
         needed += [
@@ -390,7 +405,7 @@ def video_is_consistent(context: Context) -> Problems:
         )
     sequences = (descriptor.attention.sequences if descriptor.attention else None) or {}
     frames = [name for name, entry in sequences.items() if entry and entry.unit == "frame"]
-    if "video" in descriptor.modalities and frames and not context.written("budget.frames"):
+    if context.has_modality("video") and frames and not context.written("budget.frames"):
         yield context.at_key(
             "VCG316",
             "with videos and one sequence per frame, the largest number of frames must be known",
@@ -534,14 +549,10 @@ def _padding(context: Context, name: str, buffer: Buffer, kind: kinds.BufferKind
             return
         pad = given[0]
     if pad not in kind.pads:
-        allowed = " or ".join(kind.pads)
-        help = f"delete `pad`: {kind.name} buffers are padded with {kinds.PADS[kind.pads[0]]}"
-        yield context.problem(
-            "VCG320",
-            f"the padding `{pad}` contradicts the kind `{kind.name}` ({allowed}). {kind.reason}",
-            at,
-            help,
-        )
+        help = f"delete `pad`: its own padding is {kind.pads[0]} ({kinds.PADS[kind.pads[0]]})"
+        span = context.reader.spans.get(at) or context.reader.place(at)
+        message = f"the padding `{pad}` contradicts the kind `{kind.name}`"
+        yield Diagnostic("VCG320", message, span, help, notes=(kind.reason,))
 
 
 # --- forward ----------------------------------------------------------------------------------------------------
@@ -673,7 +684,7 @@ def paths_are_consistent(context: Context) -> Problems:
             yield context.at_key(
                 "VCG344", f"`{section}` describes a model with one path, but there are paths", section, "delete it"
             )
-    if not context.written("post") and "assemble" not in (descriptor.hooks or {}):
+    if not context.written("post") and not context.has_hook("assemble"):
         yield context.at_key(
             "VCG341",
             "nothing says how the outputs of the paths become an item",
@@ -690,13 +701,15 @@ def paths_are_consistent(context: Context) -> Problems:
                     "VCG343",
                     f"`{path.pixels}` is not an input of the modality `{modality_name}`",
                     f"paths.{name}.pixels",
-                    suggest(path.pixels, [key for key in inputs if key]) + "; further inputs belong under `aux`",
+                    suggest(path.pixels, [key for key in inputs if key]) + " Further inputs belong under `aux`.",
                 )
 
 
 def post_is_consistent(context: Context) -> Problems:
     descriptor = context.descriptor
     parts = (descriptor.post.assemble if descriptor.post else None) or ()
+    if len(descriptor.paths or {}) == 1:
+        return
     known = tuple(descriptor.paths or {}) or ("default",)
     if context.written("post") and "assemble" in (descriptor.hooks or {}):
         yield context.at_key("VCG353", "the assembly is given twice: by `post` and by a hook", "post", "delete one")
@@ -722,7 +735,7 @@ def post_is_consistent(context: Context) -> Problems:
             yield context.problem("VCG342", f"the path `{name}` is assembled twice", at, "delete one")
         used.add(name)
     missing = [name for name in known if name not in used]
-    if parts and missing:
+    if parts and missing and used <= set(known):
         yield context.problem(
             "VCG342", f"the output of the path `{missing[0]}` is not used", "post.assemble", f"add `{missing[0]}`"
         )
@@ -747,7 +760,7 @@ def axes_are_consistent(context: Context) -> Problems:
                 yield context.problem(
                     "VCG351", f"the hook `{hook}` does not fit here", f"axes.{index}.{field}", f"write {wanted}"
                 )
-            elif hook not in (descriptor.hooks or {}):
+            elif not context.has_hook(hook):
                 yield context.problem(
                     "VCG351",
                     f"the hook `{hook}` is not given",
@@ -773,11 +786,7 @@ def hooks_are_used(context: Context) -> Problems:
                 f"it belongs to `{needs}`, which is not given",
             )
     for name, buffer in (descriptor.buffers or {}).items():
-        if (
-            buffer is not None
-            and buffer.from_ == "hook"
-            and not {"gather_indices", "replay"} & set(descriptor.hooks or {})
-        ):
+        if buffer is not None and buffer.from_ == "hook" and not context.has_hook("gather_indices", "replay"):
             yield context.problem(
                 "VCG351",
                 f"the buffer `{name}` comes from a hook that is not given",
@@ -837,16 +846,15 @@ def tests_are_consistent(context: Context) -> Problems:
 
 
 def _prompts(context: Context, test: TestEntry, at: str) -> Problems:
-    modalities = context.descriptor.modalities
-    if not modalities:
+    if not context.descriptor.modalities:
         return
     for name in ("image", "video"):
         given = context.written(f"{at}.{name}_prompt")
-        if name in modalities and not given:
+        if context.has_modality(name) and not given:
             yield context.at_key(
                 "VCG360", f"the model takes {name}s, but the test has no {name} prompt", at, f"add `{name}_prompt:`"
             )
-        if given and name not in modalities and "vision_chunk" not in modalities:
+        if given and not context.has_modality(name) and not context.has_modality("vision_chunk"):
             yield context.at_key(
                 "VCG361", f"there is a {name} prompt, but no modality `{name}`", f"{at}.{name}_prompt", "delete it"
             )
@@ -871,7 +879,7 @@ def _template(context: Context, test: TestEntry, at: str) -> Problems:
             "VCG362",
             "the template has braces besides {content}",
             f"{at}.template.text",
-            "double them is not possible: remove them",
+            "remove them",
         )
 
 

@@ -147,6 +147,8 @@ class Reader:
     spans: dict[str, Span] = field(default_factory=dict)
     keys: dict[str, Span] = field(default_factory=dict)
     uses: list[Use] = field(default_factory=list)
+    #: Keys that an unknown key was probably meant to be: that they are missing has been said already.
+    meant: set[str] = field(default_factory=set)
 
     def report(
         self, code: str, message: str, span: Span, help: str | None = None, *, notes: tuple[str, ...] = ()
@@ -231,6 +233,10 @@ def _trap_value(value: str) -> str:
     return "a number"
 
 
+#: What a number or boolean may have been meant as.
+_QUOTABLE = ("text", "a prompt", "a template", "a message", "a model name")
+
+
 def read_scalar(node: Node, wanted: str, kinds: Iterable[str], reader: Reader) -> ScalarNode | None:
     """The node if it is a scalar that YAML reads as one of `kinds`; reports traps, emptiness and wrong types."""
     if not isinstance(node, ScalarNode):
@@ -255,24 +261,27 @@ def read_scalar(node: Node, wanted: str, kinds: Iterable[str], reader: Reader) -
         reader.report("VCG211", f"expected {wanted}, found nothing", node.span, "give a value or delete the key")
         return None
     if kind not in kinds:
-        help = f'quote it: "{node.value}"' if "str" in kinds else f"write {wanted} here"
+        help = f'quote it: "{node.value}"' if wanted in _QUOTABLE else f"write {wanted} here"
         reader.report("VCG203", f"expected {wanted}, found {describe(node)}", node.span, help)
         return None
     return node
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` for a near miss, else the list of what is known."""
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that a misspelt one was probably meant to be."""
     from difflib import get_close_matches
 
+    folded = {name.lower().replace("-", "_"): name for name in known}
+    word = word.lower().replace("-", "_")
+    return folded.get(word) or next((folded[name] for name in get_close_matches(word[:80], folded, n=1)), None)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`did you mean ...?` for a near miss, else the list of what is known."""
     known = list(known)
-    close = get_close_matches(word, known, n=1, cutoff=0.6)
-    if not close:
-        folded = {name.lower().replace("-", "_"): name for name in known}
-        same = folded.get(word.lower().replace("-", "_"))
-        close = [same] if same else []
-    if close:
-        return f"did you mean `{close[0]}`?"
+    close = nearest(word, known)
+    if close is not None:
+        return f"did you mean `{close}`?"
     return f"known here: {', '.join(known)}" if known else "nothing is known here"
 
 
@@ -489,6 +498,15 @@ class AttributePath:
         return {"type": "string", "pattern": "^self(\\.[A-Za-z_][A-Za-z0-9_]*)+$"}
 
 
+QUOTE_HELP = "put the value in quotes: between braces or brackets a comma ends it"
+
+
+def _help_of(error: ExpressionError, scalar: ScalarNode) -> str | None:
+    """The parser's help, unless YAML has cut the text at a comma."""
+    cut = scalar.plain and error.start == len(scalar.value) and scalar.value.count("(") > scalar.value.count(")")
+    return QUOTE_HELP if cut else error.help
+
+
 @dataclass(eq=False, repr=False)
 class Formula:
     """An expression. `scope` says which names it may use, `wants` whether it is a number or a condition."""
@@ -504,7 +522,7 @@ class Formula:
         try:
             expression = parse_expression(scalar.value, reader.helpers)
         except ExpressionError as error:
-            reader.report("VCG207", error.message, scalar.span_of(error.start, error.end), error.help)
+            reader.report("VCG207", error.message, scalar.span_of(error.start, error.end), _help_of(error, scalar))
             return None
         reader.uses.append(Use(at, expression, scalar, self.scope, self.wants))
         return expression
@@ -534,7 +552,7 @@ class CallText:
         try:
             call = parse_call(scalar.value)
         except ExpressionError as error:
-            reader.report("VCG209", error.message, scalar.span_of(error.start, error.end), error.help)
+            reader.report("VCG209", error.message, scalar.span_of(error.start, error.end), _help_of(error, scalar))
             return None
         reader.uses.append(Use(at, call, scalar, self.scope, "call"))
         return call
@@ -638,9 +656,10 @@ class Table:
             where = f"{at}.{name}"
             reader.keys[where], reader.spans[where] = entry.key.span, entry.value.span
             if self.options is not None and name not in self.options:
-                reader.report(
-                    "VCG201", f"`{_short(name)}` is not {self.what}", entry.key.span, suggest(name, self.options)
-                )
+                close = nearest(name, self.options)
+                reader.meant.add(f"{at}.{close}")
+                help = suggest(name, self.options)
+                reader.report("VCG201", f"`{_short(name)}` is not {self.what}", entry.key.span, help)
                 continue
             if self.options is None and check_name(entry.key, self.what, reader, word=self.word) is None:
                 continue
@@ -680,7 +699,12 @@ class Section:
             reader.keys[where], reader.spans[where] = entry.key.span, entry.value.span
             declared = fields.get(key)
             if declared is None or declared.type is None:
-                reader.report("VCG201", f"unknown key `{_short(key)}`", entry.key.span, suggest(key, fields))
+                help = suggest(key, fields)
+                close = nearest(key, fields)
+                reader.meant.add(f"{at}.{close}" if at else str(close))
+                if key.endswith(")"):  # the rest of a call that a comma has cut in two
+                    help = QUOTE_HELP
+                reader.report("VCG201", f"unknown key `{_short(key)}`", entry.key.span, help)
                 continue
             value = declared.type.read(entry.value, where, reader)
             if value is not None or declared.required:
@@ -688,7 +712,8 @@ class Section:
         for key, declared in fields.items():
             if declared.required and declared.name not in values:
                 values[declared.name] = None
-                self._report_missing(key, declared, node, at, reader)
+                if (f"{at}.{key}" if at else key) not in reader.meant:
+                    self._report_missing(key, declared, node, at, reader)
         return self.cls(**values)
 
     @staticmethod

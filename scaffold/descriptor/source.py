@@ -205,7 +205,10 @@ class _Composer:
         if event.tag is not None and event.tag != "!":
             self.problems.append(
                 Diagnostic(
-                    "VCG112", f"the tag `{event.tag}` is not allowed", self.span(event), "delete it; types are fixed"
+                    "VCG112",
+                    f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not allowed",
+                    self.span(event),
+                    "delete it; types are fixed",
                 )
             )
         if isinstance(event, yaml.ScalarEvent):
@@ -282,7 +285,13 @@ class _Composer:
                 error = pure
             except RecursionError:
                 pass
+        problem = str(getattr(error, "problem", None) or "the text is not YAML")
+        context = getattr(error, "context", None)
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        if "end of stream" in problem or "<stream end>" in problem:
+            mark = (
+                getattr(error, "context_mark", None) or mark
+            )  # where it was opened says more than where the file ends
         line, column = (mark.line, mark.column) if mark is not None else (0, 0)
         line = min(line, len(self.lines) - 1)
         column = min(column, len(self.lines[line]))
@@ -293,10 +302,8 @@ class _Composer:
                 where = indent.group().index("\t")
                 place = Span(self.file, at + 1, where + 1, at + 1, where + 2)
                 return Diagnostic("VCG103", "a tab is used for indentation", place, "indent with spaces")
-        problem = getattr(error, "problem", None) or "the text is not YAML"
-        context = getattr(error, "context", None)
-        message = f"{context}: {problem}" if context else str(problem)
-        return Diagnostic("VCG101", f"not valid YAML: {message}", span, _syntax_help(str(problem), self.lines[line]))
+        message = f"{context}: {problem}" if context else problem
+        return Diagnostic("VCG101", f"not valid YAML: {message}", span, _syntax_help(problem, self.lines[line]))
 
 
 def _syntax_help(problem: str, line: str) -> str:

@@ -13,8 +13,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG101",
         "the text is not valid YAML",
-        "Nothing after this place can be understood, so it is the only error that hides others. Most often a quote or "
-        "a bracket is open, a value contains `: ` without quotes, or a line is indented differently from its neighbours.",
+        "Nothing after this place can be understood, so it is the only error that hides others. Most often a quote "
+        "or a bracket is open, a value contains `: ` without quotes, or a line is indented differently from its "
+        "neighbours.",
     ),
     Code(
         "VCG102",
@@ -30,7 +31,8 @@ CODES: tuple[Code, ...] = (
         "VCG104",
         "a character is not allowed",
         "Control characters, unusual line breaks (U+0085, U+2028, U+2029) and lone surrogates are invisible in an "
-        "editor and shift every position behind them. In a double-quoted text an escape such as \\u2028 can stand for one.",
+        "editor and shift every position behind them. In a double-quoted text an escape such as \\u2028 can stand "
+        "for one.",
     ),
     Code(
         "VCG105",
@@ -41,7 +43,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG106",
         "the descriptor is empty",
-        "The file holds nothing but comments or white space. Start from a shipped descriptor or from the printed schema.",
+        "The file holds nothing but comments or white space. Start from a shipped descriptor or from the printed "
+        "schema.",
     ),
     Code(
         "VCG107",
@@ -51,13 +54,15 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG108",
         "values are nested too deeply",
-        "No field is deeper than a handful of levels, so this is a slip of brackets, or a file made to exhaust a parser.",
+        "No field is deeper than a handful of levels, so this is a slip of brackets, or a file made to exhaust a "
+        "parser.",
     ),
     Code(
         "VCG109",
         "anchors and aliases are not part of descriptors",
-        "With `&name` and `*name` one text stands in several places: errors in it would have several positions, and a "
-        "few lines can expand to millions of values. Write the value where it is used; formulas share names with `let`.",
+        "With `&name` and `*name` one text stands in several places: errors in it would have several positions, "
+        "and a few lines can expand to millions of values. Write the value where it is used; formulas share names "
+        "with `let`.",
     ),
     Code(
         "VCG110",
@@ -72,14 +77,15 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG112",
         "tags are not part of descriptors",
-        "A tag such as `!!str` overrides the type of a value or constructs an object. The type of every field is fixed.",
+        "A tag such as `!!str` overrides the type of a value or constructs an object. The type of every field is "
+        "fixed.",
     ),
     Code(
         "VCG113",
         "YAML reads this value as something else",
-        "YAML 1.1 and 1.2 disagree about some spellings: `no` and `on` are booleans to one, `012` is octal, `1:20` is 80 "
-        "in base 60, `1_000` is a number, `2024-01-01` a date. So that all readers agree, quote a text and write "
-        "numbers as plain digits and booleans as true or false.",
+        "YAML 1.1 and 1.2 disagree about some spellings: `no` and `on` are booleans to one, `012` is octal, `1:20` "
+        "is 80 in base 60, `1_000` is a number, `2024-01-01` a date. So that all readers agree, quote a text and "
+        "write numbers as plain digits and booleans as true or false.",
     ),
     # --- schema
     Code(
@@ -138,8 +144,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG211",
         "there is nothing where a value belongs",
-        "A key without a value, an empty mapping or a text of spaces is almost always an unfinished line. Give a value, "
-        "or delete the key to get its default.",
+        "A key without a value, an empty mapping or a text of spaces is almost always an unfinished line. Give a "
+        "value, or delete the key to get its default.",
     ),
     Code(
         "VCG212",
@@ -220,7 +226,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG313",
         "a section contradicts the layout",
-        "The section means nothing for this layout and would be ignored, so it is an error. Either it or the layout is wrong.",
+        "The section means nothing for this layout and would be ignored, so it is an error. Either it or the "
+        "layout is wrong.",
     ),
     Code(
         "VCG314",
@@ -396,12 +403,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG362",
         "a chat template is wrong",
-        "The template becomes an f-string with one place for the prompt, written {content}. Other braces would be code.",
+        "The template becomes an f-string with one place for the prompt, written {content}. Other braces would be "
+        "code.",
     ),
     Code(
         "VCG363",
         "test settings contradict each other",
-        "Two entries share a key, overrides of a shrunk model stand without its architecture, or hf_overrides are set twice.",
+        "Two entries share a key, overrides of a shrunk model stand without its architecture, or hf_overrides are "
+        "set twice.",
     ),
     Code(
         "VCG370",
