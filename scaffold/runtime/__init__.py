@@ -1,0 +1,80 @@
+"""Vision-encoder graphs at run time: capture token budgets, replay what fits, run eager what does not.
+
+The core needs torch only and knows nothing of any model or serving engine; `scaffold.runtime.vllm` binds it to vLLM.
+Names are loaded when they are first used, so that the parts without torch (`budgets`, `trace`) stay cheap to import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scaffold.runtime.adapter import (
+        BufferKind,
+        BufferSpec,
+        EncoderAdapter,
+        EncoderDescription,
+        GraphKey,
+        Item,
+        Limits,
+        PathSpec,
+        scatter_rows,
+    )
+    from scaffold.runtime.backend import CaptureError, CudaGraphBackend
+    from scaffold.runtime.budgets import geometric_ladder, optimal_ladder
+    from scaffold.runtime.manager import CaptureReport, EncoderGraphManager, Options
+    from scaffold.runtime.parallel import TorchGroup
+    from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.selfcheck import check_graphs
+    from scaffold.runtime.stats import Stats, export_to_prometheus
+    from scaffold.runtime.trace import Trace
+
+_HOME = {
+    "adapter": (
+        "BufferKind", "BufferSpec", "EncoderAdapter", "EncoderDescription", "GraphKey", "Item", "Limits", "PathSpec",
+        "scatter_rows",
+    ),
+    "backend": ("CaptureError", "CudaGraphBackend"),
+    "budgets": ("geometric_ladder", "optimal_ladder"),
+    "manager": ("CaptureReport", "EncoderGraphManager", "Options"),
+    "parallel": ("TorchGroup",),
+    "recording": ("RecordingBackend",),
+    "selfcheck": ("check_graphs",),
+    "stats": ("Stats", "export_to_prometheus"),
+    "trace": ("Trace",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "BufferKind",
+    "BufferSpec",
+    "CaptureError",
+    "CaptureReport",
+    "CudaGraphBackend",
+    "EncoderAdapter",
+    "EncoderDescription",
+    "EncoderGraphManager",
+    "GraphKey",
+    "Item",
+    "Limits",
+    "Options",
+    "PathSpec",
+    "RecordingBackend",
+    "Stats",
+    "TorchGroup",
+    "Trace",
+    "check_graphs",
+    "export_to_prometheus",
+    "geometric_ladder",
+    "optimal_ladder",
+    "scatter_rows",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{module}"), name)

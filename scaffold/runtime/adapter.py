@@ -1,0 +1,179 @@
+"""The adapter protocol: what the manager must be told about an encoder, and nothing more.
+
+The manager never looks into a model. It asks an adapter for sizes, for buffer values and for forward passes. Rows are
+what the tower reads (patches), tokens are what it returns; both are counted per item (one image or one video).
+This module knows torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+#: Keyword inputs of one call, in the model's own layout. Only the adapter knows what is inside.
+Inputs = Mapping[str, Any]
+
+AxisKeys = tuple[Hashable, ...]
+
+#: Writes `source` into the whole of `target`, tail included.
+PadFunction = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+class BufferKind(Enum):
+    """How a buffer that is recorded into a graph is padded. Each kind has one tested padder in `padding`."""
+
+    #: One entry a row or tile; what lies behind the last one is zero.
+    ROWS = "rows"
+    #: Offsets `[0, a, a+b, ...]`; the tail repeats the last one, or describes the padded rows (`BufferSpec.rows_of`).
+    CUMULATIVE = "cumulative"
+    #: Two `CUMULATIVE` halves in one tensor (FlashInfer's cuDNN prefill: Q/K/O offsets, then V offsets).
+    TWO_SECTION = "two_section"
+    #: Lengths of sequences; a padded sequence is empty.
+    LENGTHS = "lengths"
+    #: A permutation of rows; padded rows stay where they are.
+    PERMUTATION = "permutation"
+    #: A scalar on the host that the capture freezes (`max_seqlen`): never copied, and a replay must not exceed it.
+    BOUND = "bound"
+    #: True where a row is real.
+    MASK = "mask"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSpec:
+    """One named input of the captured forward.
+
+    `is_data` marks pixels: they are copied from the call's inputs every time and never memoised. `rows_of` names the
+    buffer whose rows a `CUMULATIVE` buffer counts: then the padded rows get sequences of their own, of at most
+    `bound` rows each, so that attention writes every row it reads. `pad` overrides the padder of the kind.
+    `owned` says that the capture must use the adapter's own tensor (a padder that looks addresses up needs this).
+    """
+
+    kind: BufferKind = BufferKind.ROWS
+    is_data: bool = False
+    rows_of: str | None = None
+    bound: str | None = None
+    pad: PadFunction | None = None
+    owned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PathSpec:
+    """One part of the encoder that is captured on its own (a global view, local tiles)."""
+
+    min_budget: int | None = None
+    may_be_idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDescription:
+    """What stays the same for the life of a manager."""
+
+    output_width: int
+    modalities: tuple[str, ...] = ("image",)
+    buffers: Mapping[str, BufferSpec] = field(default_factory=dict)
+    paths: Mapping[str, PathSpec] = field(default_factory=lambda: {"default": PathSpec()})
+    axes: tuple[tuple[Hashable, ...], ...] = ()
+
+    def buffer(self, name: str) -> BufferSpec:
+        """The spec of a buffer; an undeclared one holds rows."""
+        return self.buffers.get(name, _ROWS)
+
+
+_ROWS = BufferSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Sizes of one image or video: `cost` for balancing (rows), `tokens` returned, tokens per path."""
+
+    cost: int
+    tokens: int
+    path_tokens: Mapping[str, int] | None = None
+
+    def tokens_on(self, path: str) -> int:
+        """Tokens that this item takes on a path."""
+        return self.tokens if self.path_tokens is None else self.path_tokens.get(path, 0)
+
+
+class GraphKey(NamedTuple):
+    """What a graph was captured for. `budget` is in tokens."""
+
+    path: str
+    budget: int
+    axes: AxisKeys = ()
+
+    def __str__(self) -> str:
+        axes = f" axes={list(self.axes)}" if self.axes else ""
+        return f"{self.path}/{self.budget}{axes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Capacities besides tokens: items and video frames in one replay (0 frames: images only)."""
+
+    items: int
+    frames: int = 0
+
+
+class EncoderAdapter(Protocol):
+    """What the manager calls. All tensors of one call live on the device of the tower, sizes live on the host."""
+
+    def describe(self) -> EncoderDescription:
+        """Modalities, paths, axes and buffers."""
+
+    def is_raw(self, inputs: Inputs) -> bool:
+        """Whether the inputs hold pixels. If not (precomputed embeddings), the manager calls `embed`."""
+
+    def embed(self, inputs: Inputs) -> Sequence[torch.Tensor]:
+        """The model's own complete eager embedding: one tensor an item, in order."""
+
+    def signature(self, inputs: Inputs) -> Hashable | None:
+        """Everything that sizes and metadata depend on. None: plans for these inputs must not be memoised."""
+
+    def items(self, inputs: Inputs) -> Sequence[Item]:
+        """Sizes of every item, in order."""
+
+    def select(self, inputs: Inputs, indices: Sequence[int]) -> tuple[Inputs, AxisKeys]:
+        """The inputs of some items, and the capture-axis keys that they need. Never called with no indices."""
+
+    def whole(self, inputs: Inputs) -> tuple[Inputs, AxisKeys]:
+        """As `select` of every item in order, without copying anything."""
+
+    def capture_values(self, key: GraphKey, limits: Limits) -> Mapping[str, torch.Tensor | None]:
+        """Valid values of every buffer for a full graph. Shapes are the capacities of the graph."""
+
+    def replay_values(self, inputs: Inputs, limits: Limits, path: str) -> Mapping[str, torch.Tensor | None]:
+        """Values for these inputs, unpadded or padded. None or absent: the buffer keeps what it holds."""
+
+    def forward(self, values: dict[str, Any], path: str) -> torch.Tensor:
+        """The tower on buffers only. This is what is captured."""
+
+    def eager(self, inputs: Inputs, path: str) -> torch.Tensor:
+        """The tower on inputs, in the same format as `forward`, without padded rows."""
+
+    def output_rows(self, path: str, tokens: int) -> int | None:
+        """How many leading rows of `forward`'s output belong to `tokens` tokens. None: keep all of them."""
+
+    def finish(
+        self,
+        outputs: dict[str, torch.Tensor],
+        indices: Sequence[int],
+        tokens: Sequence[int],
+        results: dict[int, torch.Tensor],
+        inputs: Inputs,
+    ) -> None:
+        """Put one tensor an item into `results`. `outputs` belong to the caller: they never alias graph memory."""
+
+
+def scatter_rows(
+    output: torch.Tensor, indices: Sequence[int], tokens: Sequence[int], results: dict[int, torch.Tensor]
+) -> None:
+    """The plain `finish`: cut the output of one batch into its items. `tokens` counts every item of the call."""
+    sizes = [tokens[i] for i in indices]
+    used = sum(sizes)
+    rows = output if output.shape[0] == used else output[:used]
+    results.update(zip(indices, rows.split(sizes), strict=True))

@@ -1,0 +1,120 @@
+"""Distribute the items of a call over replays. Pure functions on integers.
+
+Two packers: `pack_greedy` gives exactly vLLM 0.33's batches (smallest first, with deferral at budget cliffs);
+`pack_planned` minimises the predicted time over all cuts of the sorted items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaffold.runtime.adapter import Item
+from scaffold.runtime.budgets import fitting_budget
+
+#: Time of a replay in units of tokens that does not depend on its size: launches, small kernels, host work. On an H200
+#: an exact Qwen2.5-VL graph takes 3.8 ms for 64 tokens and 7.2 ms for 256, so a replay costs about 130 tokens.
+REPLAY_OVERHEAD_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Items of one replay, and the budget on each path (0: idle, None: nothing fits, run eager)."""
+
+    indices: tuple[int, ...]
+    budgets: Mapping[str, int | None]
+
+
+def _budget(ladder: Sequence[int], tokens: int) -> int | None:
+    return 0 if tokens == 0 else fitting_budget(ladder, tokens)
+
+
+def pack_greedy(items: Sequence[Item], ladders: Mapping[str, Sequence[int]], max_items: int) -> list[Batch]:
+    """Smallest items first; a batch ends when it is full or when the next item would cross a budget cliff.
+
+    The rule of vLLM 0.33: an item is deferred if its own budget and the batch's together are smaller than the merged
+    budget, and it alone outweighs the batch.
+    """
+    paths = tuple(ladders)
+    top = {path: max(ladders[path]) for path in paths}
+    batches: list[Batch] = []
+    current: list[int] = []
+    filled = dict.fromkeys(paths, 0)
+
+    def close() -> None:
+        if current:
+            batches.append(Batch(tuple(current), {path: _budget(ladders[path], filled[path]) for path in paths}))
+
+    def crosses_cliff(item: Item) -> bool:
+        for path in paths:
+            tokens = item.tokens_on(path)
+            if tokens == 0:
+                continue
+            have, alone, merged = (_budget(ladders[path], t) for t in (filled[path], tokens, filled[path] + tokens))
+            if have is None or alone is None or merged is None:
+                return True
+            if have + alone < merged and alone >= have:
+                return True
+        return False
+
+    for index in sorted(range(len(items)), key=lambda i: items[i].tokens):
+        item = items[index]
+        fits = len(current) < max_items and all(filled[p] + item.tokens_on(p) <= top[p] for p in paths)
+        if current and (not fits or crosses_cliff(item)):
+            close()
+            current = []
+            filled = dict.fromkeys(paths, 0)
+        current.append(index)
+        for path in paths:
+            filled[path] += item.tokens_on(path)
+    close()
+    return batches
+
+
+def pack_planned(
+    items: Sequence[Item],
+    ladders: Mapping[str, Sequence[int]],
+    max_items: int,
+    replay_cost: Callable[[str, int], float] | None = None,
+    eager_cost: Callable[[str, int], float] | None = None,
+) -> list[Batch]:
+    """The cut of the size-sorted items into batches with the least predicted time, O(n * max_items).
+
+    `replay_cost(path, budget)` and `eager_cost(path, tokens)` give times in one unit; by default tokens with a fixed
+    overhead a replay, and eager twice as dear. Within a batch the items keep the order of the call, so that a batch of
+    everything needs no gathering of pixels.
+    """
+    replay_cost = replay_cost or (lambda path, budget: budget + REPLAY_OVERHEAD_TOKENS)
+    eager_cost = eager_cost or (lambda path, tokens: 2.0 * (tokens + REPLAY_OVERHEAD_TOKENS))
+    paths = tuple(ladders)
+    order = sorted(range(len(items)), key=lambda i: items[i].tokens)
+    n = len(order)
+    best = [0.0] + [float("inf")] * n
+    start_of = [0] * (n + 1)
+    budgets_of: list[dict[str, int | None]] = [{} for _ in range(n + 1)]
+    for end in range(1, n + 1):
+        filled = dict.fromkeys(paths, 0)
+        for start in range(end - 1, max(end - max_items, 0) - 1, -1):
+            item = items[order[start]]
+            cost = 0.0
+            budgets: dict[str, int | None] = {}
+            oversized = False
+            for path in paths:
+                filled[path] += item.tokens_on(path)
+                budget = budgets[path] = _budget(ladders[path], filled[path])
+                if budget is None:
+                    cost += eager_cost(path, filled[path])
+                    oversized = True
+                elif budget:
+                    cost += replay_cost(path, budget)
+            if oversized and end - start > 1:
+                break  # items that need eager run alone: others must not lose their graph to them
+            if best[start] + cost < best[end]:
+                best[end], start_of[end], budgets_of[end] = best[start] + cost, start, budgets
+    batches = []
+    end = n
+    while end > 0:
+        start = start_of[end]
+        batches.append(Batch(tuple(sorted(order[start:end])), budgets_of[end]))
+        end = start
+    return batches[::-1]

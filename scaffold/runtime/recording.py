@@ -1,0 +1,229 @@
+"""A stand-in for CUDA graphs on the CPU, with the semantics that bite.
+
+A capture runs the forward once under a dispatch mode and keeps the list of operators with their arguments; a replay
+runs the same operators on the same storages. So, as on a GPU: Python values and shapes are frozen, only what lies in
+static buffers changes, what a kernel does not write holds garbage (here NaN), a host read of a device value fails, and
+an output is overwritten as soon as any graph of the pool replays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from scaffold.runtime.backend import CaptureError, Graph
+
+_aten = torch.ops.aten
+#: Operators whose output shape depends on values: a capture on a GPU fails in them, since they wait for the device.
+_SYNCHRONISING = {
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique2",
+    "aten::unique_consecutive",
+    "aten::unique_dim",
+    "aten::_local_scalar_dense",
+    "aten::item",
+    "aten::equal",
+}
+_UNINITIALISED = {
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+}
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill with what makes any use visible: NaN, or the largest integer."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.fill_(float("nan"))
+    elif tensor.dtype is torch.bool:
+        tensor.fill_(True)
+    else:
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+class _Tape(TorchDispatchMode):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        #: Operator, arguments, outputs with storage of their own (by position), whether it leaves them unwritten.
+        self.steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[tuple[int, torch.Tensor]], bool]] = []
+        self.made: dict[int, torch.Tensor] = {}
+        #: Values that live on the host in a real capture: Python data (`torch.tensor(3)`) and frozen bounds.
+        self.host: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name
+        inputs = _tensors((args, kwargs))
+        if name in _SYNCHRONISING and not all(_storage(a) in self.host for a in inputs):
+            raise CaptureError(f"{name.removeprefix('aten::')} reads a device value on the host while capturing")
+        if name in ("aten::index", "aten::index_put", "aten::index_put_") and _has_mask(args[1]):
+            raise CaptureError("indexing with a mask depends on device values while capturing")
+        result = func(*args, **kwargs)
+        outputs = _tensors(result)
+        if name == "aten::lift_fresh":
+            self.host.update(_storage(t) for t in outputs)
+            return result
+        # By storage, not by schema: `reshape` and `to` may or may not alias.
+        known = {_storage(a) for a in inputs}
+        fresh = [(i, t) for i, t in enumerate(outputs) if _storage(t) not in known]
+        for _, t in fresh:
+            self.made[_storage(t)] = t
+        mutates = func._schema.is_mutable
+        if fresh or mutates:
+            self.steps.append((func, args, kwargs, fresh, name in _UNINITIALISED))
+        return result
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [t for t in tree_flatten(tree)[0] if isinstance(t, torch.Tensor)]
+
+
+def _has_mask(indices: Any) -> bool:
+    return any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices or ())
+
+
+class RecordedGraph:
+    """The operators of one forward, bound to their storages."""
+
+    def __init__(self, backend: RecordingBackend, tape: _Tape, output: torch.Tensor) -> None:
+        self._backend = backend
+        self._tape = tape
+        self.output = output
+        self.replays = 0
+
+    def replay(self) -> None:
+        self._backend.before_replay(self)
+        with torch.inference_mode():
+            for func, args, kwargs, fresh, uninitialised in self._tape.steps:
+                if uninitialised:
+                    for _, tensor in fresh:
+                        poison(tensor)
+                    continue
+                result = func(*args, **kwargs)
+                if fresh:
+                    made = _tensors(result)
+                    for position, tensor in fresh:
+                        tensor.copy_(made[position])
+        self.replays += 1
+
+    def spoil(self) -> None:
+        """Overwrite everything that lives in the pool, as another graph's replay would."""
+        with torch.inference_mode():
+            for tensor in self._tape.made.values():
+                poison(tensor)
+
+
+class _Timer:
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+        self._end = self._begin
+
+    def stop(self) -> None:
+        self._end = time.perf_counter()
+
+    def ms(self) -> float | None:
+        return (self._end - self._begin) * 1e3
+
+
+class RecordingBackend:
+    """Capture and replay on the CPU."""
+
+    name = "recording"
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cpu")
+        self.graphs: list[RecordedGraph] = []
+        self.captures = 0
+        self.copies = 0
+        #: Set by tests: raise for these captures (by order), or pretend that memory is used.
+        self.fail: Callable[[int], bool] = lambda number: False
+        self.bytes_per_graph = 0
+        self.peak = 0
+        self.clock: Callable[[Callable[[], object]], float] | None = None
+
+    def new_pool(self) -> Any:
+        return object()
+
+    def empty(self, nbytes: int) -> torch.Tensor:
+        # NaN in every floating type, and an index that is out of any range.
+        memory = torch.empty(-(-nbytes // 4), dtype=torch.int32).fill_(0x7FFFFFFF)
+        return memory.view(torch.uint8)[:nbytes]
+
+    def staging(self, nbytes: int) -> torch.Tensor:
+        return self.empty(nbytes)
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        yield
+
+    def capture(self, forward: Callable[[], torch.Tensor], pool: Any) -> Graph:
+        self.captures += 1
+        if self.fail(self.captures):
+            raise CaptureError("refused by the test")
+        tape = _Tape()
+        tape.host = self._host_values(forward)
+        with tape:
+            output = forward()
+        if not isinstance(output, torch.Tensor):
+            raise CaptureError(f"the captured forward returned {type(output).__name__}, not a tensor")
+        graph = RecordedGraph(self, tape, output)
+        graph.spoil()  # a capture does not execute: nothing that it made holds a result
+        self.graphs.append(graph)
+        return graph
+
+    @staticmethod
+    def _host_values(forward: Callable[[], torch.Tensor]) -> set[int]:
+        bounds = getattr(forward, "host_values", ())
+        return {_storage(t) for t in bounds}
+
+    def before_replay(self, graph: RecordedGraph) -> None:
+        for other in self.graphs:
+            if other is not graph:
+                other.spoil()
+
+    def spoil(self, pool: Any) -> None:
+        """Overwrite the memory of every graph."""
+        for graph in self.graphs:
+            graph.spoil()
+
+    def timer(self) -> _Timer:
+        """A running clock for one replay."""
+        return _Timer()
+
+    def warm_up(self, forward: Callable[[], torch.Tensor]) -> int:
+        forward()
+        return self.peak
+
+    def memory_used(self) -> int:
+        return self.captures * self.bytes_per_graph
+
+    def trim(self) -> None:
+        return None
+
+    def mark(self) -> object:
+        return None
+
+    def wait(self, mark: object | None) -> None:
+        return None
+
+    def elapsed_ms(self, action: Callable[[], object]) -> float:
+        if self.clock is not None:
+            return self.clock(action)
+        begin = time.perf_counter()
+        action()
+        return (time.perf_counter() - begin) * 1e3

@@ -1,0 +1,92 @@
+"""A start-up check: does every graph give what eager gives, also with garbage in all memory that it may not read?
+
+Cheap (one eager run and one replay a graph) and on request. It needs no inputs: the static buffers hold the values of
+the capture, and the same forward runs on them once eagerly and once as a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from scaffold.runtime.adapter import GraphKey, Inputs
+from scaffold.runtime.buffers import buffers_fill
+from scaffold.runtime.manager import Captured, EncoderGraphManager
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The comparison of one graph with eager."""
+
+    key: GraphKey
+    ok: bool
+    #: Largest absolute difference, NaN if the replay had a NaN that eager had not.
+    error: float
+    detail: str = ""
+
+
+def check_graphs(manager: EncoderGraphManager, *, rtol: float = 2e-2, atol: float = 2e-2) -> list[Finding]:
+    """Replay every graph once on its capture values after poisoning the pool. Restores nothing: run it at start-up."""
+    findings = []
+    for key, captured in sorted(manager.graphs.items()):
+        if captured.key != key:
+            continue  # shares the graph of another budget
+        with torch.inference_mode():
+            findings.append(_check_one(manager, captured, rtol, atol))
+    return findings
+
+
+def _check_one(manager: EncoderGraphManager, captured: Captured, rtol: float, atol: float) -> Finding:
+    buffers = captured.buffers
+    values = dict(manager.adapter.capture_values(captured.key, manager.limits))
+    for name in buffers.data:
+        value = values.get(name)
+        if value is not None and value.is_floating_point():
+            values[name] = torch.randn_like(value)  # zeros would hide what is not read
+    buffers_fill(buffers, values, manager._buffers.staging)
+    expected = manager.adapter.forward(dict(buffers.forward_values()), captured.key.path).clone()
+    poison_pool(manager)
+    captured.graph.replay()
+    actual = captured.graph.output.clone()
+    return _compare(captured.key, actual, expected, rtol, atol)
+
+
+def _compare(key: GraphKey, actual: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> Finding:
+    if actual.shape != expected.shape:
+        return Finding(key, False, float("nan"), f"shape {tuple(actual.shape)}, eager has {tuple(expected.shape)}")
+    difference = (actual.float() - expected.float()).abs()
+    # Rows that eager itself leaves unwritten say nothing.
+    comparable = torch.isfinite(expected.float())
+    error = float(difference[comparable].max()) if bool(comparable.any()) else 0.0
+    allowed = atol + rtol * float(expected.float()[comparable].abs().max()) if bool(comparable.any()) else 0.0
+    ok = error <= allowed  # False for NaN
+    return Finding(key, ok, error, "" if ok else f"largest difference {error:.3g}, allowed {allowed:.3g}")
+
+
+def poison_pool(manager: EncoderGraphManager) -> None:
+    """Fill the memory of the graphs with NaN: the intermediate values that a replay must write before it reads them.
+
+    On a GPU another graph of the same pool does it: the allocator gives it the memory that the others use.
+    """
+    spoil = getattr(manager.backend, "spoil", None)
+    if spoil is not None:
+        spoil(manager.pool)
+
+
+def check_calls(
+    manager: EncoderGraphManager, calls: Iterable[Inputs], *, rtol: float = 2e-2, atol: float = 2e-2
+) -> list[tuple[int, float]]:
+    """Run real inputs through the manager and eagerly. Returns (call, error) for every call that differs."""
+    wrong = []
+    for number, inputs in enumerate(calls):
+        poison_pool(manager)
+        actual = manager.execute(inputs)
+        expected = manager.adapter.embed(inputs)
+        for got, want in zip(actual, expected, strict=True):
+            finding = _compare(GraphKey("call", number), got, want, rtol, atol)
+            if not finding.ok:
+                wrong.append((number, finding.error))
+                break
+    return wrong

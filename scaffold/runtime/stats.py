@@ -1,0 +1,139 @@
+"""Counters that a program can read, and their export to Prometheus.
+
+Counting costs a few dictionary operations a call. Nothing here touches the device; replay times are sampled by the
+manager and handed in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from scaffold.runtime.adapter import GraphKey
+
+
+@dataclass(slots=True)
+class KeyStats:
+    """What one graph did. `tokens` is what was asked, `budget_tokens` what was computed."""
+
+    replays: int = 0
+    items: int = 0
+    tokens: int = 0
+    budget_tokens: int = 0
+    sampled: int = 0
+    sampled_ms: float = 0.0
+
+    @property
+    def waste(self) -> float:
+        """Share of computed tokens that were padding."""
+        return 0.0 if self.budget_tokens == 0 else 1 - self.tokens / self.budget_tokens
+
+    @property
+    def mean_ms(self) -> float | None:
+        """Mean sampled replay time in milliseconds, or None without a sample."""
+        return self.sampled_ms / self.sampled if self.sampled else None
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start. Hits and misses count items, as vLLM's do."""
+
+    hits: int = 0
+    misses: int = 0
+    calls: int = 0
+    plans_built: int = 0
+    plans_reused: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    keys: dict[GraphKey, KeyStats] = field(default_factory=dict)
+
+    def hit(self, key: GraphKey, items: int, tokens: int) -> None:
+        """One replay."""
+        stats = self.keys.get(key)
+        if stats is None:
+            stats = self.keys[key] = KeyStats()
+        stats.replays += 1
+        stats.items += items
+        stats.tokens += tokens
+        stats.budget_tokens += key.budget
+        self.hits += items
+
+    def miss(self, reason: str, items: int, *, whole: bool = True) -> None:
+        """Items that ran eager. Not `whole`: only one path of them did, another path was replayed."""
+        self.reasons[reason] += items
+        if whole:
+            self.misses += items
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of items that a graph served, 0 to 1."""
+        total = self.hits + self.misses
+        return self.hits / total if total else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for logs and JSON."""
+        return {
+            "hits": self.hits,
+            "misses": self.misses,
+            "hit_rate": self.hit_rate,
+            "calls": self.calls,
+            "plans_built": self.plans_built,
+            "plans_reused": self.plans_reused,
+            "miss_reasons": dict(self.reasons),
+            "graphs": {
+                str(key): {
+                    "replays": s.replays,
+                    "items": s.items,
+                    "tokens": s.tokens,
+                    "waste": s.waste,
+                    "mean_ms": s.mean_ms,
+                }
+                for key, s in sorted(self.keys.items())
+            },
+        }
+
+
+class PrometheusCollector:
+    """Reads the counters when Prometheus scrapes; it adds nothing to the replay path."""
+
+    def __init__(self, stats: Stats, labels: dict[str, str]) -> None:
+        self._stats, self._labels = stats, labels
+
+    def collect(self) -> Iterator[Any]:
+        """The metric families of one manager."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        names, values = list(self._labels), list(self._labels.values())
+        prefix = "encoder_cudagraph"
+        hits = CounterMetricFamily(f"{prefix}_hits", "Items served by a graph.", labels=names)
+        hits.add_metric(values, self._stats.hits)
+        yield hits
+        misses = CounterMetricFamily(f"{prefix}_misses", "Items run eager, by reason.", labels=[*names, "reason"])
+        for reason, count in sorted(self._stats.reasons.items()):
+            misses.add_metric([*values, reason], count)
+        yield misses
+        per_key = [*names, "path", "budget", "axes"]
+        replays = CounterMetricFamily(f"{prefix}_replays", "Replays of a graph.", labels=per_key)
+        waste = GaugeMetricFamily(f"{prefix}_waste_ratio", "Share of computed tokens that is padding.", labels=per_key)
+        seconds = GaugeMetricFamily(f"{prefix}_replay_seconds", "Mean sampled replay time.", labels=per_key)
+        for key, stats in sorted(self._stats.keys.items()):
+            labels = [*values, key.path, str(key.budget), ",".join(map(str, key.axes))]
+            replays.add_metric(labels, stats.replays)
+            waste.add_metric(labels, stats.waste)
+            if stats.mean_ms is not None:
+                seconds.add_metric(labels, stats.mean_ms / 1e3)
+        yield replays
+        yield waste
+        yield seconds
+
+
+def export_to_prometheus(stats: Stats, registry: Any = None, **labels: str) -> PrometheusCollector | None:
+    """Register the counters with Prometheus. None when `prometheus_client` is not installed."""
+    try:
+        import prometheus_client
+    except ImportError:
+        return None
+    collector = PrometheusCollector(stats, labels)
+    (registry or prometheus_client.REGISTRY).register(collector)
+    return collector

@@ -1,0 +1,49 @@
+"""What the tests of the runtime share: a manager on the recording backend, and the comparison with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from scaffold.runtime import EncoderGraphManager, Limits, Options, RecordingBackend
+
+CPU = torch.device("cpu")
+
+
+def make_manager(
+    adapter: Any,
+    ladders: Mapping[str, Sequence[int]] | Sequence[int] = (8, 16, 32),
+    *,
+    items: int = 4,
+    frames: int = 0,
+    capture: bool = True,
+    backend: RecordingBackend | None = None,
+    **options: Any,
+) -> EncoderGraphManager:
+    """A manager that captured its graphs on the CPU. The crossover is off: there is nothing to measure."""
+    options.setdefault("calibration_ms", 0)
+    manager = EncoderGraphManager(
+        adapter,
+        CPU,
+        torch.float32,
+        ladders=ladders if isinstance(ladders, Mapping) else {"default": list(ladders)},
+        limits=Limits(items, frames),
+        backend=backend or RecordingBackend(),
+        options=Options(**options),
+    )
+    if capture:
+        manager.capture()
+    return manager
+
+
+def assert_equals_eager(manager: EncoderGraphManager, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Every item as the model's own eager embedding gives it, in order."""
+    outputs = manager.execute(inputs)
+    expected = list(manager.adapter.embed(inputs))
+    assert len(outputs) == len(expected)
+    for number, (got, want) in enumerate(zip(outputs, expected, strict=True)):
+        assert got.shape == want.shape, number
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=lambda m, n=number: f"item {n}: {m}")
+    return outputs
