@@ -210,17 +210,16 @@ class Store:
             disk.sync_directory(self.folder)
 
     def close_journal(self) -> None:
-        """Rolled back: the run never was."""
+        """Rolled back: the run never was. Losing this in a power cut only means to roll back once more."""
         disk.unlink(self.journal)
-        disk.sync_directory(self.folder)
+        with contextlib.suppress(OSError):
+            disk.sync_directory(self.folder)
 
     def _record_path(self, record: RunRecord) -> Path:
         return self.runs / f"{record.id}.json"
 
     def tidy(self) -> None:
-        """Delete what no later command can need. Best effort: what is left today goes the next time."""
-        if self.journal.exists():
-            return
+        """Delete what no later command can need; no run is unfinished. What is left today goes the next time."""
         with contextlib.suppress(OSError, DiagnosticError):
             kept = {record.id for record in self.history()[-KEPT_RUNS:]}
             # In the order of ids: a revert's own record goes last, when all that it stands for is done.

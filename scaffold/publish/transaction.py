@@ -9,6 +9,7 @@ made from a half-written tree, and the user should hear of the kill.
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -253,7 +254,7 @@ def _missing_folders(store: Store, steps: Sequence[_Step]) -> tuple[str, ...]:
 @contextmanager
 def _exclusive(root: Path) -> Iterator[tuple[Store, Deferred]]:
     """The only run in this tree, with signals held back and I/O errors explained."""
-    from filelock import FileLock, Timeout  # imports asyncio: 30 ms that `--help` need not pay
+    from filelock import FileLock, Timeout  # imports asyncio, for which `--help` need not wait
 
     store = Store(root)
     with deferred_signals() as signals:
@@ -281,7 +282,7 @@ def _refuse_unfinished(store: Store) -> None:
             Diagnostic(
                 "VCG706",
                 f"an earlier run (`{record.label}`) was killed while it wrote to {store.root}",
-                help=f"run `vitcg-scaffold recover --vllm {store.root}`: it restores the state before that run",
+                help=f"run `{_recover_command(store)}`: it restores the state before that run",
             )
         )
 
@@ -309,9 +310,13 @@ def _half_written(store: Store, error: Exception, *notes: str) -> Diagnostic:
     return Diagnostic(
         "VCG704",
         f"{store.root} holds a half-written run that could not be rolled back: {error}",
-        help=f"run `vitcg-scaffold recover --vllm {store.root}` when the cause is gone",
+        help=f"run `{_recover_command(store)}` when the cause is gone",
         notes=notes,
     )
+
+
+def _recover_command(store: Store) -> str:
+    return f"vitcg-scaffold recover {shlex.quote(str(store.root))}"
 
 
 def _nothing_to_revert(store: Store) -> DiagnosticError:

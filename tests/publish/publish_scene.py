@@ -106,6 +106,10 @@ def _signal_at(step: int, number: int) -> list[str]:
 
 
 def _child(job: str, root: Path, step: int, number: int) -> int:
+    # Those of a program in the foreground: a shell gives others to what it runs in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     trace = _signal_at(step, number)
     try:
         JOBS[job](root)

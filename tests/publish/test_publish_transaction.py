@@ -9,10 +9,11 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from publish_scene import CHANGES, make_tree, run_publish, snapshot, store_files
 
 from scaffold.changes import FileChange
@@ -445,6 +446,15 @@ def _codes_of(job: tuple[str, Path]) -> list[str]:
     return []
 
 
+def test_a_lock_held_in_this_process(tmp_path: Path) -> None:
+    edit(tmp_path, 1)
+    with FileLock(tmp_path / ".vitcg-scaffold/lock"), pytest.raises(DiagnosticError) as refused:
+        revert_last(tmp_path)
+    assert codes(refused) == ["VCG705"]
+    assert refused.value.exit is Exit.IO
+    revert_last(tmp_path)
+
+
 def test_of_many_runs_one_wins(tmp_path: Path) -> None:
     root = make_tree(tmp_path)
     with multiprocessing.get_context("spawn").Pool(4) as pool:
@@ -471,14 +481,26 @@ def signal_in_the_middle(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 CHANGE_TWO = (FileChange("a", None, b"1"), FileChange("b", None, b"1"))
 
 
+@pytest.fixture
+def _fresh_handlers() -> Iterator[None]:
+    """The handlers of a program in the foreground, whatever a shell in the background gave to this one."""
+    fresh = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    previous = {number: signal.signal(number, handler) for number, handler in fresh.items()}
+    yield
+    assert {number: signal.getsignal(number) for number in fresh} == fresh
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_fresh_handlers")
 def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signal_in_the_middle(monkeypatch, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         publish_changes(tmp_path, CHANGE_TWO, label="x")
     assert snapshot(tmp_path) == {}
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("_fresh_handlers")
 def test_a_default_that_does_not_end_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 1 of a container survives a SIGTERM without a handler; it must not go on as if the run were done."""
     raised: list[int] = []
