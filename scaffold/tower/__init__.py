@@ -1,6 +1,33 @@
 """The tower split: cut a vision tower's `forward` into metadata (from the grid) and data (from the pixels)."""
 
-from scaffold.tower.model import Crossing, Hazard, Kind, Label, Place, TowerSlice
-from scaffold.tower.slicing import slice_tower
+from scaffold.tower.model import (
+    Crossing,
+    Hazard,
+    Kind,
+    Label,
+    MethodEdit,
+    Padding,
+    Parameter,
+    Place,
+    TowerSlice,
+    TowerSplit,
+)
+from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, slice_tower
+from scaffold.tower.splitting import split_tower
 
-__all__ = ["Crossing", "Hazard", "Kind", "Label", "Place", "TowerSlice", "slice_tower"]
+__all__ = [
+    "METADATA_ARGUMENT",
+    "METADATA_METHOD",
+    "Crossing",
+    "Hazard",
+    "Kind",
+    "Label",
+    "MethodEdit",
+    "Padding",
+    "Parameter",
+    "Place",
+    "TowerSlice",
+    "TowerSplit",
+    "slice_tower",
+    "split_tower",
+]

@@ -123,6 +123,8 @@ class Interpreter:
         self.program = program
         self.facts: dict[ast.stmt, Facts] = {}
         self.values: dict[ast.expr, Value] = {}
+        #: The value of each variable that a statement of the entry function wrote, after that statement.
+        self.after: dict[tuple[ast.stmt, str], Value] = {}
         self.hazards: dict[tuple[int, str, int, str], RawHazard] = {}
         self.static_reads: dict[ast.expr, tuple[str, str]] = {}
         self.state_writes: list[tuple[ast.stmt, str]] = []
@@ -227,6 +229,12 @@ class Interpreter:
             facts.writes.add(node.name)
             env[node.name] = Value(labels=captured, form=Form.PYTHON)
         facts.label |= label
+        if self._top:
+            for inner in ast.walk(node):
+                written = self.facts.get(inner) if isinstance(inner, ast.stmt) else None
+                for name in written.writes | written.mutates if written is not None else ():
+                    if name in self.frame.env:
+                        self.after[node, name] = self.frame.env[name]
 
     def _control(self) -> Label:
         label = Label.NONE
@@ -703,7 +711,7 @@ class Interpreter:
             # A child module applied to metadata only: a table of weights is looked up.
             touched = bool(labels & Label.DATA)
             if labels == Label.META:
-                return replace(value, form=Form.TENSOR).as_role(
+                return replace(value, form=Form.TENSOR, host=False).as_role(
                     Role.ROWS, self._evidence(node, "output of a child module")
                 )
             return replace(value, form=Form.TENSOR if touched else value.form)
@@ -778,21 +786,28 @@ class Interpreter:
         node, name, base, method = call.node, call.name, call.base, call.method
         args, keywords = call.args, call.keywords
         if "device" in keywords:
-            text = ast.unparse(next(k.value for k in node.keywords if k.arg == "device"))
-            return True if "cpu" in text else None if text.endswith(".device") and "self" not in text else False
+            return self._place(next(k.value for k in node.keywords if k.arg == "device"))
         if name in ("cuda",):
             return False
         if name in ("cpu", "numpy", "from_numpy", "tolist", "item"):
             return True
-        if name == "to" and method and node.args:
-            text = ast.unparse(node.args[0])
-            if text.endswith("device"):
-                return False
+        if name == "to" and method and node.args and ast.unparse(node.args[0]).endswith("device"):
+            return self._place(node.args[0])
         if not method and name in (_SIZED_FACTORIES | {"tensor", "as_tensor", "randperm"}):
             return True
         if method:
             return base.host
         return args[0].host if args else None
+
+    def _place(self, device: ast.expr) -> bool | None:
+        """Whether a device expression means the host: that of another tensor is wherever that tensor is."""
+        text = ast.unparse(device)
+        if "cpu" in text:
+            return True
+        if isinstance(device, ast.Attribute) and device.attr == "device" and _root_name(device) != "self.device":
+            base = self.values.get(device.value, CONST)
+            return False if base.labels & Label.DATA or not base.labels else base.host
+        return False
 
     def _call_hazards(self, call: _Call) -> None:
         node, name, base, method = call.node, call.name, call.base, call.method
@@ -819,9 +834,8 @@ class Interpreter:
             and any(arg.labels & DERIVED for arg in args)
         ):
             self._hazard(node, f"{name}() of a computed size", "the size is frozen at capture", labels)
-        elif name in ("to", "cuda") and method and base.host is True and base.labels & DERIVED:
-            if not self._host(call):
-                self._hazard(node, f".{name}(device) of a host tensor", "a host-to-device copy", base.labels)
+        elif name in ("to", "cuda") and method and base.host and base.labels & DERIVED and not self._host(call):
+            self._hazard(node, f".{name}(device) of a host tensor", "a host-to-device copy", base.labels)
         elif name in ("int", "float", "bool") and not method and args and _is_derived_tensor(args[0]):
             self._hazard(node, f"{name}() of a tensor", "waits for the device and bakes the value", labels)
 

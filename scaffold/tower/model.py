@@ -105,6 +105,17 @@ class Crossing:
     certain: bool = True
     source: str | None = None
     expr: str | None = None
+    #: Whether every path of the moved statements binds the variable; otherwise it starts as None.
+    always: bool = True
+    #: Where the tensor lives: True on the host, False on the device, None when the source does not tell.
+    host: bool | None = None
+    #: The staying statements that read this version, and the leaf that defines it (None: a parameter).
+    users: tuple[ast.stmt, ...] = field(default=(), repr=False, compare=False)
+    definer: ast.stmt | None = field(default=None, repr=False, compare=False)
+    #: Cumulative only: the form of the finished plain offsets, and the first top-level statement that reads them for
+    #: something else (None: nothing does). Padding goes in front of it.
+    plain_form: Form | None = None
+    pad_before: ast.stmt | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +234,44 @@ def flatten(pieces: tuple[Piece, ...]) -> list[Piece]:
         else:
             leaves.append(piece)
     return leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """How one key of the metadata is padded to the captured size.
+
+    `capacity` are the parameters of the metadata method that give the number of sequences (the largest counts),
+    `override` the one that fixes a host bound. Keys without either are padded by whoever owns the buffer: rows and
+    permutations with zeros, lengths with zeros.
+    """
+
+    key: str
+    kind: Kind
+    capacity: tuple[str, ...] = ()
+    override: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEdit:
+    """New source of the method `replaces` of a class; `source` (dedented) also defines the methods named in `adds`.
+
+    `added` are the statements that the split added, per function; all others are the user's own.
+    """
+
+    file: str
+    class_name: str
+    replaces: str
+    adds: tuple[str, ...]
+    source: str
+    added: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class TowerSplit:
+    """The result of `split_tower`: what to write, and how each key is padded. Children come first in `edits`."""
+
+    slice: TowerSlice
+    edits: tuple[MethodEdit, ...]
+    keys: tuple[str, ...]
+    padding: tuple[Padding, ...]
+    method_parameters: tuple[Parameter, ...]

@@ -19,7 +19,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.protocol.tree import SourceTree
 from scaffold.tower.interpret import Interpreter, annotation_form, exits, root_name
 from scaffold.tower.model import (
@@ -212,11 +212,15 @@ def _already_split(base: TowerSlice, method: FunctionNode) -> TowerSlice:
 
 @dataclass(eq=False)
 class _Use:
-    """One read of a metadata variable by a staying leaf."""
+    """One read of a metadata variable by a staying leaf, or by the condition of a block that stays in part.
+
+    `before` is the number of leaves that come before the read.
+    """
 
     name: str
     node: ast.Name
-    leaf: Piece
+    statement: ast.stmt
+    before: int
     value: Value
 
 
@@ -530,76 +534,159 @@ class _Slicer:
         for child in self.children:
             for _, expression in child.arguments:
                 hoisted |= {id(node) for node in ast.walk(expression)}
-        for leaf in flatten(pieces):
-            if leaf.place in (Place.MOVE, Place.BOTH):
-                local -= leaf.moved_writes
-            if leaf.place is not Place.STAY:
-                continue
-            for name in exposed_reads([leaf.node]):
+        position = 0
+
+        def crossing(names: list[ast.Name], statement: ast.stmt) -> Iterator[_Use]:
+            for name in names:
                 value = self.interpreter.values.get(name)
                 if id(name) in hoisted or value is None or not value.labels & Label.META or name.id in local:
                     continue
-                if value.labels & (Label.DATA | Label.SHAPE):
+                if not value.labels & (Label.DATA | Label.SHAPE):
+                    yield _Use(name.id, name, statement, position, value)
+
+        def walk(group: tuple[Piece, ...]) -> Iterator[_Use]:
+            nonlocal position, local
+            for piece in group:
+                if piece.place is Place.SPLIT:
+                    if any(leaf.place in (Place.STAY, Place.BOTH) for leaf in flatten((piece,))):
+                        found: list[ast.Name] = []
+                        _names(_header(piece.node), set(), found)
+                        yield from crossing(found, piece.node)
+                    for body in piece.bodies:
+                        yield from walk(body)
                     continue
-                yield _Use(name.id, name, leaf, value)
-            local |= must_writes([leaf.node])
+                if piece.place in (Place.MOVE, Place.BOTH):
+                    local -= piece.moved_writes
+                elif piece.place is Place.STAY:
+                    yield from crossing(exposed_reads([piece.node]), piece.node)
+                    local |= must_writes([piece.node])
+                position += 1
+
+        yield from walk(pieces)
 
     def _crossings(self, pieces: tuple[Piece, ...], uses: list[_Use]) -> list[Crossing]:
         leaves = flatten(pieces)
-        position = {id(leaf): index for index, leaf in enumerate(leaves)}
         writers: dict[str, list[int]] = {}
         for index, leaf in enumerate(leaves):
             if leaf.place in (Place.MOVE, Place.BOTH):
                 for name in leaf.moved_writes:
                     writers.setdefault(name, []).append(index)
+        names = {use.name for use in uses}
         groups: dict[tuple[str, int], list[_Use]] = {}
         for use in uses:
-            before = [index for index in writers.get(use.name, []) if index < position[id(use.leaf)]]
+            before = [index for index in writers.get(use.name, []) if index < use.before]
             groups.setdefault((use.name, before[-1] if before else -1), []).append(use)
         found: list[tuple[int, Crossing]] = []
         for (name, version), members in groups.items():
             last = writers.get(name, [-1])[-1]
-            key = (
-                name if version == last else f"{name}_{writers[name].index(version)}" if version >= 0 else f"{name}_in"
-            )
+            key = name
+            if version != last:
+                key = f"{name}_{writers[name].index(version)}" if version >= 0 else f"{name}_in"
             value = members[0].value
             for use in members[1:]:
-                value = replace(
-                    value, role=max(value.role, use.value.role), nullable=value.nullable or use.value.nullable
-                )
-            defined = tuple(leaves[index].line for index in writers.get(name, []) if index <= version)
-            used = tuple(dict.fromkeys(use.node.lineno for use in members))
-            node = members[0].node
-            self._check_form(name, value, node, version)
-            kind, evidence, certain = self._kind(name, value, [use.leaf.node for use in members])
-            found.append(
-                (
-                    version if version >= 0 else 0,
-                    Crossing(
-                        name, key, kind, value.form, value.nullable, evidence, defined, used, certain, value.source
-                    ),
-                )
+                role, nullable = max(value.role, use.value.role), value.nullable or use.value.nullable
+                value = replace(value, role=role, nullable=nullable)
+            self._check_form(name, value, members[0].node, version)
+            kind, evidence, certain = self._kind(name, value, [use.statement for use in members])
+            always = version < 0 or any(
+                piece.place in (Place.MOVE, Place.BOTH) and name in must_writes([piece.node])
+                for piece in pieces
+                if piece.node.lineno <= leaves[version].node.lineno
             )
+            plain_form, pad_before = self._padding_point(pieces, name, names) if _is_offsets(kind) else (None, None)
+            crossing = Crossing(
+                name=name,
+                key=key,
+                kind=kind,
+                form=value.form,
+                nullable=value.nullable or not always,
+                evidence=evidence,
+                defined_at=tuple(leaves[index].line for index in writers.get(name, []) if index <= version),
+                used_at=tuple(dict.fromkeys(use.node.lineno for use in members)),
+                certain=certain,
+                source=value.source if value.source != name else None,
+                always=always,
+                host=value.host,
+                users=tuple(dict.fromkeys(use.statement for use in members)),
+                definer=leaves[version].node if version >= 0 else None,
+                plain_form=plain_form,
+                pad_before=pad_before,
+            )
+            found.append((crossing.defined_at[0] if crossing.defined_at else 0, crossing))
         for hoist in self.hoists:
             value = self.interpreter.values[hoist.node]
             kind, evidence, certain = self._kind(hoist.name, value, [hoist.statement])
             crossing = Crossing(
-                hoist.name,
-                hoist.name,
-                kind,
-                value.form,
-                value.nullable,
-                evidence,
-                (hoist.node.lineno,),
-                (hoist.node.lineno,),
-                certain,
-                value.source,
-                self.module.segment(hoist.node),
+                name=hoist.name,
+                key=hoist.name,
+                kind=kind,
+                form=value.form,
+                nullable=value.nullable,
+                evidence=evidence,
+                defined_at=(hoist.node.lineno,),
+                used_at=(hoist.node.lineno,),
+                certain=certain,
+                source=value.source,
+                expr=self.module.segment(hoist.node),
+                always=any(piece.node is hoist.statement for piece in pieces),
+                host=value.host,
+                users=(hoist.statement,),
+                definer=hoist.statement,
             )
-            index = next(i for i, leaf in enumerate(leaves) if leaf.node is hoist.statement)
-            found.append((index, crossing))
+            found.append((hoist.node.lineno, crossing))
         found.sort(key=lambda item: (item[0], item[1].used_at[0]))
         return [crossing for _, crossing in found]
+
+    def _padding_point(
+        self, pieces: tuple[Piece, ...], name: str, crossing: set[str]
+    ) -> tuple[Form | None, ast.stmt | None]:
+        """Form of the finished plain offsets `name`, and the top-level statement in front of which they are padded.
+
+        The offsets are finished when the zero stands in front. Lengths that cross and the two sections of FlashInfer
+        must be computed from padded offsets; everything else (a maximum does not care) from those of the grid. None
+        means the end of the moved statements.
+        """
+        form: Form | None = None
+        point: ast.stmt | None = None
+        required = False
+        for piece in pieces:
+            if piece.place not in (Place.MOVE, Place.BOTH, Place.SPLIT):
+                continue
+            values = [self.interpreter.values.get(r, CONST) for r in exposed_reads([piece.node]) if r.id == name]
+            plain = [v for v in values if v.role is Role.CUMULATIVE and v.form in (Form.TENSOR, Form.NUMPY)]
+            after = self.interpreter.after.get((piece.node, name), CONST)
+            if plain and not required:
+                lengths = any(
+                    self.interpreter.after.get((piece.node, written), CONST).role is Role.LENGTHS
+                    for written in (piece.moved_writes - {name}) & crossing
+                )
+                if lengths or (name in piece.moved_writes and after.role is Role.TWO_SECTION):
+                    form, point, required = plain[0].form, piece.node, True
+                elif piece.moved_writes != {name}:
+                    form, point = plain[0].form, None  # read as they are; padding comes later
+                elif point is None:
+                    form, point = plain[0].form, piece.node
+            elif plain and required and piece.moved_writes != {name}:
+                self._warn_padded(piece, name)
+            if point is None and name in piece.moved_writes and after.role is Role.CUMULATIVE:
+                form = after.form
+        return form, point
+
+    def _warn_padded(self, piece: Piece, name: str) -> None:
+        """Say that a later statement will read padded offsets; a maximum does not change by them."""
+        if any(
+            self.interpreter.after.get((piece.node, written), CONST).role is not Role.BOUND
+            for written in piece.moved_writes - {name}
+        ):
+            self.warnings.append(
+                Diagnostic(
+                    "VCG459",
+                    f"this reads `{name}` after it was padded to the captured number of sequences",
+                    self.module.span(piece.node),
+                    "check that empty sequences at the end do not change its result",
+                    Severity.WARNING,
+                )
+            )
 
     def _check_form(self, name: str, value: Value, node: ast.Name, version: int) -> None:
         if value.form in (Form.PYTHON, Form.NUMPY):
@@ -779,6 +866,10 @@ class _Slicer:
 
 
 # ---------------------------------------------------------------------- reading the AST
+
+
+def _is_offsets(kind: Kind) -> bool:
+    return kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:

@@ -19,8 +19,8 @@ CODES: tuple[Code, ...] = (
         "VCG452",
         "control flow on metadata touches data",
         "A captured graph replays the operations of the capture: a branch or loop that depends on the grid and "
-        "touches pixels would keep the capture's path for every replay. Per-item loops over data can usually be replaced by one "
-        "gather with an index that is built from the grid.",
+        "touches pixels would keep the capture's path for every replay. Per-item loops over data can usually be "
+        "replaced by one gather with an index that is built from the grid.",
     ),
     Code(
         "VCG453",
@@ -52,5 +52,18 @@ CODES: tuple[Code, ...] = (
         "a child module that gets metadata cannot be split",
         "The child needs host values of the grid, so its `forward` has to be split like the tower's own, and that was "
         "refused for the reason given with this message.",
+    ),
+    Code(
+        "VCG458",
+        "the split of the tower cannot be written",
+        "The slice is clean but its text is not safe to write: there is nothing to split, a name is taken, an early "
+        "exit needs values that only the moved part has, or cumulative offsets are built in a way that leaves no place "
+        "to pad them. The message names the statement to change.",
+    ),
+    Code(
+        "VCG459",
+        "metadata is computed from padded offsets",
+        "Cumulative offsets are padded with empty sequences to the captured number of sequences. A later statement "
+        "reads them; empty sequences at the end usually change nothing, but look at it.",
     ),
 )

@@ -1,0 +1,674 @@
+"""Writes the split that a slice describes: the metadata method, and `forward` without the statements that moved.
+
+Moved statements keep their text. Around them, and only when the caller asks for it with an argument, stand padding,
+overrides and device placement, so that an eager call computes what it always did, bit for bit.
+
+* Cumulative offsets are padded by repeating the last one (empty sequences), as soon as the leading zero is in place and
+  before anything else is computed from them. Lengths, bounds and FlashInfer's two sections then come out padded by the
+  user's own statements, for whichever attention backend runs.
+* A host bound (`max_seqlen`) is overridden by a 0-dim int32 tensor on the host, in rows: attention reads it on the host
+  when the graph is captured, and a device tensor would put a synchronisation there.
+* What is None stays None.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.tower.model import (
+    ChildSlice,
+    Crossing,
+    Form,
+    Kind,
+    MethodEdit,
+    Padding,
+    Parameter,
+    Piece,
+    Place,
+    TowerSlice,
+    TowerSplit,
+    flatten,
+)
+from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, exposed_reads
+from scaffold.tower.text import Replacement, SourceText, dedent, indent
+
+#: vLLM's own line length (ruff's default).
+_WIDTH = 88
+
+
+def split_tower(tower: TowerSlice) -> TowerSplit:
+    """Rewrite a sliced tower.
+
+    Gives one edit for each class that changes, children first. Raises `DiagnosticError` VCG458 when the slice has
+    nothing to split, or when the result cannot be written safely.
+    """
+    if tower.already_split:
+        raise _refuse(tower, "the tower is split already", "use its metadata method as it is", None)
+    if not tower.keys:
+        raise _refuse(
+            tower, "the tower has no metadata: nothing crosses", "no split is needed; capture it as it is", None
+        )
+    edits: list[MethodEdit] = []
+    splitter = _Splitter(tower, child=False)
+    for child in tower.children:
+        edits.extend(_split_child(child.slice))
+    edits.append(splitter.edit())
+    keys = list(tower.keys)
+    if len(set(keys)) != len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _refuse(tower, f"two values would have the key `{twice}`", "rename one of the variables", None)
+    return TowerSplit(tower, tuple(edits), tuple(keys), splitter.padding(), splitter.method_parameters())
+
+
+def _split_child(tower: TowerSlice) -> list[MethodEdit]:
+    edits: list[MethodEdit] = []
+    for child in tower.children:
+        edits.extend(_split_child(child.slice))
+    return [*edits, _Splitter(tower, child=True).edit()]
+
+
+def _refuse(tower: TowerSlice, message: str, help_text: str, node: ast.AST | None) -> DiagnosticError:
+    span = None
+    if node is not None:
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+        span = Span(tower.file, line, column, line, column + 1)
+    return DiagnosticError(Diagnostic("VCG458", f"{message} (`{tower.class_name}.{tower.entry}`)", span, help_text))
+
+
+@dataclass(frozen=True)
+class _Offsets:
+    """One cumulative crossing and its parameters."""
+
+    crossing: Crossing
+    capacity: tuple[str, ...]
+    stem: str  # "" for the main one, "window_" for `cu_window_seqlens`
+
+
+@dataclass(eq=False)
+class _Writer:
+    """Lines of one function, with what the split added to them."""
+
+    text: str = ""
+    added: list[str] = field(default_factory=list)
+
+    def keep(self, text: str) -> None:
+        """The user's own text."""
+        self.text += text[1:] if text.startswith("\n") and self.text.endswith("\n\n") else text
+
+    def add(self, text: str, indentation: str) -> None:
+        """Statements of ours."""
+        block = textwrap.dedent(text).strip("\n")
+        self.text += indent(block, indentation) + "\n"
+        self.added.extend(ast.unparse(node) for node in ast.parse(block).body)
+
+    def blank(self) -> None:
+        """An empty line, unless there is one or nothing stands before it."""
+        if self.text and not self.text.endswith("\n\n") and not self.text.rstrip(" ").endswith(":\n"):
+            self.text += "\n"
+
+
+class _Splitter:
+    """Writes the two functions of one class."""
+
+    def __init__(self, tower: TowerSlice, *, child: bool) -> None:
+        self.tower = tower
+        self.child = child
+        self.source = SourceText(tower.source)
+        self.function = _function(tower)
+        self.indentation = self.source.indentation_of(self.function)
+        self.body_indentation = self.source.indentation_of(self.function.body[0])
+        self.taken = {node.id for node in ast.walk(self.function) if isinstance(node, ast.Name)}
+        self.taken |= {parameter.name for parameter in tower.parameters}
+        self.offsets = self._name_offsets()
+        self.torch = _alias(tower.source, "torch") or "torch"
+        self.numpy = _alias(tower.source, "numpy") or "np"
+        self.moved_replacements = [Replacement(d.node, d.replacement) for d in tower.declassified]
+        self.stay_replacements = [Replacement(hoist.node, hoist.name) for hoist in tower.hoists]
+        self.stay_replacements += [Replacement(child.call, self._child_call(child)) for child in tower.children]
+        self._check_reserved()
+
+    # ------------------------------------------------------------------ names
+
+    def _name_offsets(self) -> tuple[_Offsets, ...]:
+        cumulative = [c for c in self.tower.crossings if c.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
+        main = next((c for c in cumulative if c.name == "cu_seqlens"), cumulative[0] if cumulative else None)
+        result = []
+        for crossing in cumulative:
+            if crossing is main:
+                result.append(_Offsets(crossing, ("max_batch_size", "max_frames_per_batch"), ""))
+            else:
+                stem = crossing.name.removeprefix("cu_").replace("_seqlens", "").replace("seqlens", "") or crossing.name
+                result.append(_Offsets(crossing, (f"max_{stem}_seqs_per_batch",), f"{stem}_"))
+        return tuple(result)
+
+    def _override(self, bound: Crossing) -> str:
+        stem = next((o.stem for o in self.offsets if o.crossing.name == bound.source), "")
+        return f"max_seqlen_{stem}override"
+
+    def _bounds(self) -> list[Crossing]:
+        return [crossing for crossing in self.tower.crossings if crossing.kind is Kind.HOST_BOUND]
+
+    def padding(self) -> tuple[Padding, ...]:
+        """What pads each key, children's keys included."""
+        capacity = {offsets.crossing.key: offsets.capacity for offsets in self.offsets}
+        result = [
+            Padding(
+                crossing.key,
+                crossing.kind,
+                capacity.get(crossing.key, ()),
+                self._override(crossing) if crossing.kind is Kind.HOST_BOUND else None,
+            )
+            for crossing in self.tower.crossings
+        ]
+        for child in self.tower.children:
+            result += _Splitter(child.slice, child=True).padding()
+        return tuple(result)
+
+    def method_parameters(self) -> tuple[Parameter, ...]:
+        """Parameters of the metadata method, without `self`."""
+        by_name = {parameter.name: parameter for parameter in self.tower.parameters}
+        result = [Parameter(name, by_name[name].annotation, None) for name in self.tower.metadata]
+        result += [Parameter(p.name, p.annotation, p.default, True) for p in self.tower.constants]
+        integer = "int | None"
+        names: list[str] = [] if self.child and not self.offsets else ["max_batch_size", "max_frames_per_batch"]
+        for offsets in self.offsets:
+            names += [name for name in offsets.capacity if name not in names]
+        names += [] if self.child and not self._bounds() else ["max_seqlen_override"]
+        names += [self._override(b) for b in self._bounds() if self._override(b) not in names]
+        result += [Parameter(name, integer, "None", True) for name in dict.fromkeys(names)]
+        result.append(Parameter("device", f"{self.torch}.device | None", "None", True))
+        return tuple(result)
+
+    def _fresh(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        return name
+
+    def _check_reserved(self) -> None:
+        own = {parameter.name for parameter in self.method_parameters()} - set(self.tower.metadata) - {"device"}
+        own -= {parameter.name for parameter in self.tower.constants}
+        clash = sorted((own | {METADATA_ARGUMENT}) & self.taken)
+        if clash:
+            raise _refuse(
+                self.tower,
+                f"the tower uses the name `{clash[0]}` itself",
+                "rename the variable; the metadata method takes a parameter of that name",
+                self.function,
+            )
+        if METADATA_METHOD in self.tower.class_members:
+            raise _refuse(
+                self.tower,
+                f"the class has a method `{METADATA_METHOD}` already",
+                f"remove it, or let `{self.tower.entry}` take `{METADATA_ARGUMENT}` so that it is recognised",
+                self.function,
+            )
+
+    # ------------------------------------------------------------------ the edit
+
+    def edit(self) -> MethodEdit:
+        """Both functions of this class."""
+        method, forward = self._method(), self._forward()
+        source = dedent(method.text.rstrip("\n") + "\n\n" + forward.text.rstrip("\n") + "\n", self.indentation)
+        added = ((METADATA_METHOD, tuple(method.added)), (self.tower.entry, tuple(forward.added)))
+        return MethodEdit(
+            self.tower.file,
+            self.tower.class_name,
+            self.tower.entry,
+            (METADATA_METHOD,),
+            source.strip("\n") + "\n",
+            added,
+        )
+
+    # ------------------------------------------------------------------ the metadata method
+
+    def _method(self) -> _Writer:
+        writer = _Writer()
+        ind, body = self.indentation, self.body_indentation
+        inner = ind + "    "
+        nullable = any(c.nullable for c in self._all_crossings())
+        tensor = f"{self.torch}.Tensor"
+        value = f"{tensor} | None" if nullable else tensor
+        lines = [f"{ind}def {METADATA_METHOD}(", f"{inner}self,"]
+        starred = False
+        for parameter in self.method_parameters():
+            if parameter.keyword_only and not starred:
+                lines.append(f"{inner}*,")
+                starred = True
+            lines.append(f"{inner}{_declare(parameter)},")
+        lines.append(f"{ind}) -> dict[str, {value}]:")
+        writer.keep("\n".join(lines) + "\n")
+        writer.keep(indent(self._docstring(), body) + "\n")
+        moved = _Writer()
+        self._emit_moved(moved, self.tower.pieces, self._first_line(), top=True)
+        for offsets in self.offsets:
+            if offsets.crossing.pad_before is None:
+                self._emit_padding(moved, offsets)
+        placement = _Writer()
+        self._emit_placement(placement)
+        if self._uses_device(moved, placement):
+            home = "self.device" if "device" in self.tower.class_members else "next(self.parameters()).device"
+            writer.add(f"if device is None:\n    device = {home}", body)
+        for crossing in self.tower.crossings:
+            if not crossing.always:
+                writer.add(f"{crossing.name} = None", body)
+        if moved.text:
+            writer.blank()
+        writer.keep(moved.text.lstrip("\n"))
+        if placement.text:
+            writer.blank()
+            writer.keep(placement.text)
+        writer.added += moved.added + placement.added
+        writer.blank()
+        entries = [f'    "{c.key}": {c.key},' for c in self.tower.crossings]
+        entries += [f"    **{child.attribute}_metadata," for child in self.tower.children]
+        writer.add("return {\n" + "\n".join(entries) + "\n}", body)
+        return writer
+
+    def _all_crossings(self) -> list[Crossing]:
+        result = list(self.tower.crossings)
+        for child in self.tower.children:
+            result += _Splitter(child.slice, child=True)._all_crossings()
+        return result
+
+    def _uses_device(self, moved: _Writer, placement: _Writer) -> bool:
+        return any(
+            d.replacement == "device" or "device=device" in d.replacement for d in self.tower.declassified
+        ) or any("device" in text for text in [*moved.added, *placement.added])
+
+    def _first_line(self) -> int:
+        """The last line before the first statement of the body that is no docstring."""
+        body = self.function.body
+        first = body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            return first.end_lineno or first.lineno
+        line = self.source.header_end(self.function, body)
+        return max(line, self.function.returns.end_lineno or 0) if self.function.returns is not None else line
+
+    def _emit_moved(self, writer: _Writer, pieces: Iterable[Piece], above: int, *, top: bool) -> bool:
+        """Write the moved part of a body; gives whether it has one."""
+        wrote = False
+        for piece in pieces:
+            indentation = self.source.indentation_of(piece.node)
+            if top:
+                for offsets in self.offsets:
+                    if offsets.crossing.pad_before is piece.node:
+                        self._emit_padding(writer, offsets)
+            if piece.place in (Place.MOVE, Place.BOTH):
+                writer.keep(self.source.statement(piece.node, above, self.moved_replacements))
+                wrote = True
+            elif piece.place is Place.SPLIT:
+                wrote |= self._emit_block(writer, piece, above, moved=True)
+            elif piece.place is Place.STAY:
+                wrote |= self._emit_named(writer, piece, indentation)
+            above = piece.node.end_lineno or above
+            if top:
+                self._emit_after(writer, piece)
+        return wrote
+
+    def _emit_block(self, writer: _Writer, piece: Piece, above: int, *, moved: bool) -> bool:
+        """Write one side of a split block: its header, and the bodies of that side."""
+        node = piece.node
+        indentation = self.source.indentation_of(node)
+        raw = [node.body, node.orelse] if isinstance(node, ast.If) else [node.body]  # type: ignore[attr-defined]
+        texts: list[_Writer] = []
+        for index, (statements, body) in enumerate(zip(raw, piece.bodies, strict=True)):
+            part = _Writer()
+            start = self.source.header_end(node, statements) if index == 0 else _line_before(statements)
+            if statements:
+                if moved:
+                    self._emit_moved(part, body, start, top=False)
+                else:
+                    self._emit_staying(part, body, start, top=False)
+            texts.append(part)
+        if not any(part.text for part in texts):
+            return False
+        if node.body[0].lineno == node.lineno:  # type: ignore[attr-defined]
+            raise _refuse(self.tower, "a block on one line has to be split", "write its body on lines of its own", node)
+        writer.keep(self.source.header(node, node.body, above))  # type: ignore[attr-defined]
+        inner = indentation + "    "
+        for index, part in enumerate(texts):
+            if index == 1:
+                if not part.text:
+                    continue
+                writer.keep(f"{indentation}else:\n")
+            if part.text:
+                writer.keep(part.text.lstrip("\n"))
+                writer.added += part.added
+            else:
+                writer.add("pass", inner)
+        return True
+
+    def _emit_named(self, writer: _Writer, piece: Piece, indentation: str) -> bool:
+        """Named sub-expressions and child modules of a staying statement."""
+        wrote = False
+        for hoist in self.tower.hoists:
+            if hoist.statement is piece.node:
+                writer.add(f"{hoist.name} = {self.source.expression(hoist.node, self.moved_replacements)}", indentation)
+                wrote = True
+        for child in self.tower.children:
+            if child.statement is piece.node:
+                arguments = [self.source.expression(e, self.moved_replacements) for _, e in child.arguments]
+                arguments += self._child_constants(child)
+                arguments.append("device=device")
+                target = f"{self._fresh(child.attribute + '_metadata')}"
+                call = f"self.{child.attribute}.{METADATA_METHOD}"
+                writer.add(_wrapped(f"{target} = {call}", arguments, len(indentation)), indentation)
+                wrote = True
+        return wrote
+
+    def _emit_after(self, writer: _Writer, piece: Piece) -> None:
+        """Overrides and snapshots right after the statement that makes a value."""
+        inside = {id(node) for node in ast.walk(piece.node)}
+        for crossing in self.tower.crossings:
+            if crossing.definer is None or id(crossing.definer) not in inside:
+                continue
+            if crossing.kind is Kind.HOST_BOUND:
+                parameter = self._override(crossing)
+                condition = f"{parameter} is not None"
+                if crossing.nullable:
+                    condition += f" and {crossing.name} is not None"
+                value = f"{crossing.name} = {self.torch}.tensor({parameter}, dtype={self.torch}.int32)"
+                writer.add(f"if {condition}:\n    {value}", self.body_indentation)
+            if crossing.key != crossing.name:
+                writer.add(f"{crossing.key} = {crossing.name}", self.body_indentation)
+
+    def _emit_padding(self, writer: _Writer, offsets: _Offsets) -> None:
+        crossing, name = offsets.crossing, offsets.crossing.name
+        if crossing.plain_form not in (Form.TENSOR, Form.NUMPY):
+            raise _refuse(
+                self.tower,
+                f"`{name}` is cumulative, but it is not clear where its offsets are finished",
+                "build it as cumulative sum with a zero in front, in statements of its own",
+                crossing.definer,
+            )
+        count = self._fresh(f"num_{offsets.stem}seqs")
+        if len(offsets.capacity) > 1:
+            target = "max(" + ", ".join(f"{parameter} or 0" for parameter in offsets.capacity) + ")"
+        else:
+            target = f"{offsets.capacity[0]} or 0"
+        missing = f"{count} + 1 - len({name})"
+        if crossing.plain_form is Form.NUMPY:
+            pad = f"{name} = {self.numpy}.pad({name}, (0, {missing}), mode='edge')".replace("'", '"')
+            lines = [pad]
+        else:
+            tail = self._fresh("empty_seqs")
+            expand = _wrapped(f"{tail} = {name}[-1:].expand", [missing], len(self.body_indentation) + 4)
+            lines = [expand, f"{name} = {self.torch}.cat([{name}, {tail}])"]
+        writer.blank()
+        writer.keep(f"{self.body_indentation}# Empty sequences fill up the captured number of sequences.\n")
+        body = "\n".join(indent(line, "    ") for line in lines)
+        writer.add(f"{count} = {target}\nif len({name}) <= {count}:\n{body}", self.body_indentation)
+        writer.blank()
+
+    def _emit_placement(self, writer: _Writer) -> None:
+        """Put what may still be on the host where the graph reads it. Moving to where it is already does nothing."""
+        for crossing in self.tower.crossings:
+            if crossing.kind is Kind.HOST_BOUND or crossing.host is False:
+                continue
+            line = _wrapped(
+                f"{crossing.key} = {crossing.key}.to",
+                ["device=device", "non_blocking=True"],
+                len(self.body_indentation) + (4 if crossing.nullable else 0),
+            )
+            if crossing.nullable:
+                line = f"if {crossing.key} is not None:\n" + indent(line, "    ")
+            writer.add(line, self.body_indentation)
+
+    def _docstring(self) -> str:
+        lines = ['"""Compute what follows from the grid alone, outside of a captured graph.', "", "Args:"]
+        for name in self.tower.metadata:
+            lines += _argument(name, f"As in `{self.tower.entry}`.")
+        for parameter in self.tower.constants:
+            lines += _argument(parameter.name, f"As in `{self.tower.entry}`.")
+        described: set[str] = {"device"}
+        for offsets in self.offsets:
+            for index, parameter_name in enumerate(offsets.capacity):
+                described.add(parameter_name)
+                if index == 0:
+                    text = f"Pad `{offsets.crossing.name}` to this many sequences by repeating the last offset."
+                else:
+                    text = "Likewise; the larger of the two counts."
+                lines += _argument(parameter_name, text)
+        for bound in self._bounds():
+            override = self._override(bound)
+            if override not in described:
+                described.add(override)
+                lines += _argument(override, f"Use this as `{bound.name}`, in rows, whatever the grid is.")
+        described |= {parameter.name for parameter in self.tower.constants}
+        for parameter in self.method_parameters():
+            if parameter.keyword_only and parameter.name not in described:
+                lines += _argument(parameter.name, "Unused by this tower.")
+        lines += _argument("device", "Where the tensors go; the device of the weights by default.")
+        return "\n".join([*lines, '"""'])
+
+    # ------------------------------------------------------------------ forward
+
+    def _forward(self) -> _Writer:
+        writer = _Writer()
+        writer.keep(self._signature())
+        body = self.function.body
+        first = body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            writer.keep(self.source.statement(first, self.function.lineno))
+        self.bound: dict[str, str] = {}
+        self.announced = False
+        part = _Writer()
+        self._emit_staying(part, self.tower.pieces, self._first_line(), top=True)
+        writer.keep(part.text.lstrip("\n") if not isinstance(first, ast.Expr) else part.text)
+        writer.added += part.added
+        return writer
+
+    def _signature(self) -> str:
+        ind = self.indentation
+        inner = ind + "    "
+        lines = [f"{ind}def {self.tower.entry}(", f"{inner}self,"]
+        positional = [parameter for parameter in self.tower.parameters if not parameter.keyword_only]
+        optional_from = len(positional)
+        if self.child:
+            while optional_from and (
+                positional[optional_from - 1].default is not None
+                or positional[optional_from - 1].name in self.tower.metadata
+            ):
+                optional_from -= 1
+        for index, parameter in enumerate(positional):
+            annotation, default = parameter.annotation, parameter.default
+            if parameter.name in self.tower.metadata:
+                if annotation is not None and not annotation.startswith(("'", '"', "Optional[")):
+                    annotation = annotation if "None" in annotation.split(" | ") else f"{annotation} | None"
+                if default is None and index >= optional_from:
+                    default = "None"
+            lines.append(f"{inner}{_declare(Parameter(parameter.name, annotation, default))},")
+        vararg = self.function.args.vararg
+        lines.append(f"{inner}*{ast.unparse(vararg)}," if vararg is not None else f"{inner}*,")
+        for parameter in self.tower.parameters:
+            if parameter.keyword_only:
+                lines.append(f"{inner}{_declare(parameter)},")
+        values = f"dict[str, {self.torch}.Tensor] | None"
+        lines.append(f"{inner}{METADATA_ARGUMENT}: {values} = None,")
+        if self.function.args.kwarg is not None:
+            lines.append(f"{inner}**{ast.unparse(self.function.args.kwarg)},")
+        returns = f" -> {ast.unparse(self.function.returns)}" if self.function.returns is not None else ""
+        lines.append(f"{ind}){returns}:")
+        return "\n".join(lines) + "\n"
+
+    def _emit_staying(self, writer: _Writer, pieces: Iterable[Piece], above: int, *, top: bool) -> None:
+        for piece in pieces:
+            if top:
+                self._emit_bindings(writer, piece)
+            if piece.place in (Place.STAY, Place.BOTH):
+                writer.keep(self.source.statement(piece.node, above, self.stay_replacements))
+            elif piece.place is Place.SPLIT:
+                self._emit_block(writer, piece, above, moved=False)
+            elif piece.place is Place.GUARD:
+                self._emit_guard(writer, piece, top=top)
+            above = piece.node.end_lineno or above
+
+    def _emit_bindings(self, writer: _Writer, piece: Piece) -> None:
+        """In front of the first statement that reads metadata: get all of it; later ones: rebind what has changed."""
+        inside = {id(node) for node in ast.walk(piece.node)}
+        used = [c for c in self.tower.crossings if any(id(user) in inside for user in c.users)]
+        children = [child for child in self.tower.children if id(child.statement) in inside]
+        if not used and not children:
+            return
+        indentation = self.body_indentation
+        if len({c.name for c in used}) != len(used):
+            raise _refuse(
+                self.tower,
+                "one block of the captured part reads two values of the same metadata variable",
+                "give the later value a name of its own",
+                piece.node,
+            )
+        wanted = list(used)
+        if not self.announced:
+            self.announced = True
+            arguments = list(self.tower.metadata) + [f"{p.name}={p.name}" for p in self.tower.constants]
+            call = _wrapped(f"{METADATA_ARGUMENT} = self.{METADATA_METHOD}", arguments, len(indentation) + 4)
+            writer.blank()
+            writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(call, "    "), indentation)
+            written = {
+                name for leaf in flatten(self.tower.pieces) if leaf.place is Place.STAY for name in _stores(leaf)
+            }
+            names = [c.name for c in self.tower.crossings]
+            wanted += [
+                c for c in self.tower.crossings if c not in used and names.count(c.name) == 1 and c.name not in written
+            ]
+            wanted.sort(key=self.tower.crossings.index)
+        for crossing in wanted:
+            if self.bound.get(crossing.name) != crossing.key:
+                self.bound[crossing.name] = crossing.key
+                line = f'{crossing.name} = {METADATA_ARGUMENT}["{crossing.key}"]'
+                if len(indentation) + len(line) > _WIDTH:
+                    line = f'{crossing.name} = {METADATA_ARGUMENT}[\n    "{crossing.key}"\n]'
+                writer.add(line, indentation)
+
+    def _emit_guard(self, writer: _Writer, piece: Piece, *, top: bool) -> None:
+        """An early exit or check on metadata, in eager only, with the statements that it needs in front of it."""
+        if not top:
+            raise _refuse(
+                self.tower,
+                "an early exit on metadata stands inside a block",
+                "move it to the top level of the method",
+                piece.node,
+            )
+        needed = self._needed_by(piece)
+        indentation = self.body_indentation
+        texts = [
+            self.source.statement(node, 0, [*self.moved_replacements], comments=False) for node in [*needed, piece.node]
+        ]
+        block = textwrap.dedent("".join(texts))
+        if {name for node in needed for name in _stores_of(node)} & set(self.tower.metadata):
+            raise _refuse(
+                self.tower,
+                "an early exit needs metadata that overwrites a parameter",
+                "compute it in a variable of its own",
+                piece.node,
+            )
+        if any(d.replacement == "device" for d in self.tower.declassified if _contains([*needed, piece.node], d.node)):
+            raise _refuse(self.tower, "an early exit needs tensors on the device", "check the grid itself", piece.node)
+        writer.blank()
+        writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(block.rstrip("\n"), "    "), indentation)
+
+    def _needed_by(self, guard: Piece) -> list[ast.stmt]:
+        """The moved statements, in order, that a guard's names follow from."""
+        leaves = flatten(self.tower.pieces)
+        position = next(index for index, leaf in enumerate(leaves) if leaf.node is guard.node)
+        names = {name.id for name in exposed_reads([guard.node])}
+        needed: list[ast.stmt] = []
+        for leaf in reversed(leaves[:position]):
+            if leaf.place in (Place.MOVE, Place.BOTH) and leaf.moved_writes & names:
+                if leaf.place is Place.MOVE:
+                    needed.insert(0, leaf.node)
+                names |= {name.id for name in exposed_reads([leaf.node])}
+        return needed
+
+    # ------------------------------------------------------------------ children
+
+    def _child_call(self, child: ChildSlice) -> str:
+        """The call of a split child without its metadata arguments."""
+        metadata = {id(expression) for _, expression in child.arguments}
+        call = child.call
+        arguments = list(call.args)
+        while arguments and id(arguments[-1]) in metadata:
+            arguments.pop()
+        texts = ["None" if id(arg) in metadata else self.source.expression(arg) for arg in arguments]
+        texts += [
+            f"{keyword.arg}={self.source.expression(keyword.value)}"
+            for keyword in call.keywords
+            if id(keyword.value) not in metadata
+        ]
+        texts.append(f"{METADATA_ARGUMENT}={METADATA_ARGUMENT}")
+        return f"{self.source.expression(call.func)}({', '.join(texts)})"
+
+    def _child_constants(self, child: ChildSlice) -> list[str]:
+        names = [parameter.name for parameter in child.slice.parameters]
+        bound = dict(zip(names, child.call.args, strict=False))
+        bound.update({keyword.arg: keyword.value for keyword in child.call.keywords if keyword.arg is not None})
+        return [f"{p.name}={self.source.expression(bound[p.name])}" for p in child.slice.constants if p.name in bound]
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def _function(tower: TowerSlice) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    """The entry function's own node: the pieces were cut from it."""
+    target = tower.pieces[0].node
+    for node in ast.walk(ast.parse(tower.source)):
+        if isinstance(node, ast.ClassDef) and node.name == tower.class_name:
+            for function in node.body:
+                if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.name == tower.entry:
+                    assert function.lineno <= target.lineno <= (function.end_lineno or 0)
+                    return function
+    raise AssertionError(tower.class_name)
+
+
+def _alias(source: str, module: str) -> str | None:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name == module:
+                    return alias.asname or alias.name
+    return None
+
+
+def _declare(parameter: Parameter) -> str:
+    text = parameter.name
+    if parameter.annotation is not None:
+        text += f": {parameter.annotation}"
+    if parameter.default is not None:
+        text += f" = {parameter.default}" if parameter.annotation is not None else f"={parameter.default}"
+    return text
+
+
+def _argument(name: str, text: str) -> list[str]:
+    return textwrap.wrap(f"{name}: {text}", _WIDTH - 16, initial_indent="    ", subsequent_indent="        ")
+
+
+def _wrapped(call: str, arguments: list[str], indentation: int) -> str:
+    """`call(arguments)` on one line, or as the formatter breaks it."""
+    line = f"{call}({', '.join(arguments)})"
+    if indentation + max(len(part) for part in line.split("\n")) <= _WIDTH:
+        return line
+    inner = f"    {', '.join(arguments)}"
+    if "\n" not in inner and indentation + len(inner) <= _WIDTH:
+        return f"{call}(\n{inner}\n)"
+    return f"{call}(\n" + "".join(indent(argument, "    ") + ",\n" for argument in arguments) + ")"
+
+
+def _line_before(statements: list[ast.stmt]) -> int:
+    return statements[0].lineno - 1 if statements else 0
+
+
+def _stores(piece: Piece) -> set[str]:
+    return _stores_of(piece.node)
+
+
+def _stores_of(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _contains(statements: list[ast.stmt], node: ast.AST) -> bool:
+    return any(inner is node for statement in statements for inner in ast.walk(statement))
