@@ -374,7 +374,9 @@ def _nearest(version: str, stable: list[str], count: int = 3) -> list[str]:
         )
 
     newest_first = stable[::-1]  # of two equally near ones, the newer
-    return sorted(newest_first, key=distance)[:count]
+    near = sorted(newest_first, key=distance)
+    meant = [item for item in (f"0.{wanted.major}.{wanted.minor}",) if item in stable]  # `22.0` for `0.22.0`
+    return list(dict.fromkeys([*meant, *near]))[:count]
 
 
 def _download(chosen: _Candidate, archive: Path, session: requests.Session, progress: Progress | None) -> None:

@@ -154,7 +154,9 @@ DIALECT_OF = {
 
 @pytest.mark.parametrize(("version", "generation"), GENERATION_OF.items())
 def test_release_speaks_its_generation(release_tree, version: str, generation: str) -> None:
+    imported = set(sys.modules)
     profile = read_protocol(release_tree(version))
+    assert not {name for name in set(sys.modules) - imported if name.partition(".")[0] in ("vllm", "torch")}
     assert profile.generation.name == generation
     assert profile.fingerprint == profile.generation.fingerprint
     assert profile.dialect == DIALECT_OF[generation]
@@ -162,7 +164,6 @@ def test_release_speaks_its_generation(release_tree, version: str, generation: s
     assert profile.interfaces_module == "vllm.model_executor.models.interfaces"
     assert profile.defs_module == "vllm.v1.worker.encoder_cudagraph_defs"
     assert profile.manager_module == "vllm.v1.worker.encoder_cudagraph"
-    assert "vllm" not in sys.modules
 
 
 @pytest.mark.parametrize("version", GENERATION_OF)
@@ -286,7 +287,7 @@ def _edit(tree: SourceTree, relpath: str, old: str, new: str) -> SourceTree:
             "v0_30",
             (
                 "method `encoder_eager_forward` removed",
-                "method `encoder_fallback_forward(self, mm_kwargs: dict[str, Any], path: str = \"default\") -> "
+                'method `encoder_fallback_forward(self, mm_kwargs: dict[str, Any], path: str = "default") -> '
                 "torch.Tensor` added",
             ),
         ),
@@ -325,7 +326,7 @@ def _edit(tree: SourceTree, relpath: str, old: str, new: str) -> SourceTree:
             ') -> tuple["EncoderItemSpec", ...]:',
             "v0_24",
             (
-                'method `get_encoder_cudagraph_item_specs`: return type changed: `list[EncoderItemSpec]` -> '
+                "method `get_encoder_cudagraph_item_specs`: return type changed: `list[EncoderItemSpec]` -> "
                 '`tuple["EncoderItemSpec", ...]`',
             ),
         ),
@@ -377,7 +378,7 @@ def test_changed_protocol_is_refused_with_the_difference(
     [
         (INTERFACES, '"""Return the modality of the inputs (default: image-only)."""', '"""Other words."""'),
         (INTERFACES, '-> "EncoderCudaGraphConfig": ...', "-> EncoderCudaGraphConfig:  # comment\n        ..."),
-        (INTERFACES, "path: str = \"default\"", "path: str = 'default'"),
+        (INTERFACES, 'path: str = "default"', "path: str = 'default'"),
         (DEFS, "    max_frames_per_video: int = 1\n", "    max_frames_per_video: int = 1  # frames\n"),
         (DEFS, "import torch\n", "import torch\n\nOTHER_CONSTANT = 1\n"),
     ],

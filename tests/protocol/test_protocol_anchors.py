@@ -1,0 +1,377 @@
+"""The places of a port, found in every real release, and refused in trees where they are missing or doubtful."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError, Exit
+from scaffold.protocol import (
+    SourceTree,
+    absent_reason,
+    find_docs_table,
+    find_example_list,
+    find_model,
+    find_subclasses,
+    find_test_registry,
+    open_tree,
+)
+
+pytestmark = pytest.mark.trees
+
+INTERFACES = "vllm/model_executor/models/interfaces.py"
+DEFS = "vllm/v1/worker/encoder_cudagraph_defs.py"
+MANAGER = "vllm/v1/worker/encoder_cudagraph.py"
+PROTOCOL_FILES = (INTERFACES, DEFS, MANAGER)
+REGISTRY = "tests/models/multimodal/generation/test_vit_cudagraph.py"
+DOCS = "docs/design/cuda_graphs_multimodal.md"
+EXAMPLE = "examples/generate/multimodal/vision_language_offline.py"
+MODELS = "vllm/model_executor/models"
+
+#: release, registry (line, end, entries, fields), table (line, end, rows, fifth column),
+#: example list (line, end, entries, keys of the example map)
+PLACES = [
+    ("0.20.0", (44, 58, 1, 12), (86, 88, 1, ""), (2466, 2469, 2, 74)),
+    ("0.21.0", (44, 69, 2, 12), (86, 89, 2, ""), (2466, 2470, 3, 74)),
+    ("0.22.0", (53, 125, 5, 13), (87, 93, 5, ""), (2556, 2564, 7, 76)),
+    ("0.23.0", (57, 140, 6, 13), (83, 90, 6, ""), (2556, 2565, 8, 76)),
+    ("0.24.0", (65, 237, 10, 14), (127, 138, 10, "Dual-Path Graph"), (2500, 2513, 12, 74)),
+    ("0.25.0", (69, 251, 11, 14), (127, 140, 12, "Dual-Path Graph"), (2393, 2406, 12, 70)),
+    ("0.26.0", (69, 252, 11, 14), (127, 140, 12, "Dual-Path Graph"), (2375, 2388, 12, 69)),
+    ("0.27.0", (69, 265, 12, 14), (118, 132, 13, "Dual-Path Graph"), (2415, 2429, 13, 70)),
+    ("0.28.0", (77, 298, 13, 14), (22, 37, 14, "Multi-Path Graph"), (2415, 2430, 14, 70)),
+    ("0.29.0", (77, 312, 14, 14), (22, 37, 14, "Multi-Path Graph"), (2264, 2279, 14, 67)),
+    ("0.30.0", (91, 384, 17, 14), (22, 39, 16, "Multi-Path Graph"), (2264, 2282, 17, 67)),
+    ("0.31.0", (95, 429, 19, 14), (22, 39, 16, "Multi-Path Graph"), (2263, 2281, 17, 67)),
+    ("0.32.0", (95, 429, 19, 14), (12, 32, 19, "Multi-Path Graph"), (2263, 2281, 17, 67)),
+    ("0.33.0", (99, 442, 20, 14), (12, 33, 20, "Multi-Path Graph"), (2296, 2315, 18, 68)),
+]
+
+
+@pytest.mark.parametrize(("version", "registry", "table", "examples"), PLACES)
+def test_places_in_every_release(release_tree, version: str, registry, table, examples) -> None:
+    tree = release_tree(version)
+
+    found = find_test_registry(tree)
+    assert found is not None
+    assert (found.line, found.end_line, len(found.entries), len(found.entry_fields)) == registry
+    lines = tree.read(found.path).split("\n")
+    assert lines[found.line - 1] == "MODEL_CONFIGS: dict[str, VitCudagraphTestConfig] = {"
+    assert lines[found.end_line - 1] == "}"
+    assert [f'    "{entry.key}": VitCudagraphTestConfig(' for entry in found.entries] == [
+        lines[entry.line - 1] for entry in found.entries
+    ]
+    assert all(entry.model and f'model="{entry.model}",' in lines[entry.line] for entry in found.entries)
+    assert {field.name for field in found.entry_fields} >= {keyword for e in found.entries for keyword in e.keywords}
+    assert {"qwen_vl_chat_template", "get_compilation_config"} <= set(found.functions)
+    assert {"pytest", "dataclass", "IMAGE_ASSETS"} <= set(found.imports)
+
+    rows = find_docs_table(tree)
+    assert rows is not None
+    extra = rows.columns[4] if len(rows.columns) > 4 else ""
+    assert (rows.line, rows.end_line, len(rows.rows), extra) == table
+    lines = tree.read(rows.path).split("\n")
+    assert lines[rows.line - 1].startswith("| Architecture | Models | CG for Image | CG for Video |")
+    assert not lines[rows.end_line].startswith("|")
+    assert [f"| {' | '.join(row.cells)} |" for row in rows.rows] == [lines[row.line - 1] for row in rows.rows]
+    assert (rows.yes, rows.no) == ("\u2705\ufe0e", "\u274c\ufe0e")
+    assert "Qwen3VLForConditionalGeneration" in {row.architecture for row in rows.rows}
+
+    listed = find_example_list(tree)
+    assert listed is not None
+    assert (listed.line, listed.end_line, len(listed.entries), len(listed.example_keys)) == examples
+    lines = tree.read(listed.path).split("\n")
+    assert lines[listed.line - 1] == "MODELS_SUPPORT_VIT_CUDA_GRAPH = ["
+    assert lines[listed.end_line - 1] == "]"
+    assert [f'    "{entry.value}",' for entry in listed.entries] == [lines[e.line - 1] for e in listed.entries]
+    assert "internvl_chat" in listed.example_keys
+
+
+@pytest.mark.parametrize("version", ["0.18.0", "0.19.1"])
+@pytest.mark.parametrize(
+    ("find", "code"), [(find_test_registry, "VCG421"), (find_docs_table, "VCG422"), (find_example_list, "VCG423")]
+)
+def test_places_before_the_protocol(release_tree, version: str, find: Callable[..., object], code: str) -> None:
+    assert _fails(find, release_tree(version)).code == code
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+QWEN_HELPERS = ("_get_pixel_values_by_modality", "_get_grid_thw_by_modality")
+
+
+@pytest.mark.parametrize(
+    ("version", "module", "class_name", "lists", "inherited", "methods", "helpers"),
+    [
+        ("0.20.0", "internvl", "InternVLChatModel", False, None, 0, ()),
+        ("0.22.0", "internvl", "InternVLChatModel", False, None, 0, ()),
+        ("0.23.0", "internvl", "InternVLChatModel", True, None, 9, ("_get_internvl_patches_list",)),
+        ("0.33.0", "internvl", "InternVLChatModel", True, None, 9, ("_get_internvl_patches_list",)),
+        ("0.20.0", "qwen3_vl", "Qwen3VLForConditionalGeneration", True, None, 12, QWEN_HELPERS),
+        ("0.33.0", "qwen3_vl", "Qwen3VLForConditionalGeneration", True, None, 10, QWEN_HELPERS),
+        ("0.22.0", "qwen2_vl", "Qwen2VLForConditionalGeneration", True, None, 10, QWEN_HELPERS),
+        ("0.33.0", "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", True, None, 10, QWEN_HELPERS),
+        ("0.22.0", "step3_vl", "Step3VLForConditionalGeneration", True, None, 10, ("_compute_spatial_tokens",)),
+        # From 0.28 on two properties use `_compute_spatial_tokens` too, so it stays.
+        ("0.33.0", "step3_vl", "Step3VLForConditionalGeneration", True, None, 9, ("_batched_encoder_forward",)),
+        ("0.33.0", "step_vl", "StepVLForConditionalGeneration", False,
+         f"{MODELS}/step3_vl.py:Step3VLForConditionalGeneration", 0, ()),
+        ("0.33.0", "h2ovl", "H2OVLChatModel", False, f"{MODELS}/internvl.py:InternVLChatModel", 0, ()),
+        ("0.33.0", "minicpmv", "MiniCPMV2_6", False, f"{MODELS}/minicpmv.py:_MiniCPMVEncoderCudaGraphMixin", 0, ()),
+        ("0.33.0", "llava", "LlavaForConditionalGeneration", False, None, 0, ()),
+    ],
+)  # fmt: skip
+def test_model(release_tree, version, module, class_name, lists, inherited, methods, helpers) -> None:
+    tree = release_tree(version)
+    anchor = find_model(tree, module, class_name)
+    assert (anchor.lists_protocol, anchor.inherited_from) == (lists, inherited)
+    assert anchor.implements == (lists or inherited is not None)
+    assert len(anchor.protocol_methods) == methods
+    assert anchor.helpers == helpers
+    lines = tree.read(anchor.path).split("\n")
+    assert lines[anchor.first_line - 1].startswith("@" if anchor.decorated else "class ")
+    assert anchor.decorated == (inherited is None or module == "h2ovl")
+    assert lines[anchor.line - 1].startswith(f"class {class_name}(")
+    assert lines[anchor.end_line - 1].startswith("    ")
+    assert all(f"def {item.name}(" in lines[item.line - 1] for item in anchor.methods)
+    assert all(item.first_line <= item.line <= item.end_line <= anchor.end_line for item in anchor.methods)
+
+
+@pytest.mark.parametrize("module", ["internvl", "vllm.model_executor.models.internvl", f"{MODELS}/internvl.py"])
+def test_module_is_named_in_three_ways(release_tree, module: str) -> None:
+    anchor = find_model(release_tree("0.33.0"), module, "InternVLChatModel")
+    assert (anchor.path, anchor.module) == (f"{MODELS}/internvl.py", "vllm.model_executor.models.internvl")
+
+
+@pytest.mark.parametrize(
+    ("module", "class_name", "words"),
+    [
+        ("intervl", "InternVLChatModel", "did you mean `internvl`"),
+        ("internvl", "InternVLChatModal", "did you mean `InternVLChatModel`"),
+        ("../../../pq.py", "X", "check the module's name"),
+        ("vllm.nowhere", "X", "check the module's name"),
+    ],
+)
+def test_model_is_not_there(release_tree, module: str, class_name: str, words: str) -> None:
+    diagnostic = _fails(find_model, release_tree("0.33.0"), module, class_name)
+    assert diagnostic.code == "VCG420"
+    assert words in (diagnostic.help or "")
+
+
+def test_class_of_another_module_is_pointed_at(release_tree) -> None:
+    diagnostic = _fails(find_model, release_tree("0.33.0"), "qwen2_vl", "InternVLChatModel")
+    assert diagnostic.notes == (f"`{MODELS}/internvl.py:551` defines a class of that name",)
+
+
+def test_class_defined_twice(copied_tree) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    _append(tree, f"{MODELS}/internvl.py", "\n\nclass InternVLChatModel:\n    pass\n")
+    diagnostic = _fails(find_model, tree.reread(), "internvl", "InternVLChatModel")
+    assert diagnostic.code == "VCG424"
+    assert diagnostic.notes[0] == f"tree/{MODELS}/internvl.py:551"
+    assert len(diagnostic.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("relpath", "text", "kept"),
+    [
+        # a subclass of the class calls it
+        ("a.py", "from .internvl import InternVLChatModel\nclass A(InternVLChatModel):\n"
+         "    def f(self):\n        return self._get_internvl_patches_list({})\n", True),
+        # a subclass overrides it
+        ("a.py", "from .internvl import InternVLChatModel as Base\nclass A(Base):\n"
+         "    def _get_internvl_patches_list(self, mm_kwargs):\n        return []\n", True),
+        # a string names it
+        ("a.py", "from .internvl import InternVLChatModel\n"
+         "f = lambda model: getattr(model, '_get_internvl_patches_list')\n", True),
+        # an unrelated class has a method of the same name
+        ("a.py", "class A:\n    def f(self):\n        return self._get_internvl_patches_list({})\n", False),
+        # the name stands in a comment only
+        ("a.py", "from .internvl import InternVLChatModel\n# _get_internvl_patches_list\n", False),
+        # the same module uses it outside of the class
+        ("internvl.py", "\ndef f(model):\n    return model._get_internvl_patches_list({})\n", True),
+    ],
+)  # fmt: skip
+def test_helper_is_kept_where_something_else_uses_it(copied_tree, relpath: str, text: str, kept: bool) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    _append(tree, f"{MODELS}/{relpath}", text)
+    anchor = find_model(tree.reread(), "internvl", "InternVLChatModel")
+    assert anchor.helpers == (() if kept else ("_get_internvl_patches_list",))
+
+
+def test_helper_is_kept_for_a_subclass_of_a_subclass(copied_tree) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    _append(tree, f"{MODELS}/a.py", "from .internvl import InternVLChatModel\nclass A(InternVLChatModel): ...\n")
+    _append(tree, f"{MODELS}/b.py", "from .a import A\nclass B(A): ...\n")
+    use = "from .b import B\nclass C(B):\n    def f(self):\n        self._get_internvl_patches_list({})\n"
+    _append(tree, f"{MODELS}/c.py", use)
+    assert find_model(tree.reread(), "internvl", "InternVLChatModel").helpers == ()
+    assert [item.class_name for item in find_subclasses(tree.reread(), "internvl", "InternVLChatModel")] == [*"ABC"]
+
+
+@pytest.mark.parametrize(
+    ("version", "module", "class_name", "subclasses"),
+    [
+        ("0.22.0", "internvl", "InternVLChatModel", {"H2OVLChatModel", "NVLM_D_Model"}),
+        ("0.33.0", "internvl", "InternVLChatModel",
+         {"H2OVLChatModel", "NVLM_D_Model", "QianfanOCRForConditionalGeneration"}),
+        # Step5 inherits from Step3p7, in another package
+        ("0.33.0", "step3_vl", "Step3VLForConditionalGeneration",
+         {"Step3p7ForConditionalGeneration", "StepVLForConditionalGeneration", "Step5ForConditionalGeneration"}),
+        ("0.33.0", "qwen2_vl", "Qwen2VLForConditionalGeneration", {"JinaVLForSequenceClassification"}),
+        ("0.33.0", "h2ovl", "H2OVLChatModel", set()),
+    ],
+)  # fmt: skip
+def test_subclasses(release_tree, version: str, module: str, class_name: str, subclasses: set[str]) -> None:
+    found = find_subclasses(release_tree(version), module, class_name)
+    assert {item.class_name for item in found} >= subclasses
+    if not subclasses or version == "0.33.0":
+        assert {item.class_name for item in found} == subclasses
+
+
+# --- missing, ambiguous, unexpected, not readable --------------------------------------------------------------------
+
+FINDERS = [
+    ("registry", find_test_registry, REGISTRY, "VCG421"),
+    ("docs", find_docs_table, DOCS, "VCG422"),
+    ("example", find_example_list, EXAMPLE, "VCG423"),
+]
+by_finder = pytest.mark.parametrize(
+    ("find", "relpath", "missing"), [pytest.param(*row[1:], id=row[0]) for row in FINDERS]
+)
+
+
+@by_finder
+def test_missing(copied_tree, find, relpath: str, missing: str) -> None:
+    diagnostic = _fails(find, copied_tree("0.33.0"))
+    assert diagnostic.code == missing
+    assert diagnostic.exit is Exit.TARGET
+    assert f"`{relpath}`" in diagnostic.notes[0]
+    assert "then every " in diagnostic.notes[0]
+
+
+@by_finder
+def test_moved_is_found(copied_tree, find, relpath: str, missing: str) -> None:
+    tree = copied_tree("0.33.0", relpath)
+    before = find(tree)
+    moved = f"{relpath.partition('/')[0]}/elsewhere/{Path(relpath).name}"
+    tree.path(moved).parent.mkdir()
+    tree.path(relpath).rename(tree.path(moved))
+    after = find(tree.reread())
+    assert (after.path, after.line, after.end_line) == (moved, before.line, before.end_line)
+
+
+@by_finder
+def test_two_unknown_places_are_ambiguous(copied_tree, find, relpath: str, missing: str) -> None:
+    tree = copied_tree("0.33.0", relpath)
+    line = find(tree).line
+    top, name = relpath.partition("/")[0], Path(relpath).name
+    text = tree.path(relpath).read_bytes()
+    tree.path(relpath).unlink()
+    for folder in ("a", "b"):
+        tree.path(f"{top}/{folder}").mkdir()
+        tree.path(f"{top}/{folder}/{name}").write_bytes(text)
+    diagnostic = _fails(find, tree.reread())
+    assert diagnostic.code == "VCG424"
+    assert diagnostic.notes == tuple(f"tree/{top}/{folder}/{name}:{line}" for folder in ("a", "b"))
+
+
+@by_finder
+def test_two_in_one_file_are_ambiguous(copied_tree, find, relpath: str, missing: str) -> None:
+    tree = copied_tree("0.33.0", relpath)
+    _append(tree, relpath, "\n\n" + tree.read(relpath))
+    diagnostic = _fails(find, tree.reread())
+    assert diagnostic.code == "VCG424"
+    assert len(diagnostic.notes) == 2
+
+
+@by_finder
+def test_not_utf8(copied_tree, find, relpath: str, missing: str) -> None:
+    tree = copied_tree("0.33.0", relpath)
+    path = tree.path(relpath)
+    path.write_bytes(path.read_bytes() + b"# caf\xe9\n")
+    assert _fails(find, tree.reread()).code == "VCG411"
+
+
+@pytest.mark.parametrize(
+    ("find", "relpath", "old", "new", "code"),
+    [
+        (find_test_registry, REGISTRY, "MODEL_CONFIGS: dict[str, VitCudagraphTestConfig] = {",
+         "MODEL_CONFIGS = build({", "VCG412"),
+        (find_test_registry, REGISTRY, '    "gemma3": VitCudagraphTestConfig(', '    "gemma3": Other(', "VCG425"),
+        (find_test_registry, REGISTRY, "class VitCudagraphTestConfig", "class OtherConfig", "VCG425"),
+        (find_example_list, EXAMPLE, '    "llama4",\n    "gemma4",', '    "llama4",\n    GEMMA,', "VCG425"),
+        (find_example_list, EXAMPLE, "model_example_map = {", "example_map = {", "VCG425"),
+        (find_docs_table, DOCS, "CG for Image", "Image", "VCG422"),
+    ],
+)  # fmt: skip
+def test_unexpected_form(copied_tree, find, relpath: str, old: str, new: str, code: str) -> None:
+    tree = copied_tree("0.33.0", relpath)
+    text = tree.read(relpath)
+    assert text.count(old) == 1
+    tree.path(relpath).write_text(text.replace(old, new), "utf-8")
+    assert _fails(find, tree.reread()).code == code
+
+
+def test_statement_that_cannot_be_cut_out_is_read_with_its_file(copied_tree) -> None:
+    tree = copied_tree("0.33.0", EXAMPLE)
+    before = find_example_list(tree)
+    text = tree.read(EXAMPLE)
+    quoted = '"""\nMODELS_SUPPORT_VIT_CUDA_GRAPH = [\n    "quoted",\n]\n"""\n'
+    tree.path(EXAMPLE).write_text(quoted + text, "utf-8")
+    after = find_example_list(tree.reread())
+    assert before is not None
+    assert after is not None
+    assert (after.line, len(after.entries)) == (before.line + 5, len(before.entries))
+
+
+def test_windows_newlines_keep_the_lines(copied_tree) -> None:
+    tree = copied_tree("0.33.0", REGISTRY, DOCS, EXAMPLE)
+    places = _places(tree)
+    assert len(places) == 3
+    for relpath in (REGISTRY, DOCS, EXAMPLE):
+        path = tree.path(relpath)
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    tree = tree.reread()
+    assert "\r\n" in tree.read(DOCS)
+    assert _places(tree) == places
+
+
+def test_marks_follow_the_table(copied_tree) -> None:
+    tree = copied_tree("0.33.0", DOCS)
+    text = tree.read(DOCS).replace("\u274c\ufe0e", "\u2717").replace("\u2705\ufe0e", "\u2705")
+    tree.path(DOCS).write_text(text, "utf-8")
+    table = find_docs_table(tree.reread())
+    assert table is not None
+    assert (table.yes, table.no) == ("\u2705", "\u2717")
+
+
+def test_installed_package_has_no_places(release_tree) -> None:
+    tree = release_tree("0.33.0")
+    installed = SourceTree(tree.root, "installed", "0.33.0", read_only=True, installed=True)
+    assert absent_reason(installed) == "an installed package has no tests, docs or examples"
+    assert [find(installed) for _, find, _, _ in FINDERS] == [None, None, None]
+    assert absent_reason(tree) is None
+
+
+def _fails(find: Callable[..., object], *arguments: object):
+    with pytest.raises(DiagnosticError) as caught:
+        find(*arguments)
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic
+
+
+def _places(tree: SourceTree) -> list[tuple[int, int]]:
+    return [(anchor.line, anchor.end_line) for _, find, _, _ in FINDERS if (anchor := find(tree)) is not None]
+
+
+def _append(tree: SourceTree, relpath: str, text: str) -> None:
+    path = tree.path(relpath)
+    before = path.read_text("utf-8") if path.exists() else ""
+    path.write_text(before + text, "utf-8")
+
+
+def test_open_tree_reads_the_release(copied_tree) -> None:
+    assert open_tree(copied_tree("0.27.1").root).release == "0.27.1"
