@@ -412,6 +412,8 @@ def _used_elsewhere(tree: SourceTree, path: str, class_name: str, names: set[str
         suspects = (set(found) & names) - used
         if relpath == path or not suspects:
             continue
+        if class_name not in found and not _may_descend(tree, relpath, suspects):
+            continue
         module = tree.parse(relpath)
         if class_name in found:
             used |= suspects & _names_in(module)
@@ -423,6 +425,31 @@ def _used_elsewhere(tree: SourceTree, path: str, class_name: str, names: set[str
                 if uses and _descends(tree, relpath, item, (path, class_name)):
                     used |= uses
     return used
+
+
+def _may_descend(tree: SourceTree, relpath: str, names: set[str]) -> bool:
+    """A text search before a parse: False when each class around `names` has plain interfaces as bases only.
+
+    The Qwen modules and their relatives hold copies of each other's helpers; parsing them all to learn that they are
+    no relatives of the class took 110 ms of 200 ms (vLLM 0.33, Qwen3-VL).
+    """
+    plain = {item.name for item in tree.parse(INTERFACES).body if isinstance(item, ast.ClassDef)} | {"Module", "object"}
+    lines = tree.read(relpath).splitlines()
+    header = -1
+    checked = -1
+    for index, line in enumerate(lines):
+        if line.startswith("class "):
+            header = index
+        elif header != checked and any(name in line for name in names):
+            checked = header
+            end = next((i for i in range(header, len(lines)) if lines[i].rstrip().endswith(":")), header)
+            try:
+                (item,) = ast.parse("\n".join(lines[header : end + 1]) + " ...").body
+            except (SyntaxError, ValueError):
+                return True
+            if not isinstance(item, ast.ClassDef) or not {_last_name(base) for base in item.bases} <= plain:
+                return True
+    return False
 
 
 def _names_in(node: ast.AST, *, definitions: bool = True) -> set[str]:
