@@ -39,18 +39,18 @@ class Edited:
     applied: tuple[AppliedEdit, ...]
 
 
-def apply_edits(text: str, edits: Sequence[Edit], *, path: str) -> Edited:
+def apply_edits(text: str, edits: Sequence[Edit], *, path: str, display: str | None = None) -> Edited:
     """Apply the operations in order.
 
-    `text` is the file's content with its own newlines (read it with `newline=""`) and byte order mark; `path` is
-    relative to the tree's root: it names the file in errors and says what relative imports mean. Either all operations
-    succeed, or `DiagnosticError` is raised with a code between VCG430 and VCG436.
+    `text` is the file's content with its own newlines (read it with `newline=""`) and byte order mark. `path` is
+    relative to the tree's root: it says what relative imports mean. `display` is the path that errors name, `path` by
+    default. Either all operations succeed, or `DiagnosticError` is raised with a code between VCG430 and VCG436.
     """
     rows = [edit for edit in edits if isinstance(edit, AddTableRow)]
     if rows:
         assert len(rows) == len(edits), f"{path}: table rows and Python edits do not mix"
-        return _edit_markdown(text, rows, path)
-    return _edit_python(text, [edit for edit in edits if not isinstance(edit, AddTableRow)], path)
+        return _edit_markdown(text, rows, display or path)
+    return _edit_python(text, [edit for edit in edits if not isinstance(edit, AddTableRow)], path, display or path)
 
 
 def _edit_markdown(text: str, edits: Sequence[AddTableRow], path: str) -> Edited:
@@ -64,10 +64,10 @@ def _edit_markdown(text: str, edits: Sequence[AddTableRow], path: str) -> Edited
     return Edited(text, tuple(applied))
 
 
-def _edit_python(text: str, edits: Sequence[PythonEdit], path: str) -> Edited:
+def _edit_python(text: str, edits: Sequence[PythonEdit], path: str, display: str) -> Edited:
     from scaffold.edit.document import PythonDocument
 
-    document = PythonDocument.parse(text, path)
+    document = PythonDocument.parse(text, path, display)
     applied = tuple(AppliedEdit(edit, _apply(document, edit)) for edit in edits)
     return Edited(document.text, applied)
 

@@ -107,9 +107,20 @@ class PythonDocument:
     """One Python file while it is edited. Created by `parse`; `text` gives the current source."""
 
     def __init__(
-        self, path: str, chunks: list[Chunk], tail: str, *, newline: str, indent: str, has_bom: bool, is_closed: bool
+        self,
+        path: str,
+        chunks: list[Chunk],
+        tail: str,
+        *,
+        package: tuple[str, ...],
+        newline: str,
+        indent: str,
+        has_bom: bool,
+        is_closed: bool,
     ) -> None:
         self.path = path
+        #: The package that relative imports start from.
+        self.package = package
         self.chunks = chunks
         self.tail = tail
         self.newline = newline
@@ -118,11 +129,12 @@ class PythonDocument:
         self._is_closed = is_closed
 
     @classmethod
-    def parse(cls, text: str, path: str) -> PythonDocument:
-        """Read a file's text. Errors: VCG432."""
+    def parse(cls, text: str, path: str, display: str | None = None) -> PythonDocument:
+        """Read a file's text; `path` says which package it is in, errors name `display`. Errors: VCG432."""
+        shown = display or path
         has_bom = text.startswith(BOM)
         body = text.removeprefix(BOM)
-        nodes = _parse_ast(body, path, 1)
+        nodes = _parse_ast(body, shown, 1)
         lines = split_lines(body)
         is_closed = not lines or lines[-1].endswith(("\n", "\r"))
         newline = next((line[len(line.rstrip("\r\n")) :] for line in lines if line.endswith(("\n", "\r"))), "\n")
@@ -136,9 +148,10 @@ class PythonDocument:
             chunks.append(Chunk("".join(lines[done:first]), "".join(lines[first : last + 1]), group, first + 1))
             done = last + 1
         return cls(
-            path,
+            shown,
             chunks,
             "".join(lines[done:]),
+            package=tuple(path.split("/")[:-1]),
             newline=newline,
             indent=_find_indent(nodes, lines),
             has_bom=has_bom,
@@ -152,11 +165,6 @@ class PythonDocument:
         if not self._is_closed:
             text = text.removesuffix("\n").removesuffix("\r")
         return (BOM if self._has_bom else "") + text
-
-    @property
-    def package(self) -> tuple[str, ...]:
-        """The package that relative imports start from, by the file's path."""
-        return tuple(self.path.split("/")[:-1])
 
     def statements(self) -> Iterator[tuple[int, ast.stmt, Guard]]:
         """Every module-level statement, nested blocks included: chunk index, node, guard."""
@@ -222,12 +230,11 @@ def _map_statements(node: _Node, change: Callable[[libcst.BaseStatement], libcst
 
 def _parse_ast(text: str, path: str, first_line: int) -> tuple[ast.stmt, ...]:
     try:
-        tree = ast.parse(text)
+        tree = ast.parse("\n" * (first_line - 1) + text)  # much cheaper than to renumber the nodes
     except SyntaxError as error:
-        raise unparsable(path, error.msg, (error.lineno or 1) + first_line - 1, error.offset or 1) from None
+        raise unparsable(path, error.msg, error.lineno or first_line, error.offset or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nesting deeper than the parser's stack
         raise unparsable(path, str(error), first_line, 1) from None
-    ast.increment_lineno(tree, first_line - 1)
     return tuple(tree.body)
 
 

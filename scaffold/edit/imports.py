@@ -180,7 +180,7 @@ def _section(module: str, document: PythonDocument) -> int:
         return _FUTURE
     if top in sys.stdlib_module_names:
         return _STDLIB
-    return _OWN if top in _FIRST_PARTY or top == document.path.partition("/")[0] else _THIRD_PARTY
+    return _OWN if top in _FIRST_PARTY or top in document.package[:1] else _THIRD_PARTY
 
 
 def _statement_key(node: ast.Import | ast.ImportFrom, document: PythonDocument) -> Any:
