@@ -96,4 +96,10 @@ CODES: tuple[Code, ...] = (
         "The tail of cumulative offsets was filled with zeros instead of the last offset. The reference kernel skips "
         "such a sequence; real kernels were never promised one.",
     ),
+    Code(
+        "VCG666",
+        "more video frames than the capacity raise",
+        "A batch may fit the token budget and still have more frames than the graph has attention sequences for. It "
+        "must run eagerly then; a copy into a buffer that is too short raises in the middle of serving.",
+    ),
 )

@@ -18,9 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--overlay", type=Path, help="directory of replaced files, laid out like the tree")
     parser.add_argument("--modality", action="append", choices=("image", "video"), help="default: all of the model")
     parser.add_argument("--tail", choices=("fa2", "fa3"), default="fa2", help="rows after the end of a sequence")
-    parser.add_argument(
-        "--all", action="store_true", help="also precomputed embeddings, data parallelism, tiny context"
-    )
+    parser.add_argument("--all", action="store_true", help="also the behaviours that upstream misses")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds per child process")
     options = parser.parse_args(arguments)
@@ -39,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             image_embeds=options.all,
             data_parallel_switch=options.all,
             min_budget_above_max=options.all,
+            frames_above_capacity=options.all,
             seed=options.seed,
             timeout_s=options.timeout,
         ),

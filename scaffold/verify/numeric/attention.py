@@ -40,7 +40,7 @@ def set_tail(tail: str) -> None:
     Counters.negative_lengths = 0
 
 
-def flash_attn_varlen_func(  # noqa: PLR0917 - the kernel's own signature
+def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -64,7 +64,7 @@ def flash_attn_varlen_func(  # noqa: PLR0917 - the kernel's own signature
     return out
 
 
-def _varlen_attention(  # noqa: PLR0917 - an operator schema
+def _varlen_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

@@ -71,16 +71,16 @@ def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
     _import_shared(request)
     events.send("progress", text=f"imported vLLM in {time.monotonic() - started:.1f} s")
     if role == "both":
-        data = _make_oracle(request, stages)
-        _check(request, data, data.pop("host"), events, stages)
+        built = _build(request, stages)
+        _check(request, _make_oracle(request, built[0], stages), built, events, stages)
     elif role == "oracle":
         _write_oracle(request, stages)
         events.send("done")
     elif role == "check":
-        host = _build(request, stages)
+        built = _build(request, stages)
         events.send("built")
         if sys.stdin.readline().strip() == "go":
-            _check(request, _read_oracle(request, host, stages), host, events, stages)
+            _check(request, _read_oracle(request, built[0], stages), built, events, stages)
     elif any(name in sys.modules for name in request["changed_modules"]):
         events.send("shared")  # the parent starts `oracle` and `check` instead
     else:
@@ -95,12 +95,12 @@ def _serve_pair(request: dict[str, Any], events: _Events, stages: _Stages) -> No
         from scaffold.verify.numeric.cpu_imports import switch_tree
 
         switch_tree(Path(request["root"]), Path(request["changed_root"]))
-        host = _build(request, stages)
+        built = _build(request, stages)
         stages.stage = "weights"
         status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
         fork = 0
         if status == 0:
-            _check(request, _read_oracle(request, host, stages), host, events, stages)
+            _check(request, _read_oracle(request, built[0], stages), built, events, stages)
         elif status < 0:
             raise ChildProcessError(f"the oracle's process was ended by signal {-status}")
     finally:
@@ -122,8 +122,11 @@ def _import_shared(request: dict[str, Any]) -> None:
     importlib.import_module("vllm.v1.worker.encoder_cudagraph")
 
 
-def _build(request: dict[str, Any], stages: _Stages) -> Any:
-    """The host in evaluation mode, in float32, built inside the configuration and process group that layers ask for."""
+def _build(request: dict[str, Any], stages: _Stages) -> tuple[Any, Any]:
+    """The host in evaluation mode, in float32, and its configuration.
+
+    It is built inside the configuration context and process group that parallel layers ask for.
+    """
     import torch
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
@@ -138,16 +141,15 @@ def _build(request: dict[str, Any], stages: _Stages) -> Any:
     config = VllmConfig(device_config=DeviceConfig(device="cpu"))
     with tempfile.TemporaryDirectory(prefix="vitcg-numeric-") as scratch, set_current_vllm_config(config):
         start_distributed(Path(scratch))
-        host = recipe.build()
-    return host.eval().requires_grad_(False)
+        host, config = recipe.build()
+    return host.eval().requires_grad_(False), config
 
 
-def _make_oracle(request: dict[str, Any], stages: _Stages) -> dict[str, Any]:
+def _make_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[str, Any]:
     """Weights, inputs and the tree's own embeddings of every case."""
     from scaffold.verify.numeric import session
     from scaffold.verify.numeric.recipes.base import load_recipe, randomise
 
-    host = _build(request, stages)
     stages.stage = "oracle"
     seed = request["options"]["seed"]
     randomise(host, seed)
@@ -156,15 +158,14 @@ def _make_oracle(request: dict[str, Any], stages: _Stages) -> dict[str, Any]:
     inputs = session.make_inputs(load_recipe(request["recipe"]), request["modalities"], seed)
     oracle = {key: session.embed(host, value) for key, value in inputs.items()}
     _reject_degenerate(oracle)
-    return {"host": host, "weights": weights, "inputs": inputs, "oracle": oracle}
+    return {"weights": weights, "inputs": inputs, "oracle": oracle}
 
 
 def _write_oracle(request: dict[str, Any], stages: _Stages) -> None:
     import torch
 
-    data = _make_oracle(request, stages)
-    del data["host"]
-    torch.save(data, request["exchange"])
+    host, _ = _build(request, stages)
+    torch.save(_make_oracle(request, host, stages), request["exchange"])
 
 
 def _read_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[str, Any]:
@@ -177,7 +178,9 @@ def _read_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[st
     return data
 
 
-def _check(request: dict[str, Any], data: dict[str, Any], host: Any, events: _Events, stages: _Stages) -> None:
+def _check(
+    request: dict[str, Any], data: dict[str, Any], built: tuple[Any, Any], events: _Events, stages: _Stages
+) -> None:
     """Run the manager and send the report."""
     from scaffold.verify.numeric import attention, session
     from scaffold.verify.numeric.graphs import Lab
@@ -185,8 +188,9 @@ def _check(request: dict[str, Any], data: dict[str, Any], host: Any, events: _Ev
     from scaffold.verify.numeric.recipes.base import load_recipe
 
     recipe, options = load_recipe(request["recipe"]), request["options"]
+    host, config = built
     lab = Lab([request["root"], request["changed_root"]])
-    bench = session.Bench(lab, host, recipe, request["modalities"], data["inputs"], data["oracle"])
+    bench = session.Bench(lab, host, config, recipe, request["modalities"], data["inputs"], data["oracle"])
     if request["role"] != "both" and options["eager_identity"]:
         stages.stage = "eager"
         session.check_eager_identity(bench)
@@ -203,6 +207,7 @@ def _check(request: dict[str, Any], data: dict[str, Any], host: Any, events: _Ev
     for option, check in (
         ("image_embeds", session.check_image_embeds),
         ("min_budget_above_max", session.check_min_budget_above_max),
+        ("frames_above_capacity", session.check_frames_above_capacity),
         ("data_parallel_switch", session.check_data_parallel_switch),
     ):
         if options[option]:

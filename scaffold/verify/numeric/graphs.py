@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -92,13 +94,25 @@ class Lab:
 
     def _where(self) -> str:
         """The innermost line of the tree under test that is being executed."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            for prefix in self._tree_prefixes:
-                if frame.f_code.co_filename.startswith(prefix):
-                    return f"{frame.f_code.co_filename[len(prefix) :]}:{frame.f_lineno}"
-            frame = frame.f_back  # type: ignore[assignment]
+            line = self._line(frame.f_code.co_filename, frame.f_lineno)
+            if line is not None:
+                return line
+            frame = frame.f_back
         return "outside the tree"
+
+    def where_raised(self, error: BaseException) -> str:
+        """The innermost line of the tree under test in an exception's traceback."""
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [self._line(frame.filename, frame.lineno or 0) for frame in frames]
+        return next((line for line in reversed(lines) if line is not None), "outside the tree")
+
+    def _line(self, filename: str, number: int) -> str | None:
+        for prefix in self._tree_prefixes:
+            if filename.startswith(prefix):
+                return f"{filename[len(prefix) :]}:{number}"
+        return None
 
     def hazards(self) -> tuple[Hazard, ...]:
         return tuple(Hazard(*key, count=count) for key, count in sorted(self._hazards.items()))

@@ -21,8 +21,8 @@ class NumericOptions:
     """What is checked beyond "a replay equals `embed_multimodal`".
 
     `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
-    `image_embeds`, `data_parallel_switch` and `min_budget_above_max` are the three behaviours that hand-written
-    implementations miss: precomputed embeddings, nested data parallelism, and a context shorter than one item.
+    The other four are behaviours that hand-written implementations miss: precomputed embeddings, nested data
+    parallelism, a context shorter than one item, and more video frames than a graph has room for.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -30,6 +30,7 @@ class NumericOptions:
     image_embeds: bool = False
     data_parallel_switch: bool = False
     min_budget_above_max: bool = False
+    frames_above_capacity: bool = False
     seed: int = 0
     timeout_s: float = 240.0
 
@@ -202,5 +203,7 @@ _HELP = {
     "VCG660": "route inputs without a pixel key to `embed_multimodal`",
     "VCG661": "call the encoder inside the tower, not the data-parallel wrapper: the manager shards items itself",
     "VCG662": "clamp the minimum token budget to the maximum",
+    "VCG654": "the line named last raised while the manager captured, selected items, or filled the buffers",
+    "VCG666": "send a batch eagerly when its frames exceed the captured number of attention sequences",
     "VCG665": "pad cumulative offsets by repeating the last value",
 }

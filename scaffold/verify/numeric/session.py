@@ -16,7 +16,7 @@ from torch import nn
 
 from scaffold.verify.numeric.graphs import DEVICE, Lab
 from scaffold.verify.numeric.model import Check
-from scaffold.verify.numeric.recipes.base import Case, Recipe, Session, multimodal_config
+from scaffold.verify.numeric.recipes.base import Case, Recipe, Session, configure
 
 #: Largest accepted error, relative to the largest oracle value. Splitting a batch changes the order of additions in
 #: float32 matrix products (about 1e-6); a wrong row, offset or buffer is off by more than 1e-2.
@@ -32,6 +32,7 @@ class Bench:
 
     lab: Lab
     host: nn.Module
+    config: SimpleNamespace
     recipe: Recipe
     modalities: Sequence[str]
     inputs: Mapping[str, Inputs]
@@ -112,34 +113,17 @@ def compare(
     return Check(name, modality, passed, worst_abs, worst_rel, "" if passed else detail, code)
 
 
-def vllm_config(session: Session | None, modalities: Sequence[str], context: int) -> SimpleNamespace:
-    """The fields of a `VllmConfig` that managers read; without a session every limit is derived by the manager."""
-    limits = modalities if session is None or session.max_frames != 0 else [m for m in modalities if m != "video"]
-    mm_config = multimodal_config(limits)
-    return SimpleNamespace(
-        compilation_config=SimpleNamespace(
-            encoder_cudagraph_token_budgets=list(session.budgets) if session else [],
-            encoder_cudagraph_max_vision_items_per_batch=session.max_items if session else 0,
-            encoder_cudagraph_max_frames_per_batch=session.max_frames if session else None,
-        ),
-        model_config=SimpleNamespace(
-            multimodal_config=mm_config, max_model_len=context, get_multimodal_config=lambda: mm_config
-        ),
-        parallel_config=SimpleNamespace(tensor_parallel_size=1),
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=context),
-    )
-
-
 class ManagerRun:
     """One real manager on emulated graphs."""
 
-    def __init__(self, bench: Bench, config: SimpleNamespace) -> None:
+    def __init__(self, bench: Bench, session: Session | None, context: int = 4096) -> None:
         from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
 
         self._lab = bench.lab
         self._recipe = bench.recipe
+        configure(bench.config, session, bench.modalities, context)
         with bench.lab.watch():
-            self.manager = EncoderCudaGraphManager(config, DEVICE, torch.float32, bench.host)
+            self.manager = EncoderCudaGraphManager(bench.config, DEVICE, torch.float32, bench.host)
             if "graph_pool" in inspect.signature(self.manager.capture).parameters:
                 self.manager.capture(graph_pool=(0, 0))
             else:
@@ -172,7 +156,11 @@ def run_session(bench: Bench, session: Session) -> None:
     cases = [case for case in session.cases if case.modality in bench.modalities]
     if not cases:
         return
-    run = ManagerRun(bench, vllm_config(session, bench.modalities, context=4096))
+    try:
+        run = ManagerRun(bench, session)
+    except Exception as error:
+        bench.checks.append(_raised(bench, f"{session.name}: capture", cases[0].modality, error))
+        return
     kept: list[tuple[int, list[Any], Embeddings]] = []
     for case in cases:
         name = f"{session.name}: {case.name}"
@@ -182,7 +170,11 @@ def run_session(bench: Bench, session: Session) -> None:
             continue
         key = case_key(session, case)
         before = run.counters
-        results = run.execute(bench.inputs[key])
+        try:
+            results = run.execute(bench.inputs[key])
+        except Exception as error:
+            bench.checks.append(_raised(bench, name, case.modality, error))
+            continue
         check = compare(name, case.modality, results, bench.oracle[key])
         if check.passed:
             check = _judge_way(check, bench.recipe, session, case, run.counters_since(before))
@@ -196,6 +188,12 @@ def run_session(bench: Bench, session: Session) -> None:
             bench.checks[index] = replace(again, detail=detail)
     bench.hits += run.counters[0]
     bench.misses += run.counters[1]
+
+
+def _raised(bench: Bench, name: str, modality: str, error: Exception, code: str = "VCG654") -> Check:
+    """An exception is the result of one check; it must not hide the others."""
+    where = bench.lab.where_raised(error)
+    return Check(name, modality, False, detail=f"{type(error).__name__}: {error} at {where}", code=code)
 
 
 def _judge_way(check: Check, recipe: Recipe, session: Session, case: Case, counted: tuple[int, int]) -> Check:
@@ -233,10 +231,10 @@ def check_image_embeds(bench: Bench) -> None:
 
             def attempt(name: str = name, modality: str = modality, inputs: Inputs = inputs) -> Check:
                 want = embed(bench.host, inputs)
-                run = ManagerRun(bench, vllm_config(session, bench.modalities, context=4096))
+                run = ManagerRun(bench, session)
                 return compare(f"precomputed embeddings, {name}", modality, run.execute(inputs), want, code="VCG660")
 
-            bench.checks.append(_attempt(f"precomputed embeddings, {name}", modality, "VCG660", attempt))
+            _attempt(bench, f"precomputed embeddings, {name}", modality, "VCG660", attempt)
 
 
 def check_min_budget_above_max(bench: Bench) -> None:
@@ -247,10 +245,30 @@ def check_min_budget_above_max(bench: Bench) -> None:
 
     def attempt() -> Check:
         inputs = bench.recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(7))
-        run = ManagerRun(bench, vllm_config(None, bench.modalities, context))
+        run = ManagerRun(bench, None, context)
         return compare(name, case.modality, run.execute(inputs), embed(bench.host, inputs), code="VCG662")
 
-    bench.checks.append(_attempt(name, case.modality, "VCG662", attempt))
+    _attempt(bench, name, case.modality, "VCG662", attempt)
+
+
+def check_frames_above_capacity(bench: Bench) -> None:
+    """More frames than the graphs have room for go eager, inside the token budget too (catalogue A14)."""
+    case = bench.recipe.many_frames()
+    if case is None or case.modality not in bench.modalities:
+        return
+    session = bench.recipe.sessions()[0]
+    key = case_key(session, case)
+    inputs = bench.recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(7))
+
+    def attempt() -> Check:
+        # Against the changed tree's own eager results; `check_eager_identity` ties those to the pristine tree.
+        oracle = {key: embed(bench.host, inputs)}
+        inner = replace(bench, checks=[], hits=0, misses=0, inputs={key: inputs}, oracle=oracle)
+        run_session(inner, replace(session, cases=(case,)))
+        (check,) = inner.checks
+        return check if check.passed else replace(check, code="VCG666")
+
+    _attempt(bench, case.name, case.modality, "VCG666", attempt)
 
 
 def check_data_parallel_switch(bench: Bench) -> None:
@@ -276,7 +294,7 @@ def check_data_parallel_switch(bench: Bench) -> None:
         module.use_data_parallel = True
     try:
         with _observed_sharding(entered):
-            bench.checks.append(_attempt(name, "all", "VCG661", attempt))
+            _attempt(bench, name, "all", "VCG661", attempt)
     finally:
         for module, value in zip(switched, saved, strict=True):
             module.use_data_parallel = value
@@ -306,9 +324,9 @@ def _observed_sharding(entered: list[str]) -> Any:
             setattr(module, name, original)
 
 
-def _attempt(name: str, modality: str, code: str, attempt: Callable[[], Check]) -> Check:
-    """An optional check must not take the others with it: what it raises is its result."""
+def _attempt(bench: Bench, name: str, modality: str, code: str, attempt: Callable[[], Check]) -> None:
+    """Append what an optional check finds; what it raises is its result."""
     try:
-        return attempt()
+        bench.checks.append(attempt())
     except Exception as error:
-        return Check(name, modality, False, detail=f"{type(error).__name__}: {error}", code=code)
+        bench.checks.append(_raised(bench, name, modality, error, code))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -55,16 +57,30 @@ class Recipe(ABC):
     hidden_size = 32
     #: The model's own minimum token budget with the recipe's sizes.
     min_budget: int
+    #: What the processing information answers for the frames of the longest video.
+    video_frames = 6
 
-    def load_class(self) -> type:
+    def load_class(self) -> type[nn.Module]:
         """The release's host class."""
         cls = getattr(import_module(f"vllm.model_executor.models.{self.module}"), self.host_class)
         assert isinstance(cls, type)
         return cls
 
+    def build(self) -> tuple[nn.Module, SimpleNamespace]:
+        """The host, made by its own `__init__`, and the engine configuration that it was given.
+
+        Only the language model, the tokenizer and the processor are stand-ins.
+        """
+        cls = self.load_class()
+        config = engine_config(self.model_config(), self.modalities)
+        with _without_language_model(sys.modules[cls.__module__]):
+            host = cls(vllm_config=config, prefix="")
+        _answer_processing_info(cls, config, self.video_frames)
+        return host, config
+
     @abstractmethod
-    def build(self) -> nn.Module:
-        """The host with its real tower and projector, without a language model and without real weights."""
+    def model_config(self) -> Any:
+        """The model's configuration, of its real class where there is one."""
 
     @abstractmethod
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
@@ -78,6 +94,10 @@ class Recipe(ABC):
     def sessions(self) -> tuple[Session, ...]:
         """The managers and calls that make up the check. Cases of other modalities than asked are dropped."""
 
+    def many_frames(self) -> Case | None:
+        """Videos with more frames in one batch than `sessions()[0]` has room for, inside its token budget."""
+        return None
+
     @abstractmethod
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         """Precomputed embeddings instead of pixels; None where the model takes none."""
@@ -86,31 +106,95 @@ class Recipe(ABC):
         """Whether the runner puts this input on the GPU. Sizes stay on the host."""
         return "pixel" in key or "embeds" in key
 
-    def frames(self, modality: str, item: Item) -> int:
-        """Frames of one item (1 for an image)."""
-        return 1
+
+class _LanguageModel(nn.Module):  # type: ignore[misc]
+    """Stands in for the language model: towers do not use it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self.make_empty_intermediate_tensors = None
 
 
-def blank_host(cls: type) -> Any:
-    """An instance whose `__init__` did not run: a language model and a tokenizer are not needed."""
-    host: Any = object.__new__(cls)
-    nn.Module.__init__(host)
-    return host
+@contextmanager
+def _without_language_model(module: ModuleType) -> Iterator[None]:
+    """Replace what a host's `__init__` calls beyond its tower, in the namespace of the host's module."""
+    stand_ins: dict[str, Any] = {
+        "init_vllm_registered_model": _LanguageModel,
+        "Qwen3LLMForCausalLM": _LanguageModel,
+        "cached_tokenizer_from_config": lambda *args, **kwargs: None,
+        "supports_pp": lambda model: True,
+    }
+    saved = {name: getattr(module, name) for name in stand_ins if hasattr(module, name)}
+    for name in saved:
+        setattr(module, name, stand_ins[name])
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(module, name, value)
 
 
-def multimodal_config(modalities: Sequence[str] = ("image", "video")) -> SimpleNamespace:
-    """The fields of vLLM's `MultiModalConfig` that hosts and managers read."""
-    return SimpleNamespace(
-        get_limit_per_prompt=lambda modality: 8 if modality in modalities else 0,
+def _answer_processing_info(cls: Any, config: SimpleNamespace, frames: int) -> None:
+    """Let `MULTIMODAL_REGISTRY.get_processing_info` answer without a processor or a tokenizer."""
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    info = object.__new__(cls._processor_factory.info)
+    info.ctx = SimpleNamespace(
+        model_config=config.model_config,
+        get_hf_config=lambda *args, **kwargs: config.model_config.hf_config,
+        get_mm_config=lambda: config.model_config.multimodal_config,
+    )
+    info.get_num_frames_with_most_features = lambda *args, **kwargs: frames
+    MULTIMODAL_REGISTRY.get_processing_info = lambda *args, **kwargs: info
+
+
+def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
+    """The fields of vLLM's `VllmConfig` that hosts and managers read, with limits to be set by `configure`."""
+    limits = dict.fromkeys(modalities, 8)
+    multimodal = SimpleNamespace(
+        limits=limits,
+        get_limit_per_prompt=lambda modality: limits.get(modality, 0),
         mm_encoder_tp_mode="weights",
         mm_encoder_attn_dtype=None,
         mm_encoder_attn_backend=None,
         mm_encoder_only=False,
         video_pruning_rate=None,
+        get_video_pruning_spec=lambda: None,
         is_multimodal_pruning_enabled=lambda: False,
         mm_processor_kwargs=None,
         mm_device_do_normalize=False,
     )
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(
+            hf_config=hf_config,
+            multimodal_config=multimodal,
+            get_multimodal_config=lambda: multimodal,
+            max_model_len=4096,
+            dtype=torch.float32,
+        ),
+        quant_config=None,
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=4096),
+        compilation_config=SimpleNamespace(),
+        use_v2_model_runner=False,
+    )
+    config.with_hf_config = lambda *args, **kwargs: config
+    return config
+
+
+def configure(config: SimpleNamespace, session: Session | None, modalities: Sequence[str], context: int = 4096) -> None:
+    """Set budgets and limits for one manager; without a session every limit is left to the manager.
+
+    The host keeps a reference to the same configuration, as it does in an engine.
+    """
+    config.compilation_config.encoder_cudagraph_token_budgets = list(session.budgets) if session else []
+    config.compilation_config.encoder_cudagraph_max_vision_items_per_batch = session.max_items if session else 0
+    config.compilation_config.encoder_cudagraph_max_frames_per_batch = session.max_frames if session else None
+    config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = context
+    limits = config.model_config.multimodal_config.limits
+    limits.clear()
+    no_video = session is not None and session.max_frames == 0
+    limits.update({modality: 8 for modality in modalities if not (no_video and modality == "video")})
 
 
 def randomise(host: nn.Module, seed: int) -> None:

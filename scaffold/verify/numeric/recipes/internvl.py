@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, blank_host, multimodal_config
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
 class InternVL(Recipe):
@@ -21,10 +20,11 @@ class InternVL(Recipe):
     _IMAGE_SIZE = 56
     _PATCH_SIZE = 14
 
-    def build(self) -> nn.Module:
-        from transformers import PretrainedConfig
+    def model_config(self) -> Any:
+        from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code
 
-        vision = PretrainedConfig(
+        config = PretrainedConfig(select_layer=-1, downsample_ratio=0.5, ps_version="v2", force_image_size=None)
+        config.vision_config = PretrainedConfig(
             hidden_size=32,
             num_attention_heads=2,
             intermediate_size=48,
@@ -39,25 +39,8 @@ class InternVL(Recipe):
             layer_norm_eps=1e-6,
             initializer_factor=1.0,
         )
-        text = PretrainedConfig(hidden_size=self.hidden_size, architectures=["Qwen2ForCausalLM"])
-        config = PretrainedConfig(select_layer=-1, downsample_ratio=0.5, ps_version="v2", force_image_size=None)
-        config.vision_config, config.text_config = vision, text
-
-        host = blank_host(self.load_class())
-        host.config = config
-        host.multimodal_config = multimodal_config(self.modalities)
-        host.use_data_parallel = False
-        host.patch_size = self._PATCH_SIZE
-        host.patch_tokens = (self._IMAGE_SIZE // self._PATCH_SIZE) ** 2
-        host.downsample_ratio = config.downsample_ratio
-        host.num_image_token = int(host.patch_tokens * config.downsample_ratio**2)
-        host.ps_version = config.ps_version
-        host.llm_arch_name, host.is_mono, host.visual_token_mask = "Qwen2ForCausalLM", False, None
-        host.img_context_token_id = host.video_context_token_id = None
-        mono = {"is_mono": False} if "is_mono" in host._init_vision_model.__code__.co_varnames else {}
-        host.vision_model = host._init_vision_model(config, quant_config=None, prefix="vision_model", **mono)
-        host.mlp1 = host._init_mlp1(config)
-        return host
+        config.text_config = PretrainedConfig(hidden_size=self.hidden_size, architectures=["Qwen2ForCausalLM"])
+        return config
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         tiles = torch.randn(sum(items), 3, self._IMAGE_SIZE, self._IMAGE_SIZE, generator=generator)
@@ -72,9 +55,6 @@ class InternVL(Recipe):
 
     def tokens(self, modality: str, item: Item) -> int:
         return 4 * int(item)
-
-    def frames(self, modality: str, item: Item) -> int:
-        return int(item) if modality == "video" else 1
 
     def sessions(self) -> tuple[Session, ...]:
         mixes = []

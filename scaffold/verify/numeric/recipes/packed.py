@@ -1,0 +1,80 @@
+"""What the three packed-grid models share: rows of patches, a grid per item, one attention sequence a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+
+PATCH = 4
+CHANNELS = 3
+TEMPORAL_PATCH = 2
+MERGE = 2
+
+
+class PackedGrid(Recipe):
+    """An item is its grid `(t, h, w)` in patches; `t` is 1 for an image. It gives `t * h * w / 4` tokens."""
+
+    min_budget = 64
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        rows = sum(t * h * w for t, h, w in items)
+        patches = torch.randn(rows, CHANNELS * TEMPORAL_PATCH * PATCH * PATCH, generator=generator)
+        suffix = "" if modality == "image" else "_videos"
+        inputs = {f"pixel_values{suffix}": patches, f"{modality}_grid_thw": torch.tensor(items)}
+        if modality == "video":
+            inputs["second_per_grid_ts"] = torch.ones(len(items))
+        return inputs
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        rows = sum(self.tokens(modality, item) for item in items)
+        embeds = torch.randn(rows, self.embeds_width(), generator=generator)
+        return {f"{modality}_embeds": embeds, f"{modality}_grid_thw": torch.tensor(items)}
+
+    def embeds_width(self) -> int:
+        """Columns of one embedding row."""
+        return self.hidden_size
+
+    def tokens(self, modality: str, item: Item) -> int:
+        t, h, w = item
+        return int(t * (h // MERGE) * (w // MERGE))
+
+    def sessions(self) -> tuple[Session, ...]:
+        image = [
+            Case("a budget exactly full", "image", ((1, 16, 16),)),
+            Case("one small item after large ones", "image", ((1, 4, 6),)),
+            Case("mixed sizes", "image", ((1, 4, 6), (1, 12, 8), (1, 2, 2))),
+            Case("mixed sizes, reversed", "image", ((1, 2, 2), (1, 12, 8), (1, 4, 6))),
+            Case("more items than one batch", "image", ((1, 6, 6), (1, 10, 4), (1, 2, 8), (1, 8, 8), (1, 4, 4))),
+            Case("an item above all budgets", "image", ((1, 24, 24),)),
+            Case("items above all budgets among others", "image", ((1, 4, 4), (1, 20, 18), (1, 6, 4), (1, 30, 12))),
+            Case("long and narrow", "image", ((1, 2, 60), (1, 60, 2))),
+        ]
+        video = [
+            Case("a budget exactly full", "video", ((4, 8, 8),)),
+            Case("one small video after large ones", "video", ((1, 4, 4),)),
+            Case("mixed sizes", "video", ((2, 4, 6), (3, 6, 4), (1, 8, 4))),
+            Case("mixed sizes, reversed", "video", ((1, 8, 4), (3, 6, 4), (2, 4, 6))),
+            Case("more videos than one batch", "video", ((2, 4, 4), (3, 4, 4), (1, 6, 4), (2, 6, 6), (5, 2, 4))),
+            Case("a video above all budgets", "video", ((4, 12, 12),)),
+            Case("more frames than any other", "video", ((6, 4, 4),)),
+        ]
+        # A small image right after a video with many frames finds the video's offsets in the buffers, and back.
+        mixed = tuple(case for pair in zip(image, video, strict=False) for case in pair) + tuple(image[len(video) :])
+        counts = tuple(
+            Case(f"{count} items", modality, tuple((frames, 4, 2 + 2 * (i % 3)) for i in range(count)))
+            for count in range(1, 9)
+            for modality, frames in (("image", 1), ("video", 2))
+        )
+        return (
+            Session("budgets 16, 32, 64; 3 items; 10 frames", (16, 32, 64), 3, 10, mixed),
+            Session("budget 64; 8 items; default frames", (64,), 8, None, counts),
+            Session("budgets 20, 64; 4 items; no video", (20, 64), 4, 0, tuple(image)),
+            Session("budget 64; 2 items; 9 frames", (64,), 2, 9, tuple(image + video)),
+        )
+
+    def many_frames(self) -> Case | None:
+        return Case("more frames than the capacity", "video", ((20, 2, 2), (2, 4, 4)), may_go_eager=True)

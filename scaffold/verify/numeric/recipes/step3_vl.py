@@ -1,0 +1,79 @@
+"""Step3-VL: one global tile an image and a number of local tiles, each with its own resolution and graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+
+
+class Step3VL(Recipe):
+    """An item is its number of local tiles, 0 included: 9 tokens for the image and 4 for each tile.
+
+    The local tile's side of 504 pixels is a constant of the model, so patches are large instead: 10 by 10 of them in an
+    image and 6 by 6 in a tile.
+    """
+
+    module = "step3_vl"
+    host_class = "Step3VLForConditionalGeneration"
+    modalities = ("image",)
+    min_budget = 9
+
+    _PATCH = 84
+    _TILE = 504
+    _IMAGE = 840
+
+    def model_config(self) -> Any:
+        from transformers import PretrainedConfig
+        from vllm.transformers_utils.configs.step3_vl import Step3VisionEncoderConfig
+
+        config = PretrainedConfig(
+            understand_projector_stride=2, projector_bias=True, hidden_size=self.hidden_size, image_token_id=5
+        )
+        config.vision_config = Step3VisionEncoderConfig(
+            hidden_size=32,
+            intermediate_size=48,
+            output_hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=self._IMAGE,
+            patch_size=self._PATCH,
+        )
+        config.text_config = PretrainedConfig(vocab_size=64, hidden_size=self.hidden_size)
+        return config
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        return {
+            "pixel_values": torch.randn(len(items), 3, self._IMAGE, self._IMAGE, generator=generator),
+            "patch_pixel_values": torch.randn(sum(items), 3, self._TILE, self._TILE, generator=generator),
+            "num_patches": torch.tensor(items),
+        }
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return {"image_embeds": torch.randn(len(items), 9 + 4 * items[0], self.hidden_size, generator=generator)}
+
+    def tokens(self, modality: str, item: Item) -> int:
+        return 9 + 4 * int(item)
+
+    def sessions(self) -> tuple[Session, ...]:
+        cases = (
+            Case("a full batch", "image", (2, 1, 2)),
+            Case("one small image after large ones", "image", (1,)),
+            Case("mixed sizes, partial batch", "image", (0, 3)),
+            Case("mixed sizes, reversed", "image", (3, 0)),
+            Case("no local tiles", "image", (0, 0)),
+            Case("more images than one batch", "image", (1, 0, 2, 3, 0)),
+            # Only its local tiles exceed a budget; its global tile may still be replayed.
+            Case("an image above all budgets", "image", (14,), may_go_eager=True),
+        )
+        counts = tuple(Case(f"{count} images", "image", (0, 1, 0, 1, 1, 0, 1, 0)[:count]) for count in range(1, 9))
+        return (
+            Session("budgets 18, 48; 3 images", (18, 48), 3, 0, cases),
+            Session("budget 104; 8 images", (104,), 8, 0, counts),
+        )
+
+
+RECIPE = Step3VL()
