@@ -203,6 +203,8 @@ class PythonDocument:
         config = cst.PartialParserConfig(default_newline=self.newline, default_indent=self.indent)
         module = _map_statements(chunk.tree or cst.parse_module(chunk.code, config), change)
         code = module.code
+        if not code.endswith(("\n", "\r")):
+            code += self.newline  # libcst 1.9 loses a lone CR at the end
         nodes = _parse_ast(code, self.path, max(chunk.line, 1))
         self.chunks[index] = replace(chunk, code=code, nodes=nodes, tree=module)
 

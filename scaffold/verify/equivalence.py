@@ -389,7 +389,7 @@ class _Proof:
 
     def _bases(self, old: ast.ClassDef, new: ast.ClassDef, edits: Sequence[AddBase]) -> None:
         header_changed = False
-        for edit in edits:
+        for edit in dict.fromkeys(edits):
             short = edit.base.split(".")[-1]
             if any(_short_name(base) == short for base in old.bases):
                 continue
@@ -686,7 +686,8 @@ class _Proof:
         if node.names:
             old = self._same_import(node, guard)
             if old is None:
-                self.refuse("VCG601", f"the statement that {what} joined is not the original one", node.lineno)
+                # A new statement with several planned names: the last of them takes it out. Anything else that it
+                # holds stays, and the comparison of the trees refuses it.
                 return
             self._declare_kept(range(old.lineno, _last_line(old) + 1), range(node.lineno, _last_line(node) + 1), [])
             return
@@ -831,7 +832,8 @@ def _prove_rows(before: str, after: str, edits: Sequence[AddTableRow], path: str
 def _cells(line: str) -> list[str]:
     """The cells of a table line, without the outer pipes; a pipe behind a backslash belongs to its cell."""
     parts, current, escaped = [], "", False
-    for char in line.strip():
+    line = line.strip(" \t>")
+    for char in line:
         if char == "|" and not escaped:
             parts.append(current)
             current = ""
@@ -839,9 +841,9 @@ def _cells(line: str) -> list[str]:
             current = current[:-1] + char if char == "|" else current + char
         escaped = char == "\\"
     parts.append(current)
-    if parts and not parts[0].strip() and line.strip().startswith("|"):
+    if parts and not parts[0].strip() and line.startswith("|"):
         parts = parts[1:]
-    if parts and not parts[-1].strip() and line.rstrip().endswith("|"):
+    if parts and not parts[-1].strip() and line.endswith("|"):
         parts = parts[:-1]
     return [part.strip() for part in parts]
 
