@@ -13,8 +13,8 @@ from scaffold.diagnostics import DiagnosticError, Exit, Severity
 from scaffold.publish import DirtyState, find_dirty, publish_changes, require_clean, revert_last
 from scaffold.publish import git as git_module
 
-FILES = {"a.py": b"a\n", "pkg/b.py": b"b\n", "naïve name [x].md": b"c\n", "clean.py": b"d\n"}
-PATHS = (*FILES, "new.py")
+FILES = {"a.py": b"a\n", "pkg/b.py": b"b\n", ":naïve name [x].md": b"c\n", "clean.py": b"d\n"}
+PATHS = (*FILES, "new.py", "fresh/deep/new.py")
 
 
 def git(root: Path, *arguments: str, check: bool = True) -> str:
@@ -79,9 +79,13 @@ EDITS: dict[str, tuple[Edit, dict[str, DirtyState]]] = {
     "deleted": (lambda root: (root / "a.py").unlink(), {"a.py": DirtyState.UNSTAGED}),
     "renamed": (lambda root: git(root, "mv", "a.py", "new.py"), dict.fromkeys(("a.py", "new.py"), DirtyState.STAGED)),
     "untracked": (lambda root: (root / "new.py").write_bytes(b"1"), {"new.py": DirtyState.UNTRACKED}),
+    "untracked in an untracked folder": (
+        lambda root: ((root / "fresh/deep").mkdir(parents=True), (root / "fresh/deep/new.py").write_bytes(b"1")),
+        {"fresh/deep/new.py": DirtyState.UNTRACKED},
+    ),
     "a name that git would quote, with pathspec letters": (
-        lambda root: (root / "naïve name [x].md").write_bytes(b"1"),
-        {"naïve name [x].md": DirtyState.UNSTAGED},
+        lambda root: (root / ":naïve name [x].md").write_bytes(b"1"),
+        {":naïve name [x].md": DirtyState.UNSTAGED},
     ),
     "mode only": (lambda root: (root / "a.py").chmod(0o755), {"a.py": DirtyState.UNSTAGED}),
     "a file that is no target": (lambda root: (root / "other").write_bytes(b"1"), {}),
@@ -96,6 +100,21 @@ def test_states(name: str, kind: Callable[[Path], Path], tmp_path: Path) -> None
     edit(root)
     assert {file.path: file.state for file in find_dirty(root, PATHS)} == expected
     assert all(file.reason == file.state.value for file in find_dirty(root, PATHS))
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        ("??", DirtyState.UNTRACKED),
+        (" M", DirtyState.UNSTAGED),
+        (" D", DirtyState.UNSTAGED),
+        ("MM", DirtyState.STAGED),
+        ("A ", DirtyState.STAGED),
+        *((code, DirtyState.UNMERGED) for code in ("DD", "AU", "UD", "UA", "DU", "AA", "UU")),
+    ],
+)
+def test_the_letters_of_git_status(code: str, state: DirtyState) -> None:
+    assert git_module._state(code) is state
 
 
 def conflict(root: Path) -> None:
@@ -132,6 +151,15 @@ def test_an_operation_in_progress_makes_every_target_dirty(
     assert [file.path for file in dirty] == ["clean.py", "a.py", "new.py"]
     assert {file.state for file in dirty} == {DirtyState.IN_OPERATION}
     assert dirty[0].reason == f"is in a checkout with a {name.split(' ', maxsplit=1)[0]} in progress"
+
+
+def test_during_an_operation_even_our_own_work_is_dirty(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    conflict(root)
+    publish_changes(root, [FileChange("clean.py", b"d\n", b"ours")], label="x")
+    assert find_dirty(root, ["clean.py"]) == ()
+    git(root, "merge", "side", check=False)
+    assert [file.state for file in find_dirty(root, ["clean.py"])] == [DirtyState.IN_OPERATION]
 
 
 def test_unmerged_without_an_operation(tmp_path: Path) -> None:

@@ -107,10 +107,14 @@ def test_sigkill_at_every_call_of_recover(tmp_path: Path, states: tuple[dict, di
 
 
 @pytest.mark.parametrize(
-    ("number", "expected"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP)],
+    ("job", "number", "expected"),
+    [
+        ("publish", signal.SIGINT, 130),
+        ("publish", signal.SIGTERM, -signal.SIGTERM),
+        ("publish", signal.SIGHUP, -signal.SIGHUP),
+        ("revert", signal.SIGINT, 130),
+    ],
 )
-@pytest.mark.parametrize("job", ["publish", "revert"])
 def test_signals_end_the_process_after_the_rollback(
     job: str, number: int, expected: int, tmp_path: Path, states: tuple[dict, dict]
 ) -> None:
