@@ -12,6 +12,7 @@ from scaffold.tower.model import (
     TowerSlice,
     TowerSplit,
 )
+from scaffold.tower.proof import prove_split
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, slice_tower
 from scaffold.tower.splitting import split_tower
 
@@ -28,6 +29,7 @@ __all__ = [
     "Place",
     "TowerSlice",
     "TowerSplit",
+    "prove_split",
     "slice_tower",
     "split_tower",
 ]

@@ -1,0 +1,336 @@
+"""Proves that a split moved statements and did nothing else.
+
+Works on the text before and after, on the statements that the split says it added, and on the expressions that it says
+it replaced. It does not look at the slicer's placement: every statement of the old function must be found again, in the
+metadata method, in the new function, or (configuration read on both sides) in both, in the old order and under the old
+conditions; everything else must be an addition of a known harmless form. It proves the move, not that the slice was
+right: that is the slicer's own check, and the numeric proof's.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scaffold.diagnostics import Diagnostic, Span
+from scaffold.tower.model import MethodEdit, Place, TowerSlice, TowerSplit, flatten
+from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD
+
+_HELP = "this is a defect of vitcg-scaffold, nothing was written: please report it with the tower and the vLLM release"
+
+
+def prove_split(
+    before_source: str, after_source: str, split: TowerSplit, file: str | None = None
+) -> tuple[Diagnostic, ...]:
+    """Compare one file before and after the split; empty when the split is a pure move.
+
+    `file` is the path in the tree, by default that of the tower itself (a child module may live in another one).
+    Errors: VCG490 (a statement is lost, changed, doubled or out of order), VCG491 (an addition that could change
+    eager), VCG492 (something outside of the split methods changed).
+    """
+    file = file if file is not None else split.slice.file
+    before, after = ast.parse(before_source), ast.parse(after_source)
+    slices = {id(edit): tower for edit, tower in zip(split.edits, _slices(split.slice), strict=True)}
+    problems: list[Diagnostic] = []
+    touched: set[tuple[str, str]] = set()
+    for edit in split.edits:
+        if edit.file != file:
+            continue
+        touched |= {(edit.class_name, name) for name in (edit.replaces, *edit.adds)}
+        problems += _prove_class(before, after, edit, slices[id(edit)], file)
+    old, new = _without(before, touched), _without(after, touched)
+    if old != new:
+        line = next(
+            (index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
+        )
+        node = after.body[min(line, len(after.body) - 1)]
+        problems.append(
+            Diagnostic("VCG492", "a statement outside of the split methods changed", _span(file, node), _HELP)
+        )
+    return tuple(problems)
+
+
+def _slices(tower: TowerSlice) -> Iterator[TowerSlice]:
+    """The slices in the order of the edits: children first."""
+    for child in tower.children:
+        yield from _slices(child.slice)
+    yield tower
+
+
+def _without(tree: ast.Module, methods: set[tuple[str, str]]) -> list[str]:
+    """Dumps of the module's statements, classes without the methods that a split may change."""
+    result = []
+    for statement in tree.body:
+        shown = statement
+        if isinstance(statement, ast.ClassDef):
+            shown = copy.copy(statement)
+            shown.body = [s for s in statement.body if (statement.name, getattr(s, "name", "")) not in methods]
+        result.append(ast.dump(shown))
+    return result
+
+
+def _prove_class(
+    before: ast.Module, after: ast.Module, edit: MethodEdit, tower: TowerSlice, file: str
+) -> list[Diagnostic]:
+    old = _method(before, edit.class_name, edit.replaces)
+    new = _method(after, edit.class_name, edit.replaces)
+    method = _method(after, edit.class_name, METADATA_METHOD)
+    if old is None or new is None or method is None:
+        missing = edit.replaces if old is None or new is None else METADATA_METHOD
+        return [Diagnostic("VCG490", f"`{edit.class_name}.{missing}` is missing", None, _HELP)]
+    added = {name: Counter(_dumps(texts)) for name, texts in edit.added}
+    problems = [
+        Diagnostic("VCG491", f"the split added `{text.splitlines()[0]}`, which could change eager", None, _HELP)
+        for _, texts in edit.added
+        for text in texts
+        if not _Harmless(tower).check(ast.parse(text).body[0])
+    ]
+    forms = _Forms(tower)
+    moved = list(_strip(_no_docstring(method.body), added[METADATA_METHOD]))
+    staying = list(_strip(_no_docstring(new.body), added[edit.replaces]))
+    for text, count in (added[METADATA_METHOD] + added[edit.replaces]).items():
+        problems.append(Diagnostic("VCG490", f"a planned statement is missing {count} times: {text[:80]}", None, _HELP))
+    matcher = _Matcher(forms, {leaf.line for leaf in flatten(tower.pieces) if leaf.place is Place.BOTH})
+    if not matcher.merge(_no_docstring(old.body), moved, staying):
+        worst = matcher.furthest
+        problems.append(
+            Diagnostic(
+                "VCG490",
+                f"this statement of `{edit.class_name}.{edit.replaces}` is lost, changed or out of order",
+                _span(file, worst) if worst is not None else None,
+                _HELP,
+            )
+        )
+    return problems
+
+
+@dataclass(eq=False)
+class _Matcher:
+    """Finds the statements of the old body in the two new ones."""
+
+    forms: _Forms
+    shared: set[int]
+    furthest: ast.stmt | None = None
+
+    def merge(self, old: Sequence[ast.stmt], moved: Sequence[ast.stmt], staying: Sequence[ast.stmt]) -> bool:
+        """Whether `old` is `moved` and `staying` taken together, each in its order."""
+        if not old:
+            return not moved and not staying
+        first, rest = old[0], old[1:]
+        if self.furthest is None or first.lineno > self.furthest.lineno:
+            self.furthest = first
+        is_moved = bool(moved) and ast.dump(moved[0]) == self.forms.moved(first)
+        stays = bool(staying) and ast.dump(staying[0]) == self.forms.staying(first)
+        if is_moved and stays and first.lineno in self.shared and self.merge(rest, moved[1:], staying[1:]):
+            return True
+        if is_moved and self.merge(rest, moved[1:], staying):
+            return True
+        if stays and self.merge(rest, moved, staying[1:]):
+            return True
+        return self._merge_block(first, rest, moved, staying)
+
+    def _merge_block(
+        self, first: ast.stmt, rest: Sequence[ast.stmt], moved: Sequence[ast.stmt], staying: Sequence[ast.stmt]
+    ) -> bool:
+        if not isinstance(first, (ast.If, ast.With, ast.AsyncWith)):
+            return False
+        a = moved[0] if moved and _same_header(moved[0], self.forms.copy(first, moved=True)) else None
+        b = staying[0] if staying and _same_header(staying[0], self.forms.copy(first, moved=False)) else None
+        for left, right in ((a, b), (a, None), (None, b)):
+            if left is None and right is None:
+                continue
+            if all(
+                self.merge(old, _body(left, part), _body(right, part))
+                for part, old in (("body", first.body), ("orelse", getattr(first, "orelse", [])))
+            ) and self.merge(
+                rest, moved[1:] if left is not None else moved, staying[1:] if right is not None else staying
+            ):
+                return True
+        return False
+
+
+class _Forms:
+    """What a statement of the old function looks like on each side, as dumps."""
+
+    def __init__(self, tower: TowerSlice) -> None:
+        declassified = {_position(d.node): d.replacement for d in tower.declassified}
+        names = {_position(h.node): h.name for h in tower.hoists}
+        self._calls = {_position(child.call): child for child in tower.children}
+        self._moved, self._staying = declassified, names
+
+    def moved(self, node: ast.stmt) -> str:
+        """The dump of `node` in the metadata method."""
+        return ast.dump(self.copy(node, moved=True))
+
+    def staying(self, node: ast.stmt) -> str:
+        """The dump of `node` in the new function."""
+        return ast.dump(self.copy(node, moved=False))
+
+    def copy(self, node: ast.stmt, *, moved: bool) -> ast.stmt:
+        """A copy of `node` with the declared replacements of one side."""
+        table = self._moved if moved else self._staying
+        calls = {} if moved else self._calls
+
+        class Swap(ast.NodeTransformer):
+            def visit(self, inner: ast.AST) -> ast.AST:
+                if isinstance(inner, ast.expr):
+                    place = _position(inner)
+                    if place in table:
+                        return ast.parse(table[place], mode="eval").body
+                    if place in calls and isinstance(inner, ast.Call):
+                        return _child_call(inner, {_position(e) for _, e in calls[place].arguments})
+                visited: ast.AST = self.generic_visit(inner)
+                return visited
+
+        changed = Swap().visit(copy.deepcopy(node))
+        assert isinstance(changed, ast.stmt)
+        return changed
+
+
+def _child_call(call: ast.Call, metadata: set[tuple[int, ...]]) -> ast.Call:
+    """The call of a split child: metadata arguments dropped at the end, None elsewhere, the dict added."""
+    arguments = list(call.args)
+    while arguments and _position(arguments[-1]) in metadata:
+        arguments.pop()
+    kept: list[ast.expr] = [ast.Constant(None) if _position(a) in metadata else a for a in arguments]
+    keywords = [keyword for keyword in call.keywords if _position(keyword.value) not in metadata]
+    keywords.append(ast.keyword(METADATA_ARGUMENT, ast.Name(METADATA_ARGUMENT, ast.Load())))
+    return ast.Call(call.func, kept, keywords)
+
+
+@dataclass(frozen=True)
+class _Harmless:
+    """Whether an added statement leaves an eager call as it was: no capacity, no override, metadata on its device."""
+
+    tower: TowerSlice
+
+    def check(self, node: ast.stmt) -> bool:
+        """Whether `node` has one of the forms that a split may add."""
+        if isinstance(node, (ast.Pass, ast.Return)):
+            return isinstance(node, ast.Pass) or isinstance(node.value, ast.Dict)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            return self._assignment(node.targets[0].id, node.value)
+        return isinstance(node, ast.If) and not node.orelse and self._condition(node)
+
+    def _assignment(self, target: str, value: ast.expr) -> bool:
+        keys = {crossing.key for crossing in self.tower.crossings}
+        names = {crossing.name for crossing in self.tower.crossings}
+        text = ast.unparse(value)
+        if isinstance(value, ast.Constant):
+            return value.value is None and target in names
+        if isinstance(value, ast.Name):
+            return target in keys and value.id in names
+        if isinstance(value, ast.Subscript):
+            return target in names and text in {f"{METADATA_ARGUMENT}['{key}']" for key in keys}
+        if text == f"{target}.to(device=device, non_blocking=True)":
+            return target in keys
+        if isinstance(value, (ast.BoolOp, ast.Call)) and target.startswith("num_"):
+            bare = text.removeprefix("max(").removesuffix(")")
+            return all(part.strip().endswith(" or 0") for part in bare.split(","))
+        hoist = next((h for h in self.tower.hoists if h.name == target), None)
+        if hoist is not None:
+            moved = ast.Expr(hoist.node)
+            return ast.dump(_Forms(self.tower).copy(moved, moved=True)) == ast.dump(ast.Expr(value))
+        return any(
+            text.startswith(f"self.{child.attribute}.{METADATA_METHOD}(") and target.startswith(child.attribute)
+            for child in self.tower.children
+        )
+
+    def _condition(self, node: ast.If) -> bool:
+        test = ast.unparse(node.test)
+        body = [ast.unparse(statement) for statement in node.body]
+        if test == "device is None":
+            return len(body) == 1 and body[0].startswith("device = ") and body[0].endswith(".device")
+        if test == f"{METADATA_ARGUMENT} is None":
+            # Eager only: the metadata itself, or a guard, whose statements the matcher finds in the old function.
+            return True
+        parts = test.split(" and ")
+        if parts[0].endswith("_override is not None") and len(body) == 1:
+            parameter = parts[0].removesuffix(" is not None")
+            name = body[0].split(" = ")[0]
+            bound = any(c.name == name for c in self.tower.crossings)
+            return bound and f".tensor({parameter}, dtype=" in body[0] and parts[1:] in ([], [f"{name} is not None"])
+        if isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.LtE):
+            name = test.split("(")[1].split(")")[0]
+            fills = [f"{name} = ", f"empty_seqs = {name}[-1:]", f"empty_seqs_ = {name}[-1:]"]
+            known = any(c.name == name for c in self.tower.crossings)
+            return (
+                known
+                and test.startswith("len(")
+                and " <= num_" in test
+                and all(b.startswith(tuple(fills)) for b in body)
+            )
+        return len(body) == 1 and parts == [f"{body[0].split(' = ')[0]} is not None"] and self.check(node.body[0])
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def _method(tree: ast.Module, class_name: str, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == class_name:
+            for function in statement.body:
+                if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.name == name:
+                    return function
+    return None
+
+
+def _no_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    return body[1:] if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) else body
+
+
+def _dumps(texts: Iterable[str]) -> list[str]:
+    return [ast.dump(ast.parse(text).body[0]) for text in texts]
+
+
+def _strip(body: Sequence[ast.stmt], added: Counter[str]) -> Iterator[ast.stmt]:
+    """The statements of a body that the split did not add; of a guard, the statement that was there before."""
+    for node in body:
+        dump = ast.dump(node)
+        if added[dump]:
+            added[dump] -= 1
+            if isinstance(node, ast.If) and ast.unparse(node.test) == f"{METADATA_ARGUMENT} is None":
+                last = node.body[-1]
+                if not ast.unparse(last).startswith(f"{METADATA_ARGUMENT} = self."):
+                    yield last
+            continue
+        kept = node
+        if isinstance(node, (ast.If, ast.With, ast.AsyncWith)):
+            kept = copy.copy(node)
+            kept.body = list(_strip(node.body, added))
+            if isinstance(kept, ast.If) and isinstance(node, ast.If):
+                kept.orelse = list(_strip(node.orelse, added))
+        yield kept
+    for dump in [dump for dump, count in added.items() if not count]:
+        del added[dump]
+
+
+def _same_header(node: ast.stmt, other: ast.stmt) -> bool:
+    if isinstance(node, ast.If) and isinstance(other, ast.If):
+        return ast.dump(node.test) == ast.dump(other.test)
+    if isinstance(node, (ast.With, ast.AsyncWith)) and type(node) is type(other):
+        assert isinstance(other, (ast.With, ast.AsyncWith))
+        return [ast.dump(item) for item in node.items] == [ast.dump(item) for item in other.items]
+    return False
+
+
+def _body(node: ast.stmt | None, part: str) -> list[ast.stmt]:
+    statements: list[ast.stmt] = getattr(node, part, []) if node is not None else []
+    return statements
+
+
+def _position(node: ast.expr) -> tuple[int, ...]:
+    return (
+        getattr(node, "lineno", 0),
+        getattr(node, "col_offset", 0),
+        getattr(node, "end_lineno", 0) or 0,
+        getattr(node, "end_col_offset", 0) or 0,
+    )
+
+
+def _span(file: str, node: ast.stmt) -> Span:
+    return Span(file, node.lineno, node.col_offset + 1, node.lineno, node.col_offset + 2)
