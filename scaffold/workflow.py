@@ -5,7 +5,7 @@ The stages do the work; this module only orders them and passes their values on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
+    from scaffold.verify.numeric import NumericReport
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,11 @@ def prepare_port(spec: AdapterSpec, tree: SourceTree, *, replace: bool = False) 
     changes: list[FileChange] = []
     for file in plan.files:
         before = tree.read(file.path)
-        edited = apply_edits(before, file.edits, path=tree.display(file.path)).text
+        if not file.edits:
+            # The place is as it should be: nothing to prove.
+            changes.append(FileChange(file.path, tree.read_bytes(file.path), tree.read_bytes(file.path)))
+            continue
+        edited = apply_edits(before, file.edits, path=file.path, display=tree.display(file.path)).text
         after = format_changed(before, edited, path=file.path, config_root=tree.root)
         planned.append(
             PlannedFile(
@@ -72,6 +77,49 @@ def prepare_port(spec: AdapterSpec, tree: SourceTree, *, replace: bool = False) 
     found = verify_changes(planned)
     raise_errors(found)
     return Port(plan, tuple(changes), (*plan.notes, *found))
+
+
+def prove_numerics(
+    spec: AdapterSpec,
+    tree: SourceTree,
+    *,
+    tails: Sequence[str] = ("fa2",),
+    modalities: Sequence[str] = (),
+    as_is: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> list[NumericReport]:
+    """Run the port of `spec` in the CPU lab: one report an attention tail.
+
+    The generated code replaces whatever the tree has; with `as_is` the tree's own implementation is checked instead.
+    """
+    from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
+
+    overlay: dict[str, bytes] = {}
+    if not as_is:
+        port = prepare_port(spec, tree, replace=True)
+        overlay = {change.path: change.after for change in port.changed if change.after and _is_package(change.path)}
+    options = NumericOptions(
+        image_embeds=any(modality.embeds for modality in spec.modalities),
+        data_parallel_switch=bool(spec.data_parallel_switches),
+        min_budget_above_max=True,
+    )
+    reports = []
+    for tail in tails:
+        request = NumericRequest(
+            tree=tree.root,
+            overlay=overlay,
+            recipe=spec.name,
+            modalities=tuple(modalities) or tuple(modality.name for modality in spec.modalities),
+            release=tree.release or "",
+            tail="fa3" if tail == "fa3" else "fa2",
+            options=options,
+        )
+        reports.append(check_numerics(request, progress=progress))
+    return reports
+
+
+def _is_package(path: str) -> bool:
+    return path.startswith("vllm/")
 
 
 def raise_errors(diagnostics: Sequence[Diagnostic]) -> None:

@@ -42,6 +42,10 @@ class Signatures:
         """The name that this tree gives to a parameter (0 is the first one after self)."""
         return Code(self._method(name).parameters[index + 1].name)
 
+    def has(self, name: str) -> bool:
+        """Whether the tree's protocol has the method; some stay in it for releases after their last call."""
+        return any(method.name == name for method in self.profile.methods)
+
     @property
     def importable(self) -> dict[str, str]:
         """Name to module, of everything that generated methods may need from elsewhere."""

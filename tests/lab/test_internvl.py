@@ -1,0 +1,40 @@
+"""InternVL in the CPU lab: the generated port is right on every release, the hand-written ones are not everywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
+from scaffold.workflow import load_spec, prove_numerics
+
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+RELEASES = [f"0.{minor}.0" for minor in (22, 23, 24, 26, 27, 28, 30, 31, 32, 33)]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_generated_port_equals_the_pristine_tree(release_tree, release):
+    (report,) = prove_numerics(load_spec("internvl"), release_tree(release))
+
+    assert report.passed, "\n".join(report.lines())
+    # A check that never replayed a graph, or never fell back, would pass for the wrong reason.
+    assert report.hits > 50
+    assert report.misses > 5
+    assert {check.modality for check in report.checks} >= {"image", "video"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        pytest.param(NumericOptions(image_embeds=True), "VCG660", id="A7-precomputed-embeddings"),
+        pytest.param(NumericOptions(data_parallel_switch=True), "VCG661", id="A11-nested-data-parallelism"),
+        pytest.param(NumericOptions(min_budget_above_max=True), "VCG662", id="E10-min-budget-above-max"),
+    ],
+)
+@pytest.mark.parametrize("release", ["0.23.0", "0.33.0"])
+def test_hand_written_port_has_the_defect(release_tree, release, options, code):
+    request = NumericRequest(release_tree(release).root, {}, "internvl", ("image",), release, options=options)
+
+    report = check_numerics(request)
+
+    assert code in {diagnostic.code for diagnostic in report.diagnostics()}, "\n".join(report.lines())

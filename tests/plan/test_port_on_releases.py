@@ -1,0 +1,105 @@
+"""InternVL on every release: what `new` plans is proven, is complete, and is nothing the second time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError, Exit
+from scaffold.protocol import SourceTree, open_tree
+from scaffold.workflow import Port, load_spec, prepare_port
+
+MODEL = "vllm/model_executor/models/internvl.py"
+TEST = "tests/models/multimodal/generation/test_vit_cudagraph.py"
+DOCS = "docs/design/cuda_graphs_multimodal.md"
+EXAMPLE = "examples/generate/multimodal/vision_language_offline.py"
+#: Release -> files that change. From 0.23 on the release has an implementation; the other places are listed already.
+RELEASES = {
+    "0.22.0": {MODEL, TEST, DOCS, EXAMPLE},
+    **{f"0.{minor}.0": {MODEL} for minor in range(23, 34)},
+}
+
+pytestmark = pytest.mark.trees
+
+
+def write_over(tree: SourceTree, port: Port, root: Path) -> SourceTree:
+    """A tree of links to `tree` with the port's files written over it."""
+    for entry in tree.root.iterdir():
+        (root / entry.name).symlink_to(entry)
+    for change in port.changed:
+        assert change.after is not None
+        _make_real(tree.root, root, Path(change.path))
+        (root / change.path).write_bytes(change.after)
+    return open_tree(root)
+
+
+def _make_real(source: Path, root: Path, path: Path) -> None:
+    """Turn the linked folders above `path` into real folders of links, and drop the link at `path`."""
+    for folder in reversed(path.parents[:-1]):
+        if (root / folder).is_symlink():
+            (root / folder).unlink()
+            (root / folder).mkdir()
+            for entry in (source / folder).iterdir():
+                (root / folder / entry.name).symlink_to(entry)
+    (root / path).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_port_changes_what_it_should_and_nothing_twice(release_tree, tmp_path, release):
+    tree = release_tree(release)
+    spec = load_spec("internvl")
+
+    port = prepare_port(spec, tree, replace=release != "0.22.0")
+
+    assert {change.path for change in port.changed} == RELEASES[release]
+    ported = write_over(tree, port, tmp_path)
+    # Without `replace`: our own methods are recognised, by their meaning and not by a mark.
+    assert prepare_port(spec, ported).changed == ()
+    assert prepare_port(spec, ported, replace=True).changed == ()
+
+
+def test_port_of_the_pristine_release_only_adds(release_tree):
+    port = prepare_port(load_spec("internvl"), release_tree("0.22.0"))
+
+    removed = {path: [line for line in lines if line.startswith("-")] for path, lines in _differences(port).items()}
+    # Two lines of the model file grow: the import from typing, and the header of the class.
+    assert {path: len(lines) for path, lines in removed.items()} == {MODEL: 2, TEST: 0, DOCS: 0, EXAMPLE: 0}
+    added = [line for line in _differences(port)[MODEL] if line.startswith("+")]
+    # Upstream's hand-written port added 166 lines to this file.
+    assert len(added) <= 166
+
+
+def test_hand_written_implementation_is_not_touched_unasked(release_tree):
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(load_spec("internvl"), release_tree("0.30.0"))
+
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "VCG520"
+    assert caught.value.exit is Exit.CONFLICT
+    assert diagnostic.span is not None
+    assert diagnostic.span.file.endswith(MODEL)
+    assert "--replace" in (diagnostic.help or "")
+
+
+def test_replacing_removes_the_helpers_that_only_the_old_methods_used(release_tree):
+    port = prepare_port(load_spec("internvl"), release_tree("0.33.0"), replace=True)
+
+    after = port.changed[0].after or b""
+    assert b"_get_internvl_patches_list" not in after
+    assert after.count(b"# -- SupportsEncoderCudaGraph protocol methods --") == 1
+
+
+def _differences(port: Port) -> Mapping[str, list[str]]:
+    return {
+        change.path: [
+            line
+            for line in difflib.unified_diff(
+                (change.before or b"").decode().splitlines(), (change.after or b"").decode().splitlines(), n=0
+            )
+            if not line.startswith(("---", "+++"))
+        ]
+        for change in port.changed
+    }
