@@ -10,7 +10,7 @@ The parent process imports neither torch nor vLLM; both live in child processes 
 
 from scaffold.verify.numeric.model import Check, Hazard, NumericOptions, NumericReport, NumericRequest, Tail
 from scaffold.verify.numeric.recipes import RECIPES
-from scaffold.verify.numeric.runner import check_numerics
+from scaffold.verify.numeric.runner import check_numerics, check_numerics_all
 
 __all__ = [
     "RECIPES",
@@ -21,4 +21,5 @@ __all__ = [
     "NumericRequest",
     "Tail",
     "check_numerics",
+    "check_numerics_all",
 ]

@@ -1,9 +1,12 @@
-"""The process in which a release's classes run: one JSON request on stdin, JSON events on stdout, a line each.
+"""The process in which a release's classes run: JSON lines on stdin, JSON events on stdout.
 
-Roles: `both` checks a tree against itself. `pair` imports what the pristine and the changed tree share once, forks, and
-lets the fork compute the oracle from the pristine tree while it goes on with the changed one. `oracle` and `check` are
-the halves of `pair` as separate processes, for a change to a module that the shared import needs; `check` waits until
-stdin says that the exchange file is complete. Whatever vLLM prints goes to stderr.
+The first line names the tree; what every check of that tree shares is imported once, which takes most of the time.
+Each further line is a request, served in a fork, so that no request sees what another one imported or patched.
+
+Roles: `both` checks a tree against itself. `pair` forks once more: the fork computes the oracle from the pristine tree
+while the request goes on with the changed one. `oracle` and `check` are the halves of `pair` for a change to a module
+that the shared import needs; they run in processes of their own and meet at the exchange file. Whatever vLLM prints
+goes to stderr.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class _Stages:
     def __init__(self, role: str, events: _Events) -> None:
         self._role = role
         self._events = events
-        self.stage = "shared import"
+        self.stage = "import"
 
     def run(self, steps: Callable[[_Stages], None]) -> int:
         try:
@@ -61,28 +64,37 @@ class _Stages:
 
 def main() -> int:
     events = _Events()
-    request = json.loads(sys.stdin.readline())
-    return _Stages(request["role"], events).run(lambda stages: _serve(request, events, stages))
+    tree = json.loads(sys.stdin.readline())
+    started = time.monotonic()
+    if _Stages("tree", events).run(lambda stages: _import_shared(tree)):
+        return 1
+    events.send("progress", text=f"imported vLLM in {time.monotonic() - started:.1f} s")
+    for line in sys.stdin:
+        fork = os.fork()
+        if fork == 0:
+            request = json.loads(line)
+            os._exit(_Stages(request["role"], events).run(lambda stages: _serve(request, events, stages)))  # noqa: B023
+        events.send("ended", status=os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
+    return 0
 
 
 def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
+    from scaffold.verify.numeric import attention
+
+    attention.set_tail(request["tail"])
     role = request["role"]
-    started = time.monotonic()
-    _import_shared(request)
-    events.send("progress", text=f"imported vLLM in {time.monotonic() - started:.1f} s")
     if role == "both":
         built = _build(request, stages)
         _check(request, _make_oracle(request, built[0], stages), built, events, stages)
     elif role == "oracle":
         _write_oracle(request, stages)
-        events.send("done")
     elif role == "check":
         built = _build(request, stages)
-        events.send("built")
-        if sys.stdin.readline().strip() == "go":
-            _check(request, _read_oracle(request, built[0], stages), built, events, stages)
+        while not Path(request["exchange"]).exists():  # the parent ends this process when the oracle fails
+            time.sleep(0.05)
+        _check(request, _read_oracle(request, built[0], stages), built, events, stages)
     elif any(name in sys.modules for name in request["changed_modules"]):
-        events.send("shared")  # the parent starts `oracle` and `check` instead
+        events.send("shared")
     else:
         _serve_pair(request, events, stages)
 
@@ -109,16 +121,15 @@ def _serve_pair(request: dict[str, Any], events: _Events, stages: _Stages) -> No
             os.waitpid(fork, 0)
 
 
-def _import_shared(request: dict[str, Any]) -> None:
+def _import_shared(tree: dict[str, Any]) -> None:
     """Everything that the lab needs of the tree except the model's own modules."""
     from scaffold.verify.numeric import cpu_imports
 
-    cache = Path(request["bytecode_cache"]) if request["bytecode_cache"] else None
-    cpu_imports.prepare(Path(request["root"]), cache)
+    cache = Path(tree["bytecode_cache"]) if tree["bytecode_cache"] else None
+    cpu_imports.prepare(Path(tree["root"]), cache)
     from scaffold.verify.numeric import attention
 
     cpu_imports.patch_vllm(attention.flash_attn_varlen_func)
-    attention.set_tail(request["tail"])
     importlib.import_module("vllm.v1.worker.encoder_cudagraph")
 
 
@@ -165,7 +176,9 @@ def _write_oracle(request: dict[str, Any], stages: _Stages) -> None:
     import torch
 
     host, _ = _build(request, stages)
-    torch.save(_make_oracle(request, host, stages), request["exchange"])
+    unfinished = Path(request["exchange"] + ".part")
+    torch.save(_make_oracle(request, host, stages), unfinished)
+    unfinished.replace(request["exchange"])
 
 
 def _read_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[str, Any]:

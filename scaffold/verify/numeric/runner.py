@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,53 +32,78 @@ def check_numerics(request: NumericRequest, *, progress: Progress | None = None)
     A defect of the change under test is a failed report, also when it crashes or hangs the process. A request that
     makes no sense raises `DiagnosticError` (VCG659 unknown recipe, VCG663 overlay path, VCG656 not a vLLM tree).
     """
-    if request.recipe not in RECIPES:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG659",
-                f"the lab has no recipe for {request.recipe!r}",
-                help=f"known recipes: {', '.join(RECIPES)}",
-            )
-        )
-    say = progress or (lambda text: None)
-    with tempfile.TemporaryDirectory(prefix="vitcg-lab-") as scratch:
-        directory = Path(scratch)
-        children: list[_Child] = []
+    return check_numerics_all((request,), progress=progress)[0]
+
+
+def check_numerics_all(
+    requests: Iterable[NumericRequest], *, progress: Progress | None = None
+) -> tuple[NumericReport, ...]:
+    """`check_numerics` for many requests, in order. Neighbours with the same tree share one import of it."""
+    reports: list[NumericReport] = []
+    for tree, group in groupby(requests, key=lambda request: request.tree):
+        with _Bench(tree, progress or (lambda text: None)) as bench:
+            reports += [bench.check(request) for request in group]
+    return tuple(reports)
+
+
+class _Bench:
+    """The processes that serve one pristine tree, and the directory that their trees of links live in."""
+
+    def __init__(self, tree: Path, say: Progress) -> None:
+        self._tree = tree
+        self._say = say
+        self._scratch = tempfile.TemporaryDirectory(prefix="vitcg-lab-")
+        self._directory = Path(self._scratch.name)
+        self._pristine: _Child | None = None
+        self._count = 0
+
+    def __enter__(self) -> _Bench:
+        build_overlay(self._tree, {}, self._directory / "pristine")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._pristine is not None:
+            self._pristine.stop()
+        self._scratch.cleanup()
+
+    def check(self, request: NumericRequest) -> NumericReport:
+        if request.recipe not in RECIPES:
+            help_text = f"known recipes: {', '.join(RECIPES)}"
+            message = f"the lab has no recipe for {request.recipe!r}"
+            raise DiagnosticError(Diagnostic("VCG659", message, help=help_text))
+        self._count += 1
+        directory = self._directory / str(self._count)
+        directory.mkdir()
+        if _changed_modules(request.overlay):
+            build_overlay(self._tree, request.overlay, directory / "changed")
         try:
-            return _run(request, directory, children, say)
+            return NumericReport.from_json(request, self._run(request, directory)["data"])
         except _ChildFailed as failed:
+            if self._pristine is not None:
+                self._pristine.stop()
+                self._pristine = None
             return NumericReport(request.recipe, request.release, request.tail, failure=failed.diagnostic)
         finally:
-            for child in children:
-                child.stop()
+            shutil.rmtree(directory)
 
-
-def _run(request: NumericRequest, directory: Path, children: list[_Child], say: Progress) -> NumericReport:
-    exchange = directory / "oracle.pt"
-    roots = directory / "pristine", directory / "changed"
-    build_overlay(request.tree, {}, roots[0])
-
-    def start(role: str, root: Path) -> _Child:
-        children.append(_Child(role, request, (root, roots[1]), exchange, say))
-        return children[-1]
-
-    if not _changed_modules(request.overlay):
-        return _report(request, start("both", roots[0]))
-    build_overlay(request.tree, request.overlay, roots[1])
-    pair = start("pair", roots[0])
-    message = pair.wait_for("report", "shared")
-    if message["event"] == "report":
-        return NumericReport.from_json(request, message["data"])
-    # The change replaces a module that everything imports: two versions of it need two processes.
-    oracle, check = start("oracle", roots[0]), start("check", roots[1])
-    check.wait_for("built")
-    oracle.wait_for("done")
-    check.tell("go")
-    return _report(request, check)
-
-
-def _report(request: NumericRequest, child: _Child) -> NumericReport:
-    return NumericReport.from_json(request, child.wait_for("report")["data"])
+    def _run(self, request: NumericRequest, directory: Path) -> Mapping[str, Any]:
+        if self._pristine is None:
+            self._pristine = _Child(self._directory / "pristine", self._directory, self._say)
+        first = self._pristine
+        first.ask(request, "pair" if _changed_modules(request.overlay) else "both", directory)
+        message = first.wait_for("report", "shared")
+        first.wait_for("ended")
+        if message["event"] == "report":
+            return message
+        # The change replaces a module that everything imports: two versions of it need two imports.
+        second = _Child(directory / "changed", directory, self._say)
+        try:
+            second.ask(request, "check", directory)
+            first.ask(request, "oracle", directory)
+            first.wait_for("ended")
+            return second.wait_for("report")
+        finally:
+            second.stop()
 
 
 def _changed_modules(overlay: Mapping[str, bytes]) -> list[str]:
@@ -94,56 +121,58 @@ class _ChildFailed(Exception):
 
 
 class _Child:
-    """One child process and its events."""
+    """One process that imported a tree, and its events."""
 
-    def __init__(
-        self, role: str, request: NumericRequest, roots: tuple[Path, Path], exchange: Path, say: Progress
-    ) -> None:
-        self._role = role
-        self._request = request
+    #: What is run; a test puts something smaller here.
+    command = (sys.executable, "-m", "scaffold.verify.numeric.child")
+
+    def __init__(self, root: Path, directory: Path, say: Progress) -> None:
+        self._root = root
         self._say = say
-        self._deadline = time.monotonic() + request.options.timeout_s
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._stderr = exchange.with_name(f"{role}.stderr")
+        self._stderr = directory / "stderr"
+        self._request: NumericRequest | None = None
+        self._deadline = 0.0
         environment = dict(os.environ)
         source = str(Path(scaffold.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scaffold.verify.numeric.child"],
+                self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=environment,
-                cwd=exchange.parent,
+                cwd=directory,
                 start_new_session=True,
             )
         threading.Thread(target=self._read, daemon=True).start()
-        self.tell(
-            json.dumps(
-                {
-                    "role": role,
-                    "root": str(roots[0]),
-                    "changed_root": str(roots[1]),
-                    "changed_modules": _changed_modules(request.overlay),
-                    "exchange": str(exchange),
-                    "bytecode_cache": _bytecode_cache(),
-                    "recipe": request.recipe,
-                    "modalities": list(request.modalities),
-                    "tail": request.tail,
-                    "options": asdict(request.options),
-                }
-            )
+        self._tell({"root": str(root), "bytecode_cache": _bytecode_cache()})
+
+    def ask(self, request: NumericRequest, role: str, directory: Path) -> None:
+        """Hand over one request; its time limit starts now."""
+        self._request = request
+        self._deadline = time.monotonic() + request.options.timeout_s
+        self._tell(
+            {
+                "role": role,
+                "root": str(self._root),
+                "changed_root": str(directory / "changed"),
+                "changed_modules": _changed_modules(request.overlay),
+                "exchange": str(directory / "oracle.pt"),
+                "recipe": request.recipe,
+                "modalities": list(request.modalities),
+                "tail": request.tail,
+                "options": asdict(request.options),
+            }
         )
 
-    def tell(self, line: str) -> None:
+    def _tell(self, message: Mapping[str, Any]) -> None:
         """Write one line to the child; a child that is gone is noticed by the next `wait_for`."""
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line.encode() + b"\n")
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            return
 
     def wait_for(self, *expected: str) -> Mapping[str, Any]:
         """The next event of one of these kinds; raises `_ChildFailed` on an error, a death or a timeout."""
@@ -153,13 +182,15 @@ class _Child:
             except queue.Empty:
                 raise _ChildFailed(self._timed_out()) from None
             if message is None:
-                raise _ChildFailed(self._died())
+                raise _ChildFailed(self._died(self._process.wait()))
             if message["event"] == "error":
                 raise _ChildFailed(self._raised(message))
             if message["event"] == "progress":
                 self._say(message["text"])
             if message["event"] in expected:
                 return message
+            if message["event"] == "ended":
+                raise _ChildFailed(self._died(message["status"]))
 
     def stop(self) -> None:
         """End the process and what it forked, and release the pipes."""
@@ -184,27 +215,28 @@ class _Child:
         notes = tuple("".join(message["traceback"]).rstrip().splitlines()[-14:])
         code, help_text = _likely_cause(role, stage, message["kind"], message["message"])
         return Diagnostic(
-            code, f"{self._request.recipe}: the lab failed ({role}, {stage}): {what}", help=help_text,
-            notes=notes,
-        )  # fmt: skip
+            code, f"{self._name()}: the lab failed ({role}, {stage}): {what}", help=help_text, notes=notes
+        )
 
-    def _died(self) -> Diagnostic:
-        status = self._process.wait()
+    def _died(self, status: int) -> Diagnostic:
         return Diagnostic(
             "VCG654",
-            f"{self._request.recipe}: the lab's {self._role} process ended with status {status} and no report",
+            f"{self._name()}: the lab's process ended with status {status} and no report",
             help="a negative status is a signal: -9 usually means that memory ran out, -11 a crash in compiled code",
             notes=self._stderr_tail(),
         )
 
     def _timed_out(self) -> Diagnostic:
-        limit = self._request.options.timeout_s
+        assert self._request is not None
         return Diagnostic(
             "VCG655",
-            f"{self._request.recipe}: the lab's {self._role} process gave no result within {limit:.0f} s",
+            f"{self._name()}: the lab gave no result within {self._request.options.timeout_s:.0f} s",
             help="look for a loop that waits on data in the changed code, or raise `timeout_s` on a slow machine",
             notes=self._stderr_tail(),
         )
+
+    def _name(self) -> str:
+        return "lab" if self._request is None else self._request.recipe
 
     def _stderr_tail(self) -> tuple[str, ...]:
         return tuple(self._stderr.read_text(errors="replace").splitlines()[-14:])
@@ -212,9 +244,9 @@ class _Child:
 
 def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
     """The code and the next step for an exception in a child."""
-    if kind in ("ModuleNotFoundError", "ImportError") and stage == "shared import" and "vllm" not in message:
+    if kind in ("ModuleNotFoundError", "ImportError") and role == "tree" and "vllm" not in message:
         return "VCG656", "install the `cpu` extra: the lab needs torch and the packages that vLLM imports"
-    if role == "oracle" or stage in ("shared import", "oracle") or (role == "both" and stage in ("import", "build")):
+    if role in ("oracle", "tree") or stage == "oracle" or (role == "both" and stage in ("import", "build")):
         return "VCG656", "the pristine tree itself does not run in the lab: this release or model may need a new trick"
     if stage == "weights":
         return (
