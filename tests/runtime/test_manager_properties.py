@@ -8,7 +8,7 @@ from towers import GLOBAL_TOKENS, LOCAL_TOKENS, PackedTower, TileTower
 
 from scaffold.runtime.stats import Stats
 
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 grids = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5))
 packed_calls = st.lists(st.lists(grids, min_size=1, max_size=6), min_size=1, max_size=5)

@@ -1,0 +1,204 @@
+"""Caps on memory and time, pruning, shared graphs, crossover, lazy capture, statistics."""
+
+import pytest
+from helpers import assert_equals_eager, make_manager
+from towers import GLOBAL_TOKENS, PackedTower, TileTower
+
+from scaffold.runtime import GraphKey, RecordingBackend, Stats, Trace, export_to_prometheus
+from scaffold.runtime.crossover import Crossover, Curve, sample_budgets
+
+
+def budgets(manager):
+    return sorted(key.budget for key in manager.graphs)
+
+
+def test_memory_cap_drops_the_largest_budgets_and_says_so():
+    class Hungry(RecordingBackend):
+        def warm_up(self, forward):
+            forward()
+            return self.peaks.pop(0)
+
+    backend = Hungry()
+    backend.peaks = [18_000, 17_000, 900, 100]
+    tower = PackedTower()
+    manager = make_manager(tower, [8, 16, 32, 64], backend=backend, max_graph_bytes=20_000)
+    assert budgets(manager) == [8, 16]
+    assert {k.budget for k in manager.report.dropped} == {32, 64}
+    assert "allowed" in str(manager.report)
+    assert_equals_eager(manager, tower.call([(1, 1, 20)]))
+    assert_equals_eager(manager, tower.call([(1, 1, 10)]))
+    assert dict(manager.stats.reasons) == {"not-captured": 1}
+
+
+def test_memory_in_use_stops_the_capture():
+    backend = RecordingBackend()
+    backend.bytes_per_graph = 1000
+    manager = make_manager(PackedTower(), [8, 16, 32, 64], backend=backend, max_graph_bytes=10**6)
+    assert len(manager.graphs) == 4
+    backend = RecordingBackend()
+    backend.bytes_per_graph = 10**6
+    manager = make_manager(PackedTower(), [8, 16, 32, 64], backend=backend, max_graph_bytes=10**6)
+    assert budgets(manager) == [32, 64]
+
+
+def test_time_cap_thins_the_ladder_and_keeps_the_smallest(monkeypatch):
+    import scaffold.runtime.manager as module
+
+    clock = iter(range(10**6))
+    monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(clock)))
+    ladder = list(range(8, 48, 2))
+    tower = PackedTower()
+    manager = make_manager(tower, ladder, max_capture_seconds=30.0)
+    kept = budgets(manager)
+    assert 3 <= len(kept) < len(ladder)
+    assert (kept[0], kept[-1]) == (8, 46)
+    assert len(kept) + len(manager.report.dropped) == len(ladder)
+    assert all("time cap" in why for why in manager.report.dropped.values())
+    assert_equals_eager(manager, tower.call([(1, 1, 44)]))
+    assert manager.stats.hits == 1
+
+
+def test_unreachable_budgets_are_not_captured():
+    class Tiles(TileTower):
+        def item_tokens(self, path):
+            return [GLOBAL_TOKENS * n for n in (2, 4)]
+
+    manager = make_manager(Tiles(axes=(4, 6)), [4, 8, 12, 16, 40], items=2)
+    assert budgets(manager) == [8, 8, 16, 16, 40, 40]
+    assert {k.budget for k in manager.report.dropped} == {4, 12}
+    few = make_manager(Tiles(axes=(4,)), [8, 16, 40, 64], items=2)
+    assert budgets(few) == [8, 16, 40]
+    assert {k.budget for k in few.report.dropped} == {64}
+
+
+def test_budgets_between_two_tiles_share_a_graph():
+    tower = TileTower(axes=(4,))
+    manager = make_manager(tower, [8, 9, 10, 11, 12])
+    assert len(manager.backend.graphs) == 2
+    assert set(manager.report.shared) == {GraphKey("default", b, (4,)) for b in (8, 9, 10)}
+    assert_equals_eager(manager, tower.call([2]))
+    assert_equals_eager(manager, tower.call([1, 2]))
+    assert manager.stats.hits == 3
+
+
+def test_replay_is_not_chosen_where_eager_is_faster():
+    tower = PackedTower()
+    manager = make_manager(tower, [8, 64])
+    crossover = manager.crossover["default"]
+    for budget, replay, eager in ((8, 1.0, 5.0), (64, 10.0, 10.0)):
+        crossover.replay.add(budget, replay)
+        crossover.eager.add(budget, eager)
+    assert_equals_eager(manager, tower.call([(1, 1, 6)]))
+    assert_equals_eager(manager, tower.call([(1, 8, 8)]))
+    assert manager.stats.hits == 2
+    assert_equals_eager(manager, tower.call([(1, 1, 20)]))  # 10 ms padded, about 6 eager
+    assert dict(manager.stats.reasons) == {"crossover": 1}
+
+
+def test_calibration_measures_until_its_limit():
+    backend = RecordingBackend()
+    backend.clock = lambda action: (action(), 40.0)[1]
+    manager = make_manager(PackedTower(), [8, 16, 32], backend=backend, calibration_ms=100)
+    assert [tokens for tokens, _ in manager.crossover["default"].replay.points] == [8]
+
+
+@pytest.mark.parametrize(("tokens", "ms"), [(5, 2.0), (10, 2.0), (15, 3.0), (20, 4.0), (40, 8.0)])
+def test_curve(tokens, ms):
+    curve = Curve()
+    curve.add(20, 4.0)
+    curve.add(10, 2.5)
+    curve.add(10, 2.0)
+    curve.add(10, 9.0)
+    assert curve.at(tokens) == pytest.approx(ms)
+
+
+def test_without_a_sample_nothing_prefers_eager():
+    assert Curve().at(3) is None
+    assert Crossover().prefers_eager(1, 999) is False
+
+
+@pytest.mark.parametrize(
+    ("ladder", "samples", "expected"),
+    [([0, 1, 2], 5, [1, 2]), (list(range(1, 102)), 5, [1, 26, 51, 76, 101])],
+)
+def test_sampled_budgets(ladder, samples, expected):
+    assert sample_budgets(ladder, samples) == expected
+
+
+def test_hot_sizes_get_a_graph_of_their_own():
+    tower = PackedTower()
+    manager = make_manager(tower, [32], lazy_after=2, lazy_graphs=1)
+    for seed in range(5):
+        assert_equals_eager(manager, tower.call([(1, 3, 7)], seed))
+    assert budgets(manager) == [21, 32]
+    assert manager.stats.keys[GraphKey("default", 21)].waste == 0
+    for seed in range(5):
+        assert_equals_eager(manager, tower.call([(1, 1, 5)], seed))
+    assert budgets(manager) == [21, 32]  # the limit of one lazy graph is used up
+
+
+def test_statistics_count_waste_and_samples_per_graph():
+    tower = PackedTower()
+    manager = make_manager(tower, [8, 16], sample_every=1)
+    for seed in range(4):
+        manager.execute(tower.call([(1, 2, 3), (1, 1, 4)], seed))
+    stats = manager.stats.as_dict()
+    assert stats["hits"] == 8
+    assert stats["calls"] == 4
+    graph = stats["graphs"]["default/16"]
+    assert (graph["replays"], graph["items"], graph["tokens"], graph["waste"]) == (4, 8, 40, 0.375)
+    assert graph["mean_ms"] > 0
+
+
+def test_a_trace_records_what_ran():
+    tower = PackedTower()
+    manager = make_manager(tower, [8, 16])
+    manager.trace = Trace()
+    for _ in range(2):
+        manager.execute(tower.call([(1, 2, 3)]))
+    manager.execute(tower.call([(1, 9, 9)]))
+    assert dict(manager.trace.sizes()) == {6: 2, 81: 1}
+
+
+def test_prometheus_shows_the_counters():
+    prometheus = pytest.importorskip("prometheus_client")
+    registry = prometheus.CollectorRegistry()
+    stats = Stats()
+    assert export_to_prometheus(stats, registry, model="m") is not None
+    stats.hit(GraphKey("default", 8), 2, 6)
+    stats.miss("over-budget", 3)
+    text = prometheus.generate_latest(registry).decode()
+    assert 'encoder_cudagraph_hits_total{model="m"} 2.0' in text
+    assert 'encoder_cudagraph_misses_total{model="m",reason="over-budget"} 3.0' in text
+    assert 'encoder_cudagraph_waste_ratio{axes="",budget="8",model="m",path="default"} 0.25' in text
+
+
+def test_without_the_client_nothing_is_exported(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert export_to_prometheus(Stats()) is None
+
+
+def test_one_set_of_buffers_serves_all_budgets():
+    manager = make_manager(PackedTower(), [8, 16, 32])
+    first, *others = [c.buffers for c in manager.graphs.values()]
+    for buffers in others:
+        assert buffers.data["pixels"].data_ptr() == first.data["pixels"].data_ptr()
+        assert buffers.metadata.data_ptr() == first.metadata.data_ptr()
+    one = make_manager(PackedTower(), [32])
+    assert manager.report.arena_bytes == one.report.arena_bytes
+
+
+def test_the_same_sizes_again_copy_pixels_only():
+    tower = PackedTower()
+    manager = make_manager(tower, [8])
+    manager.execute(tower.call([(1, 1, 5)]))
+    captured = manager.graphs[GraphKey("default", 8)]
+    real = captured.buffers.metadata
+
+    before = real.clone()
+    manager.execute(tower.call([(1, 1, 5)], 1))
+    assert real.equal(before)
+    manager.execute(tower.call([(1, 1, 4)], 2))
+    assert not real.equal(before)
