@@ -7,8 +7,8 @@ CODES: tuple[Code, ...] = (
         "VCG400",
         "not a vLLM source tree",
         "The folder given to --vllm must be the top folder of a vLLM checkout or unpacked sdist: the one that holds "
-        "the package folder `vllm` with `vllm/model_executor/models`. When a folder above or right below looks right, the "
-        "message names it.",
+        "the package folder `vllm` with `vllm/model_executor/models`. When a folder above or right below looks right, "
+        "the message names it.",
     ),
     Code(
         "VCG401",
