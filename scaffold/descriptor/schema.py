@@ -80,18 +80,22 @@ class Record:
     functions for each class: for all sections together 20 ms of every start.
     """
 
-    fields: ClassVar[dict[str, Declared]]
+    #: Fields by their name in Python, and those of the YAML by their key, in declaration order.
+    by_name: ClassVar[dict[str, Declared]]
+    by_key: ClassVar[dict[str, Declared]]
 
     def __init_subclass__(cls) -> None:
-        cls.fields = {}
+        cls.by_name, cls.by_key = {}, {}
         for name, declared in list(vars(cls).items()):
             if isinstance(declared, Declared):
                 declared.name, declared.key = name, name.rstrip("_")
-                cls.fields[name] = declared
+                cls.by_name[name] = declared
+                if declared.type is not None:
+                    cls.by_key[declared.key] = declared
                 delattr(cls, name)
 
     def __init__(self, **values: Any) -> None:
-        for name, declared in self.fields.items():
+        for name, declared in self.by_name.items():
             if name not in values and declared.required:
                 raise TypeError(f"{type(self).__name__} needs {name}")
             value = values.pop(name) if name in values else declared.default
@@ -101,7 +105,7 @@ class Record:
 
     def replace(self, **values: Any) -> Self:
         """A copy with other values for some fields."""
-        return type(self)(**{name: getattr(self, name) for name in self.fields} | values)
+        return type(self)(**{name: getattr(self, name) for name in self.by_name} | values)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
@@ -113,14 +117,16 @@ class Record:
         if type(other) is not type(self):
             return NotImplemented
         return all(
-            getattr(self, name) == getattr(other, name) for name, field in self.fields.items() if field.type is not None
+            getattr(self, name) == getattr(other, name)
+            for name, field in self.by_name.items()
+            if field.type is not None
         )
 
     __hash__ = None  # type: ignore[assignment]  # holds dicts
 
     def __repr__(self) -> str:
         shown = (
-            f"{name}={getattr(self, name)!r}" for name, declared in self.fields.items() if declared.type is not None
+            f"{name}={getattr(self, name)!r}" for name, declared in self.by_name.items() if declared.type is not None
         )
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -691,7 +697,7 @@ class Section:
         if not isinstance(node, MappingNode):
             _report_no_mapping(node, reader)
             return None
-        fields = section_fields(self.cls)
+        fields = self.cls.by_key
         values: dict[str, Any] = {}
         for entry in node.entries:
             key = entry.key.value
@@ -767,15 +773,10 @@ def _report_no_mapping(node: Node, reader: Reader) -> None:
     )
 
 
-def section_fields(cls: type[Record]) -> dict[str, Declared]:
-    """Fields of a section by the key that YAML uses, in declaration order."""
-    return {declared.key: declared for declared in cls.fields.values() if declared.type is not None}
-
-
 def section_schema(cls: type[Record], definitions: dict[str, Any]) -> dict[str, Any]:
     """The JSON Schema of a section, without the reference to it."""
     properties: dict[str, Any] = {}
-    for key, declared in section_fields(cls).items():
+    for key, declared in cls.by_key.items():
         assert declared.type is not None
         schema = declared.type.json(definitions)
         doc = declared.doc
@@ -791,7 +792,7 @@ def section_schema(cls: type[Record], definitions: dict[str, Any]) -> dict[str, 
         "type": "object",
         "description": " ".join((cls.__doc__ or "").split()),
         "properties": properties,
-        "required": [key for key, declared in section_fields(cls).items() if declared.required],
+        "required": [key for key, declared in cls.by_key.items() if declared.required],
         "additionalProperties": False,
     }
 

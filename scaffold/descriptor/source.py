@@ -3,6 +3,7 @@
 The module knows nothing of descriptors. It composes its own nodes from PyYAML's events, because a descriptor needs
 less than YAML offers (no anchors, tags or documents) and more than `compose` gives (limits, every duplicate key, the
 place of a character inside a scalar). libyaml is used where PyYAML has it; the messages do not depend on it.
+(PyYAML's own parser refuses a few texts that libyaml takes, such as a plain `a?` in braces.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.diagnostics import Diagnostic, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 #: A descriptor is about one page; whatever is larger than this is not one.
 MAX_BYTES = 128 * 1024
@@ -33,7 +34,7 @@ class ScalarNode:
     style: str | None
     span: Span
     #: Offset in the line of each character of the value, plus one past the end; None if it is spread over lines.
-    columns: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    columns: Sequence[int] | None = field(default=None, compare=False, repr=False)
 
     @property
     def plain(self) -> bool:
@@ -256,6 +257,8 @@ class _Composer:
     def span(self, first: Any, last: Any = None) -> Span:
         start, end = first.start_mark, (last or first).end_mark
         line, column, end_line, end_column = start.line, start.column, end.line, end.column
+        if line >= len(self.lines):  # what is missing at the end of the text
+            line, column = len(self.lines) - 1, len(self.lines[-1])
         # Block collections and block scalars end where the next token starts: go back to the last text.
         end_line = min(end_line, len(self.lines) - 1)
         while end_line > line and not self.lines[end_line][:end_column].strip():
@@ -318,10 +321,10 @@ def _syntax_help(problem: str, line: str) -> str:
     return "check the indentation and the brackets of this line and of the line above"
 
 
-def _columns_of(line: str, start: int, end: int, style: str | None, length: int) -> tuple[int, ...] | None:
+def _columns_of(line: str, start: int, end: int, style: str | None, length: int) -> Sequence[int] | None:
     """For each character of a one-line scalar's value the column (from 0) of the character that wrote it."""
     if style is None:
-        return tuple(range(start, end + 1)) if end - start == length else None
+        return range(start, end + 1) if end - start == length else None
     columns: list[int] = []
     at = start + 1
     widths = {"x": 4, "u": 6, "U": 10}

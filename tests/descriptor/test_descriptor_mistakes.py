@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - reports are as wide as they are
 """What a user sees for each mistake in a descriptor: one edit of a valid one, and the whole report.
 
 The reports are snapshots: after a change of a message run `pytest --inline-snapshot=fix` and read the difference.
@@ -30,89 +31,141 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = [
-    Mistake("empty", None, [("", "# nothing yet\n")], snapshot("""\
+    Mistake(
+        "empty",
+        None,
+        [("", "# nothing yet\n")],
+        snapshot("""\
 model.yaml:1:1: error[VCG106]: the descriptor is empty
     1 | # nothing yet
       | ^
       = help: start with `schema: 1`, or copy a shipped descriptor: vitcg-scaffold schema
 
 1 error; explain one with: vitcg-scaffold explain VCG106
-""")),
-    Mistake("open quote", "tiles", [("key: tiled\n", "key: 'tiled\n")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "open quote",
+        "tiles",
+        [("key: tiled\n", "key: 'tiled\n")],
+        snapshot("""\
 model.yaml:20:10: error[VCG101]: not valid YAML: while scanning a quoted scalar: found unexpected end of stream
    20 |     key: 'tiled
       |          ^
       = help: a quote is not closed
 
 1 error; explain one with: vitcg-scaffold explain VCG101
-""")),
-    Mistake("open bracket", "tiles", [("[3, side, side]", "[3, side, side")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "open bracket",
+        "tiles",
+        [("[3, side, side]", "[3, side, side")],
+        snapshot("""\
 model.yaml:12:31: error[VCG101]: not valid YAML: while parsing a flow sequence: expected ',' or ']', but got '}'
    12 | pixels: {shape: [3, side, side}
       |                               ^
       = help: a bracket or brace is not closed
 
 1 error; explain one with: vitcg-scaffold explain VCG101
-""")),
-    Mistake("colon in a value", "tiles", [("image_prompt: What is", "image_prompt: What: is")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "colon in a value",
+        "tiles",
+        [("image_prompt: What is", "image_prompt: What: is")],
+        snapshot("""\
 model.yaml:23:23: error[VCG101]: not valid YAML: mapping values are not allowed here
    23 |     image_prompt: What: is in this image?
       |                       ^
       = help: quote a value that contains `: `, or check the indentation
 
 1 error; explain one with: vitcg-scaffold explain VCG101
-""")),
-    Mistake("wrong indentation", "tiles", [("  k: self.num", "   k: self.num")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "wrong indentation",
+        "tiles",
+        [("  k: self.num", "   k: self.num")],
+        snapshot("""\
 model.yaml:10:3: error[VCG101]: not valid YAML: while parsing a block mapping: expected <block end>, but found '<block mapping start>'
    10 |   side: self.config.vision_config.image_size
       |   ^
       = help: check the indentation and the brackets of this line and of the line above
 
 1 error; explain one with: vitcg-scaffold explain VCG101
-""")),
-    Mistake("tab", "tiles", [("  k: self.num", "\tk: self.num")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "tab",
+        "tiles",
+        [("  k: self.num", "\tk: self.num")],
+        snapshot("""\
 model.yaml:9:1: error[VCG103]: a tab is used for indentation
     9 |     k: self.num_image_token
       | ^^^^
       = help: indent with spaces
 
 1 error; explain one with: vitcg-scaffold explain VCG103
-""")),
-    Mistake("second document", "tiles", [("layout: tiles", "---\nlayout: tiles")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "second document",
+        "tiles",
+        [("layout: tiles", "---\nlayout: tiles")],
+        snapshot("""\
 model.yaml:3:1: error[VCG107]: a second document starts here
     3 | ---
       | ^^^
       = help: write one file for each model
 
 1 error; explain one with: vitcg-scaffold explain VCG107
-""")),
-    Mistake("control character", "tiles", [("layout: tiles", "layout: ti\x07les")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "control character",
+        "tiles",
+        [("layout: tiles", "layout: ti\x07les")],
+        snapshot("""\
 model.yaml:3:11: error[VCG104]: the character U+0007 is not allowed in a descriptor
     3 | layout: ti\\x07les
       |           ^^^^
       = help: delete it or use an escape
 
 1 error; explain one with: vitcg-scaffold explain VCG104
-""")),
-    Mistake("line separator", "tiles", [("What happens?", "What\u2028happens?")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "line separator",
+        "tiles",
+        [("What happens?", "What\u2028happens?")],
+        snapshot("""\
 model.yaml:24:23: error[VCG104]: the character U+2028 is not allowed in a descriptor
    24 |     video_prompt: What\\x2028happens?
       |                       ^^^^^^
       = help: delete it or use an escape
 
 1 error; explain one with: vitcg-scaffold explain VCG104
-""")),
+"""),
+    ),
     Mistake(
-        "deep nesting", "tiles", [("columns: [n]", "columns: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]")], snapshot("""\
+        "deep nesting",
+        "tiles",
+        [("columns: [n]", "columns: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]")],
+        snapshot("""\
 model.yaml:7:32: error[VCG108]: nested more than 16 levels deep
     7 | sizes: {columns: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]}
       |                                ^
       = help: no field needs that
 
 1 error; explain one with: vitcg-scaffold explain VCG108
-""")
+"""),
     ),
-    Mistake("anchor and alias", "tiles", [("{rows: n, tokens: n * k}", "{rows: &rows n, tokens: *rows}")], snapshot("""\
+    Mistake(
+        "anchor and alias",
+        "tiles",
+        [("{rows: n, tokens: n * k}", "{rows: &rows n, tokens: *rows}")],
+        snapshot("""\
 model.yaml:11:14: error[VCG109]: `&rows` marks an anchor, which descriptors do not have
    11 | item: {rows: &rows n, tokens: *rows}
       |              ^^^^^^^
@@ -124,8 +177,13 @@ model.yaml:11:31: error[VCG109]: `*rows` refers to another part of the file, whi
       = help: write the value out where it is used; names for expressions belong under `let`
 
 2 errors; explain one with: vitcg-scaffold explain VCG109
-""")),
-    Mistake("merge key", "tiles", [("budget: {min: k}", "budget: {<<: *defaults, min: k}")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "merge key",
+        "tiles",
+        [("budget: {min: k}", "budget: {<<: *defaults, min: k}")],
+        snapshot("""\
 model.yaml:14:10: error[VCG201]: unknown key `<<`
    14 | budget: {<<: *defaults, min: k}
       |          ^^
@@ -137,8 +195,13 @@ model.yaml:14:14: error[VCG109]: `*defaults` refers to another part of the file,
       = help: write the value out where it is used; names for expressions belong under `let`
 
 2 errors; explain one with: vitcg-scaffold explain VCG109
-""")),
-    Mistake("duplicate key", "tiles", [("budget: {min: k}\n", "budget: {min: k}\nlayout: packed\n")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "duplicate key",
+        "tiles",
+        [("budget: {min: k}\n", "budget: {min: k}\nlayout: packed\n")],
+        snapshot("""\
 model.yaml:15:1: error[VCG110]: the key `layout` is given twice
    15 | layout: packed
       | ^^^^^^
@@ -146,227 +209,359 @@ model.yaml:15:1: error[VCG110]: the key `layout` is given twice
       = help: delete one of the two
 
 1 error; explain one with: vitcg-scaffold explain VCG110
-""")),
-    Mistake("complex key", "tiles", [("budget: {min: k}", "budget: {[min]: k}")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "complex key",
+        "tiles",
+        [("budget: {min: k}", "budget: {[min]: k}")],
+        snapshot("""\
 model.yaml:14:10: error[VCG111]: a key must be a plain word
    14 | budget: {[min]: k}
       |          ^^^^^
       = help: write `name: value`
 
 1 error; explain one with: vitcg-scaffold explain VCG111
-""")),
-    Mistake("tag", "tiles", [("layout: tiles", "layout: !!str tiles")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "tag",
+        "tiles",
+        [("layout: tiles", "layout: !!str tiles")],
+        snapshot("""\
 model.yaml:3:9: error[VCG112]: the tag `!!str` is not allowed
     3 | layout: !!str tiles
       |         ^^^^^^^^^^^
       = help: delete it; types are fixed
 
 1 error; explain one with: vitcg-scaffold explain VCG112
-""")),
-    Mistake("no is a boolean", "tiles", [("tower: vision_model", "tower: no")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "no is a boolean",
+        "tiles",
+        [("tower: vision_model", "tower: no")],
+        snapshot("""\
 model.yaml:2:50: error[VCG113]: YAML reads `no` as the boolean false
     2 | model: {module: tiled, class: TiledModel, tower: no}
       |                                                  ^^
       = help: write "no" in quotes if text is meant
 
 1 error; explain one with: vitcg-scaffold explain VCG113
-""")),
-    Mistake("yes is a boolean", "tiles", [("flatten: true", "flatten: yes")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "yes is a boolean",
+        "tiles",
+        [("flatten: true", "flatten: yes")],
+        snapshot("""\
 model.yaml:15:56: error[VCG113]: YAML reads `yes` as the boolean true
    15 | forward: {call: self.extract_feature(pixels), flatten: yes}
       |                                                        ^^^
       = help: write true
 
 1 error; explain one with: vitcg-scaffold explain VCG113
-""")),
-    Mistake("octal", "tiles", [("num_video_frames: 8", "num_video_frames: 010")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "octal",
+        "tiles",
+        [("num_video_frames: 8", "num_video_frames: 010")],
+        snapshot("""\
 model.yaml:25:23: error[VCG113]: YAML reads `010` as the number 8
    25 |     num_video_frames: 010
       |                       ^^^
       = help: write a decimal number without leading zero, colon or underscore
 
 1 error; explain one with: vitcg-scaffold explain VCG113
-""")),
-    Mistake("base 60", "tiles", [("rows: n,", "rows: 1:20,")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "base 60",
+        "tiles",
+        [("rows: n,", "rows: 1:20,")],
+        snapshot("""\
 model.yaml:11:14: error[VCG113]: YAML reads `1:20` as the number 80
    11 | item: {rows: 1:20, tokens: n * k}
       |              ^^^^
       = help: write a decimal number without leading zero, colon or underscore
 
 1 error; explain one with: vitcg-scaffold explain VCG113
-""")),
-    Mistake("underscore in a number", "packed", [("side_limit: 8192", "side_limit: 8_192")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "underscore in a number",
+        "packed",
+        [("side_limit: 8192", "side_limit: 8_192")],
+        snapshot("""\
 model.yaml:19:36: error[VCG113]: YAML reads `8_192` as the number 8192
    19 | capture: {grid: strip, side_limit: 8_192}
       |                                    ^^^^^
       = help: write a decimal number without leading zero, colon or underscore
 
 1 error; explain one with: vitcg-scaffold explain VCG113
-""")),
-    Mistake("date", "tiles", [("docs: {models: [Tiled]}", "docs: {models: [2024-01-01]}")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "date",
+        "tiles",
+        [("docs: {models: [Tiled]}", "docs: {models: [2024-01-01]}")],
+        snapshot("""\
 model.yaml:28:19: error[VCG113]: YAML reads `2024-01-01` as a date
    28 |   docs: {models: [2024-01-01]}
       |                   ^^^^^^^^^^
       = help: write "2024-01-01" in quotes if text is meant
 
 1 error; explain one with: vitcg-scaffold explain VCG113
-""")),
-    Mistake("a list instead of the document", None, [("", "- schema: 1\n")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "a list instead of the document",
+        None,
+        [("", "- schema: 1\n")],
+        snapshot("""\
 model.yaml:1:1: error[VCG203]: expected a mapping, found a list
     1 | - schema: 1
       | ^^^^^^^^^^^
       = help: write `key: value` lines below it
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("a text instead of the document", None, [("", "InternVL\n")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "a text instead of the document",
+        None,
+        [("", "InternVL\n")],
+        snapshot("""\
 model.yaml:1:1: error[VCG203]: expected a mapping, found text
     1 | InternVL
       | ^^^^^^^^
       = help: write `key: value` lines below it
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("unknown section", "tiles", [("capture:", "captures:")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unknown section",
+        "tiles",
+        [("capture:", "captures:")],
+        snapshot("""\
 model.yaml:13:1: error[VCG201]: unknown key `captures`
    13 | captures: {rows: b // k}
       | ^^^^^^^^
       = help: did you mean `capture`?
 
 1 error; explain one with: vitcg-scaffold explain VCG201
-""")),
-    Mistake("unknown key", "tiles", [("flatten: true", "flattn: true")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unknown key",
+        "tiles",
+        [("flatten: true", "flattn: true")],
+        snapshot("""\
 model.yaml:15:47: error[VCG201]: unknown key `flattn`
    15 | forward: {call: self.extract_feature(pixels), flattn: true}
       |                                               ^^^^^^
       = help: did you mean `flatten`?
 
 1 error; explain one with: vitcg-scaffold explain VCG201
-""")),
-    Mistake("unknown key without a near miss", "tiles", [("flatten: true", "xyz: true")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unknown key without a near miss",
+        "tiles",
+        [("flatten: true", "xyz: true")],
+        snapshot("""\
 model.yaml:15:47: error[VCG201]: unknown key `xyz`
    15 | forward: {call: self.extract_feature(pixels), xyz: true}
       |                                               ^^^
       = help: known here: call, flatten
 
 1 error; explain one with: vitcg-scaffold explain VCG201
-""")),
-    Mistake("unknown modality", "tiles", [("  video: {", "  vidoe: {")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unknown modality",
+        "tiles",
+        [("  video: {", "  vidoe: {")],
+        snapshot("""\
 model.yaml:6:3: error[VCG201]: `vidoe` is not a modality
     6 |   vidoe: {pixels: pixel_values_flat_video, sizes: video_num_patches}
       |   ^^^^^
       = help: did you mean `video`?
 
 1 error; explain one with: vitcg-scaffold explain VCG201
-""")),
+"""),
+    ),
     Mistake(
-        "unknown buffer kind", "packed", [("rotary_cos: {kind: rows}", "rotary_cos: {kind: cummulative}")], snapshot("""\
+        "unknown buffer kind",
+        "packed",
+        [("rotary_cos: {kind: rows}", "rotary_cos: {kind: cummulative}")],
+        snapshot("""\
 model.yaml:22:22: error[VCG204]: `cummulative` is not a buffer kind
    22 |   rotary_cos: {kind: cummulative}
       |                      ^^^^^^^^^^^
       = help: did you mean `cumulative`?
 
 1 error; explain one with: vitcg-scaffold explain VCG204
-""")
+"""),
     ),
-    Mistake("unknown layout", "tiles", [("layout: tiles", "layout: tile")], snapshot("""\
+    Mistake(
+        "unknown layout",
+        "tiles",
+        [("layout: tiles", "layout: tile")],
+        snapshot("""\
 model.yaml:3:9: error[VCG204]: `tile` is not a layout
     3 | layout: tile
       |         ^^^^
       = help: did you mean `tiles`?
 
 1 error; explain one with: vitcg-scaffold explain VCG204
-""")),
-    Mistake("unknown backend", "packed", [("[FLASH_ATTN, FLASHINFER]", "[FLASH_ATTN, TORCH_SDPA]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unknown backend",
+        "packed",
+        [("[FLASH_ATTN, FLASHINFER]", "[FLASH_ATTN, TORCH_SDPA]")],
+        snapshot("""\
 model.yaml:15:26: error[VCG204]: `TORCH_SDPA` is not an attention backend
    15 |   backends: [FLASH_ATTN, TORCH_SDPA]
       |                          ^^^^^^^^^^
       = help: known here: FLASH_ATTN, FLASHINFER, TRITON_ATTN, ROCM_AITER_FA
 
 1 error; explain one with: vitcg-scaffold explain VCG204
-""")),
-    Mistake("missing schema", "tiles", [("schema: 1\n", "")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "missing schema",
+        "tiles",
+        [("schema: 1\n", "")],
+        snapshot("""\
 model.yaml:1:1: error[VCG202]: the descriptor lacks the key `schema`
     1 | model: {module: tiled, class: TiledModel, tower: vision_model}
       | ^
       = help: add `schema:` (version of this format)
 
 1 error; explain one with: vitcg-scaffold explain VCG202
-""")),
-    Mistake("missing nested key", "tiles", [(", tokens: n * k", "")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "missing nested key",
+        "tiles",
+        [(", tokens: n * k", "")],
+        snapshot("""\
 model.yaml:11:1: error[VCG202]: `item` lacks the key `tokens`
    11 | item: {rows: n}
       | ^^^^
       = help: add `tokens:` (rows of the encoder's output)
 
 1 error; explain one with: vitcg-scaffold explain VCG202
-""")),
+"""),
+    ),
     Mistake(
-        "missing section", "tiles", [("output: {hidden_size: self.config.text_config.hidden_size}\n", "")], snapshot("""\
+        "missing section",
+        "tiles",
+        [("output: {hidden_size: self.config.text_config.hidden_size}\n", "")],
+        snapshot("""\
 model.yaml:1:1: error[VCG202]: the descriptor lacks the key `output`
     1 | schema: 1
       | ^
       = help: add `output:` (the encoder's output)
 
 1 error; explain one with: vitcg-scaffold explain VCG202
-""")
+"""),
     ),
-    Mistake("mapping expected", "tiles", [("budget: {min: k}", "budget: k")], snapshot("""\
+    Mistake(
+        "mapping expected",
+        "tiles",
+        [("budget: {min: k}", "budget: k")],
+        snapshot("""\
 model.yaml:14:9: error[VCG203]: expected a mapping, found text
    14 | budget: k
       |         ^
       = help: write `key: value` lines below it
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("list expected", "tiles", [("columns: [n]", "columns: n")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "list expected",
+        "tiles",
+        [("columns: [n]", "columns: n")],
+        snapshot("""\
 model.yaml:7:18: error[VCG203]: expected a list, found text
     7 | sizes: {columns: n}
       |                  ^
       = help: write [n]
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("text expected", "tiles", [("class: TiledModel", "class: [TiledModel]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "text expected",
+        "tiles",
+        [("class: TiledModel", "class: [TiledModel]")],
+        snapshot("""\
 model.yaml:2:31: error[VCG203]: expected a class name, found a list
     2 | model: {module: tiled, class: [TiledModel], tower: vision_model}
       |                               ^^^^^^^^^^^^
       = help: write a class name here
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("number instead of a name", "tiles", [("class: TiledModel", "class: 7")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "number instead of a name",
+        "tiles",
+        [("class: TiledModel", "class: 7")],
+        snapshot("""\
 model.yaml:2:31: error[VCG203]: expected a class name, found a number
     2 | model: {module: tiled, class: 7, tower: vision_model}
       |                               ^
       = help: write a class name here
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("text instead of a number", "tiles", [("num_video_frames: 8", "num_video_frames: eight")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "text instead of a number",
+        "tiles",
+        [("num_video_frames: 8", "num_video_frames: eight")],
+        snapshot("""\
 model.yaml:25:23: error[VCG203]: expected a whole number, found text
    25 |     num_video_frames: eight
       |                       ^^^^^
       = help: write a whole number here
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("text instead of a boolean", "tiles", [("core_model: true", "core_model: maybe")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "text instead of a boolean",
+        "tiles",
+        [("core_model: true", "core_model: maybe")],
+        snapshot("""\
 model.yaml:27:17: error[VCG203]: expected true or false, found text
    27 |     core_model: maybe
       |                 ^^^^^
       = help: write true or false here
 
 1 error; explain one with: vitcg-scaffold explain VCG203
-""")),
-    Mistake("nothing", "tiles", [("layout: tiles", "layout:")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "nothing",
+        "tiles",
+        [("layout: tiles", "layout:")],
+        snapshot("""\
 model.yaml:3:8: error[VCG211]: expected a layout, found nothing
     3 | layout:
       |        ^
       = help: give a value or delete the key
 
 1 error; explain one with: vitcg-scaffold explain VCG211
-""")),
+"""),
+    ),
     Mistake(
         "empty mapping",
         "tiles",
@@ -385,54 +580,84 @@ model.yaml:5:3: error[VCG211]: the mapping is empty
 1 error; explain one with: vitcg-scaffold explain VCG211
 """),
     ),
-    Mistake("empty list", "tiles", [("models: [Tiled]", "models: []")], snapshot("""\
+    Mistake(
+        "empty list",
+        "tiles",
+        [("models: [Tiled]", "models: []")],
+        snapshot("""\
 model.yaml:28:18: error[VCG213]: expected 1 to 64 values, found 0
    28 |   docs: {models: []}
       |                  ^^
       = help: add or delete some
 
 1 error; explain one with: vitcg-scaffold explain VCG213
-""")),
-    Mistake("wrong version", "tiles", [("schema: 1", "schema: 2")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "wrong version",
+        "tiles",
+        [("schema: 1", "schema: 2")],
+        snapshot("""\
 model.yaml:1:9: error[VCG212]: the schema version 2 is not known
     1 | schema: 2
       |         ^
       = help: this tool reads version 1
 
 1 error; explain one with: vitcg-scaffold explain VCG212
-""")),
-    Mistake("number too small", "tiles", [("num_video_frames: 8", "num_video_frames: 0")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "number too small",
+        "tiles",
+        [("num_video_frames: 8", "num_video_frames: 0")],
+        snapshot("""\
 model.yaml:25:23: error[VCG210]: 0 is out of range
    25 |     num_video_frames: 0
       |                       ^
       = help: give a number from 1 to 2147483647
 
 1 error; explain one with: vitcg-scaffold explain VCG210
-""")),
-    Mistake("not a class name", "tiles", [("class: TiledModel", "class: Tiled-Model")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "not a class name",
+        "tiles",
+        [("class: TiledModel", "class: Tiled-Model")],
+        snapshot("""\
 model.yaml:2:31: error[VCG205]: `Tiled-Model` is not a class name
     2 | model: {module: tiled, class: Tiled-Model, tower: vision_model}
       |                               ^^^^^^^^^^^
       = help: use letters, digits and `_`, not starting with a digit
 
 1 error; explain one with: vitcg-scaffold explain VCG205
-""")),
-    Mistake("reserved name", "tiles", [("tower: vision_model", "tower: class")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "reserved name",
+        "tiles",
+        [("tower: vision_model", "tower: class")],
+        snapshot("""\
 model.yaml:2:50: error[VCG205]: `class` is reserved and cannot be an attribute name
     2 | model: {module: tiled, class: TiledModel, tower: class}
       |                                                  ^^^^^
       = help: choose another name
 
 1 error; explain one with: vitcg-scaffold explain VCG205
-""")),
-    Mistake("module as a path", "tiles", [("module: tiled", "module: models/tiled.py")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "module as a path",
+        "tiles",
+        [("module: tiled", "module: models/tiled.py")],
+        snapshot("""\
 model.yaml:2:17: error[VCG205]: `models/tiled.py` is not a module name
     2 | model: {module: models/tiled.py, class: TiledModel, tower: vision_model}
       |                 ^^^^^^^^^^^^^^^
       = help: write it without path and suffix: tiled
 
 1 error; explain one with: vitcg-scaffold explain VCG205
-""")),
+"""),
+    ),
     Mistake(
         "not an attribute path",
         "tiles",
@@ -459,85 +684,135 @@ model.yaml:12:65: error[VCG206]: expected an operator or the end, found `(`
 1 error; explain one with: vitcg-scaffold explain VCG206
 """),
     ),
-    Mistake("not a model name", "tiles", [("organisation/Tiled-1B", "Tiled-1B")], snapshot("""\
+    Mistake(
+        "not a model name",
+        "tiles",
+        [("organisation/Tiled-1B", "Tiled-1B")],
+        snapshot("""\
 model.yaml:21:12: error[VCG214]: `Tiled-1B` is not a model name
    21 |     model: Tiled-1B
       |            ^^^^^^^^
       = help: write it as on the model hub: organisation/name
 
 1 error; explain one with: vitcg-scaffold explain VCG214
-""")),
-    Mistake("hook file with a path", "axes", [("{file: replay.py}", "{file: ../replay.py}")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "hook file with a path",
+        "axes",
+        [("{file: replay.py}", "{file: ../replay.py}")],
+        snapshot("""\
 model.yaml:18:18: error[VCG214]: `../replay.py` is not a file name
    18 |   replay: {file: ../replay.py}
       |                  ^^^^^^^^^^^^
       = help: name a Python file that lies beside the descriptor: name.py
 
 1 error; explain one with: vitcg-scaffold explain VCG214
-""")),
-    Mistake("expression cut short", "tiles", [("tokens: n * k}", "tokens: n *}")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression cut short",
+        "tiles",
+        [("tokens: n * k}", "tokens: n *}")],
+        snapshot("""\
 model.yaml:11:28: error[VCG207]: expected a value, but the text ends
    11 | item: {rows: n, tokens: n *}
       |                            ^
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("expression with a slash", "tiles", [("rows: b // k", "rows: b / k")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression with a slash",
+        "tiles",
+        [("rows: b // k", "rows: b / k")],
+        snapshot("""\
 model.yaml:13:19: error[VCG207]: expected an operator or the end, found `/`
    13 | capture: {rows: b / k}
       |                   ^
       = help: use `//`: sizes are whole numbers
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("expression with a subscript", "tiles", [("rows: b // k", 'rows: "b[0] // k"')], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression with a subscript",
+        "tiles",
+        [("rows: b // k", 'rows: "b[0] // k"')],
+        snapshot("""\
 model.yaml:13:19: error[VCG207]: expected an operator or the end, found `[`
    13 | capture: {rows: "b[0] // k"}
       |                   ^
       = help: subscripts are not part of the language; name the value under `let` or write a hook
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("expression with a method call", "tiles", [("{min: k}", "{min: self.get_min(3)}")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression with a method call",
+        "tiles",
+        [("{min: k}", "{min: self.get_min(3)}")],
+        snapshot("""\
 model.yaml:14:15: error[VCG207]: expressions cannot call methods of the model
    14 | budget: {min: self.get_min(3)}
       |               ^^^^^^^^^^^^^
       = help: read an attribute, or compute the value with min, max, ceil_div or a helper
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("expression with an unknown function", "tiles", [("rows: b // k", "rows: ceil(b // k)")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression with an unknown function",
+        "tiles",
+        [("rows: b // k", "rows: ceil(b // k)")],
+        snapshot("""\
 model.yaml:13:17: error[VCG207]: the function `ceil` is not known here
    13 | capture: {rows: ceil(b // k)}
       |                 ^^^^
       = help: functions are: ceil_div, max, min
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("expression with a decimal number", "tiles", [("rows: b // k", "rows: b // 1.5")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression with a decimal number",
+        "tiles",
+        [("rows: b // k", "rows: b // 1.5")],
+        snapshot("""\
 model.yaml:13:22: error[VCG207]: `1.5` is not a decimal integer
    13 | capture: {rows: b // 1.5}
       |                      ^^^
       = help: write digits only, without leading 0
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("expression with an octal number", "tiles", [("rows: b // k", "rows: b // 016")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression with an octal number",
+        "tiles",
+        [("rows: b // k", "rows: b // 016")],
+        snapshot("""\
 model.yaml:13:22: error[VCG207]: `016` is not a decimal integer
    13 | capture: {rows: b // 016}
       |                      ^^^
       = help: write digits only, without leading 0
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("expression with an attribute of a name", "tiles", [("rows: b // k", "rows: b // config.k")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "expression with an attribute of a name",
+        "tiles",
+        [("rows: b // k", "rows: b // config.k")],
+        snapshot("""\
 model.yaml:13:22: error[VCG207]: attributes can only be read from `self`, not from `config`
    13 | capture: {rows: b // config.k}
       |                      ^^^^^^^
       = help: write the whole path: self.config...
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
+"""),
+    ),
     Mistake(
         "expression with a chained comparison",
         "packed",
@@ -551,14 +826,19 @@ model.yaml:28:36: error[VCG207]: comparisons cannot be chained
 1 error; explain one with: vitcg-scaffold explain VCG207
 """),
     ),
-    Mistake("expression in quotes with an escape", "tiles", [("rows: b // k", 'rows: "b //\\t(kk)"')], snapshot("""\
+    Mistake(
+        "expression in quotes with an escape",
+        "tiles",
+        [("rows: b // k", 'rows: "b //\\t(kk)"')],
+        snapshot("""\
 model.yaml:13:25: error[VCG301]: the name `kk` is not defined
    13 | capture: {rows: "b //\\t(kk)"}
       |                         ^^
       = help: did you mean `k`?
 
 1 error; explain one with: vitcg-scaffold explain VCG301
-""")),
+"""),
+    ),
     Mistake(
         "expression over several lines",
         "tiles",
@@ -572,21 +852,31 @@ model.yaml:14:9: error[VCG301]: the name `kk` is not defined
 1 error; explain one with: vitcg-scaffold explain VCG301
 """),
     ),
-    Mistake("wrong number of arguments", "paths", [("tokens: unit(728)", "tokens: 'unit(728, 2)'")], snapshot("""\
+    Mistake(
+        "wrong number of arguments",
+        "paths",
+        [("tokens: unit(728)", "tokens: 'unit(728, 2)'")],
+        snapshot("""\
 model.yaml:11:31: error[VCG207]: `unit` takes 1 arguments, not 2
    11 |   global: {count: 1, tokens: 'unit(728, 2)', pixels: pixel_values, shape: [3, 728, 728]}
       |                               ^^^^^^^^^^^^
 
 1 error; explain one with: vitcg-scaffold explain VCG207
-""")),
-    Mistake("not a call", "tiles", [("call: self.extract_feature(pixels)", "call: self.extract_feature")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "not a call",
+        "tiles",
+        [("call: self.extract_feature(pixels)", "call: self.extract_feature")],
+        snapshot("""\
 model.yaml:15:17: error[VCG209]: `self.extract_feature` is not called
    15 | forward: {call: self.extract_feature, flatten: true}
       |                 ^^^^^^^^^^^^^^^^^^^^
       = help: write self.extract_feature(pixels)
 
 1 error; explain one with: vitcg-scaffold explain VCG209
-""")),
+"""),
+    ),
     Mistake(
         "call of a bare name",
         "tiles",
@@ -611,25 +901,37 @@ model.yaml:15:45: error[VCG209]: expected `)` to close `self.extract_feature(`, 
 1 error; explain one with: vitcg-scaffold explain VCG209
 """),
     ),
-    Mistake("undefined name", "tiles", [("tokens: n * k", "tokens: n * kk")], snapshot("""\
+    Mistake(
+        "undefined name",
+        "tiles",
+        [("tokens: n * k", "tokens: n * kk")],
+        snapshot("""\
 model.yaml:11:29: error[VCG301]: the name `kk` is not defined
    11 | item: {rows: n, tokens: n * kk}
       |                             ^^
       = help: did you mean `k`?
 
 1 error; explain one with: vitcg-scaffold explain VCG301
-""")),
+"""),
+    ),
     Mistake(
-        "undefined name without a near miss", "tiles", [("tokens: n * k", "tokens: n * num_image_token")], snapshot("""\
+        "undefined name without a near miss",
+        "tiles",
+        [("tokens: n * k", "tokens: n * num_image_token")],
+        snapshot("""\
 model.yaml:11:29: error[VCG301]: the name `num_image_token` is not defined
    11 | item: {rows: n, tokens: n * num_image_token}
       |                             ^^^^^^^^^^^^^^^
       = help: known here: k, side, n
 
 1 error; explain one with: vitcg-scaffold explain VCG301
-""")
+"""),
     ),
-    Mistake("two undefined names", "tiles", [("{rows: n, tokens: n * k}", "{rows: nn, tokens: m * k}")], snapshot("""\
+    Mistake(
+        "two undefined names",
+        "tiles",
+        [("{rows: n, tokens: n * k}", "{rows: nn, tokens: m * k}")],
+        snapshot("""\
 model.yaml:11:14: error[VCG301]: the name `nn` is not defined
    11 | item: {rows: nn, tokens: m * k}
       |              ^^
@@ -641,24 +943,39 @@ model.yaml:11:26: error[VCG301]: the name `m` is not defined
       = help: known here: k, side, n
 
 2 errors; explain one with: vitcg-scaffold explain VCG301
-""")),
-    Mistake("let upwards", "tiles", [("k: self.num_image_token", "k: side")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "let upwards",
+        "tiles",
+        [("k: self.num_image_token", "k: side")],
+        snapshot("""\
 model.yaml:9:6: error[VCG302]: `side` is defined below, in line 10
     9 |   k: side
       |      ^^^^
       = help: a line of `let` may use the lines above it: change their order, or break the circle
 
 1 error; explain one with: vitcg-scaffold explain VCG302
-""")),
-    Mistake("let circle", "tiles", [("k: self.num_image_token", "k: k + 1")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "let circle",
+        "tiles",
+        [("k: self.num_image_token", "k: k + 1")],
+        snapshot("""\
 model.yaml:9:6: error[VCG302]: `k` is defined by itself
     9 |   k: k + 1
       |      ^
       = help: compute it from something else
 
 1 error; explain one with: vitcg-scaffold explain VCG302
-""")),
-    Mistake("taken name", "tiles", [("  side: self", "  b: self")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "taken name",
+        "tiles",
+        [("  side: self", "  b: self")],
+        snapshot("""\
 model.yaml:10:3: error[VCG303]: the name `b` is taken: it is the token budget of the graph
    10 |   b: self.config.vision_config.image_size
       |   ^
@@ -675,8 +992,13 @@ model.yaml:12:27: error[VCG301]: the name `side` is not defined
       = help: known here: k, b
 
 3 errors; explain one with: vitcg-scaffold explain VCG301
-""")),
-    Mistake("column named twice", "tiles", [("columns: [n]", "columns: [tw, tw]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "column named twice",
+        "tiles",
+        [("columns: [n]", "columns: [tw, tw]")],
+        snapshot("""\
 model.yaml:7:18: error[VCG310]: [tw, tw] is not a known row of sizes
     7 | sizes: {columns: [tw, tw]}
       |                  ^^^^^^^^
@@ -688,24 +1010,39 @@ model.yaml:7:23: error[VCG303]: the name `tw` is taken: it is another size colum
       = help: choose another name
 
 2 errors; explain one with: vitcg-scaffold explain VCG303
-""")),
-    Mistake("column in a batch", "tiles", [("rows: b // k", "rows: n")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "column in a batch",
+        "tiles",
+        [("rows: b // k", "rows: n")],
+        snapshot("""\
 model.yaml:13:17: error[VCG304]: the size column `n` has no value here
    13 | capture: {rows: n}
       |                 ^
       = help: a captured batch has no sizes of items; use b, B, F and `let` names
 
 1 error; explain one with: vitcg-scaffold explain VCG304
-""")),
-    Mistake("budget in an item", "tiles", [("tokens: n * k", "tokens: n * k + b")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "budget in an item",
+        "tiles",
+        [("tokens: n * k", "tokens: n * k + b")],
+        snapshot("""\
 model.yaml:11:33: error[VCG304]: `b` (the token budget of the graph) has no value here
    11 | item: {rows: n, tokens: n * k + b}
       |                                 ^
       = help: b, B and F describe a batch at capture; only `capture`, `count`, `longest` and buffer values use them
 
 1 error; explain one with: vitcg-scaffold explain VCG304
-""")),
-    Mistake("comma that ends a value", "tiles", [("tokens: n * k", "tokens: min(n * k, 3)")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "comma that ends a value",
+        "tiles",
+        [("tokens: n * k", "tokens: min(n * k, 3)")],
+        snapshot("""\
 model.yaml:11:34: error[VCG207]: expected `)` to close `min(`, but the text ends
    11 | item: {rows: n, tokens: min(n * k, 3)}
       |                                  ^
@@ -717,15 +1054,21 @@ model.yaml:11:36: error[VCG201]: unknown key `3)`
       = help: put the value in quotes: between braces or brackets a comma ends it
 
 2 errors; explain one with: vitcg-scaffold explain VCG201
-""")),
-    Mistake("unused name", "tiles", [("  side: self", "  unused: self.x\n  side: self")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unused name",
+        "tiles",
+        [("  side: self", "  unused: self.x\n  side: self")],
+        snapshot("""\
 model.yaml:10:3: warning[VCG305]: `unused` is never used
    10 |   unused: self.x
       |   ^^^^^^
       = help: delete the line
 
 1 warning; explain one with: vitcg-scaffold explain VCG305
-""")),
+"""),
+    ),
     Mistake(
         "number as a condition",
         "packed",
@@ -739,64 +1082,97 @@ model.yaml:27:21: error[VCG306]: a condition is needed here, not a number
 1 error; explain one with: vitcg-scaffold explain VCG306
 """),
     ),
-    Mistake("condition as a number", "tiles", [("{min: k}", "{min: k > 3}")], snapshot("""\
+    Mistake(
+        "condition as a number",
+        "tiles",
+        [("{min: k}", "{min: k > 3}")],
+        snapshot("""\
 model.yaml:14:15: error[VCG306]: a number is needed here, not a condition
    14 | budget: {min: k > 3}
       |               ^^^^^
       = help: write an amount
 
 1 error; explain one with: vitcg-scaffold explain VCG306
-""")),
-    Mistake("division by zero", "tiles", [("rows: b // k", "rows: b // 0")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "division by zero",
+        "tiles",
+        [("rows: b // k", "rows: b // 0")],
+        snapshot("""\
 model.yaml:13:22: error[VCG307]: division by zero
    13 | capture: {rows: b // 0}
       |                      ^
       = help: divide by something else
 
 1 error; explain one with: vitcg-scaffold explain VCG307
-""")),
-    Mistake("no amount", "tiles", [("shape: [3, side, side]", "shape: [3, 0, side]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "no amount",
+        "tiles",
+        [("shape: [3, side, side]", "shape: [3, 0, side]")],
+        snapshot("""\
 model.yaml:12:21: error[VCG307]: 0 is not an amount
    12 | pixels: {shape: [3, 0, side]}
       |                     ^
       = help: give at least 1
 
 1 error; explain one with: vitcg-scaffold explain VCG307
-""")),
+"""),
+    ),
     Mistake(
-        "helper calls itself", "paths", [("value: (size // patch) ** 2", "value: unit(size) // patch")], snapshot("""\
+        "helper calls itself",
+        "paths",
+        [("value: (size // patch) ** 2", "value: unit(size) // patch")],
+        snapshot("""\
 model.yaml:9:31: error[VCG308]: the helper `unit` calls itself
     9 |   unit: {args: [size], value: unit(size) // patch}
       |                               ^^^^^^^^^^^^^^^^^^^
       = help: a helper may call the helpers above it
 
 1 error; explain one with: vitcg-scaffold explain VCG308
-""")
+"""),
     ),
-    Mistake("unknown columns", "tiles", [("columns: [n]", "columns: [w, h]")], snapshot("""\
+    Mistake(
+        "unknown columns",
+        "tiles",
+        [("columns: [n]", "columns: [w, h]")],
+        snapshot("""\
 model.yaml:7:18: error[VCG310]: [w, h] is not a known row of sizes
     7 | sizes: {columns: [w, h]}
       |                  ^^^^^^
       = help: known rows: [n], [h, w], [t, h, w], [tw, th]
 
 1 error; explain one with: vitcg-scaffold explain VCG310
-""")),
-    Mistake("grid columns for tiles", "tiles", [("columns: [n]", "columns: [t, h, w]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "grid columns for tiles",
+        "tiles",
+        [("columns: [n]", "columns: [t, h, w]")],
+        snapshot("""\
 model.yaml:7:18: error[VCG311]: sizes [t, h, w] contradict the layout `tiles`
     7 | sizes: {columns: [t, h, w]}
       |                  ^^^^^^^^^
       = help: tiles goes with [n] or [tw, th]; [t, h, w] goes with packed or padded or ragged
 
 1 error; explain one with: vitcg-scaffold explain VCG311
-""")),
-    Mistake("count for a packed layout", "packed", [("columns: [t, h, w]", "columns: [n]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "count for a packed layout",
+        "packed",
+        [("columns: [t, h, w]", "columns: [n]")],
+        snapshot("""\
 model.yaml:7:18: error[VCG311]: sizes [n] contradict the layout `packed`
     7 | sizes: {columns: [n]}
       |                  ^^^
       = help: packed goes with [h, w] or [t, h, w]; [n] goes with tiles or padded or ragged
 
 1 error; explain one with: vitcg-scaffold explain VCG311
-""")),
+"""),
+    ),
     Mistake(
         "packed without attention",
         "packed",
@@ -820,32 +1196,45 @@ model.yaml:10:3: warning[VCG305]: `window` is never used
 1 error, 1 warning; explain one with: vitcg-scaffold explain VCG305
 """),
     ),
-    Mistake("tiles without rows", "tiles", [("capture: {rows: b // k}\n", "")], snapshot("""\
+    Mistake(
+        "tiles without rows",
+        "tiles",
+        [("capture: {rows: b // k}\n", "")],
+        snapshot("""\
 model.yaml:3:1: error[VCG312]: the layout `tiles` needs `capture.rows`
     3 | layout: tiles
       | ^^^^^^
       = help: add `capture: {rows: b // k}`
 
 1 error; explain one with: vitcg-scaffold explain VCG312
-""")),
+"""),
+    ),
     Mistake(
-        "tiles with a grid", "tiles", [("capture: {rows: b // k}", "capture: {rows: b // k, grid: strip}")], snapshot("""\
+        "tiles with a grid",
+        "tiles",
+        [("capture: {rows: b // k}", "capture: {rows: b // k, grid: strip}")],
+        snapshot("""\
 model.yaml:13:25: error[VCG313]: `capture.grid` contradicts the layout `tiles`
    13 | capture: {rows: b // k, grid: strip}
       |                         ^^^^
       = help: tiles have a fixed shape: give `capture.rows`
 
 1 error; explain one with: vitcg-scaffold explain VCG313
-""")
+"""),
     ),
-    Mistake("packed with rows", "packed", [("grid: strip,", "grid: strip, rows: b * 4,")], snapshot("""\
+    Mistake(
+        "packed with rows",
+        "packed",
+        [("grid: strip,", "grid: strip, rows: b * 4,")],
+        snapshot("""\
 model.yaml:19:24: error[VCG313]: `capture.rows` contradicts the layout `packed`
    19 | capture: {grid: strip, rows: b * 4, side_limit: 8192}
       |                        ^^^^
       = help: rows follow from the budget and `capture.grid`
 
 1 error; explain one with: vitcg-scaffold explain VCG313
-""")),
+"""),
+    ),
     Mistake(
         "packed without a tower",
         "packed",
@@ -859,14 +1248,19 @@ model.yaml:3:1: error[VCG312]: the layout `packed` needs the section `tower`
 1 error; explain one with: vitcg-scaffold explain VCG312
 """),
     ),
-    Mistake("input used twice", "tiles", [("pixel_values_flat_video", "pixel_values_flat")], snapshot("""\
+    Mistake(
+        "input used twice",
+        "tiles",
+        [("pixel_values_flat_video", "pixel_values_flat")],
+        snapshot("""\
 model.yaml:6:19: error[VCG314]: the input `pixel_values_flat` is also `modalities.image.pixels`
     6 |   video: {pixels: pixel_values_flat, sizes: video_num_patches}
       |                   ^^^^^^^^^^^^^^^^^
       = help: the modality of a request is told by its keys: give each its own
 
 1 error; explain one with: vitcg-scaffold explain VCG314
-""")),
+"""),
+    ),
     Mistake(
         "frames without video",
         "packed",
@@ -880,14 +1274,19 @@ model.yaml:23:19: error[VCG315]: `budget.frames` is given, but there is no video
 1 error; explain one with: vitcg-scaffold explain VCG315
 """),
     ),
-    Mistake("video without frames", "packed", [(", frames: {info: get_num_frames}", "")], snapshot("""\
+    Mistake(
+        "video without frames",
+        "packed",
+        [(", frames: {info: get_num_frames}", "")],
+        snapshot("""\
 model.yaml:24:1: error[VCG316]: with videos and one sequence per frame, the largest number of frames must be known
    24 | budget: {min: 64}
       | ^^^^^^
       = help: add `budget: {frames: {info: get_num_frames_with_most_features}}`
 
 1 error; explain one with: vitcg-scaffold explain VCG316
-""")),
+"""),
+    ),
     Mistake(
         "cumulative with zeros",
         "packed",
@@ -921,14 +1320,19 @@ model.yaml:22:33: error[VCG320]: the padding `repeat_last` contradicts the kind 
 1 error; explain one with: vitcg-scaffold explain VCG320
 """),
     ),
-    Mistake("padding with two rules", "axes", [("pad: {fill: -1}", "pad: {fill: -1, axis: 1}")], snapshot("""\
+    Mistake(
+        "padding with two rules",
+        "axes",
+        [("pad: {fill: -1}", "pad: {fill: -1, axis: 1}")],
+        snapshot("""\
 model.yaml:12:44: error[VCG328]: a padding has one of `fill` and `axis`
    12 |   positions: {kind: rows, from: hook, pad: {fill: -1, axis: 1}}
       |                                            ^^^^^^^^^^^^^^^^^^^
       = help: write {fill: -1} or {axis: 1}
 
 1 error; explain one with: vitcg-scaffold explain VCG328
-""")),
+"""),
+    ),
     Mistake(
         "host bound on the device",
         "packed",
@@ -960,30 +1364,45 @@ model.yaml:24:22: error[VCG322]: `cu_seqlens` is the `offsets` of the sequences 
 1 error; explain one with: vitcg-scaffold explain VCG322
 """),
     ),
-    Mistake("buffer named as pixels", "packed", [("rotary_cos:", "pixel_values:")], snapshot("""\
+    Mistake(
+        "buffer named as pixels",
+        "packed",
+        [("rotary_cos:", "pixel_values:")],
+        snapshot("""\
 model.yaml:22:3: error[VCG323]: the buffer `pixel_values` is also `modalities.image.pixels`
    22 |   pixel_values: {kind: rows}
       |   ^^^^^^^^^^^^
       = help: pixel buffers are derived: delete it
 
 1 error; explain one with: vitcg-scaffold explain VCG323
-""")),
-    Mistake("two sets with one buffer", "packed", [("offsets: cu_window", "offsets: cu_seqlens")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "two sets with one buffer",
+        "packed",
+        [("offsets: cu_window", "offsets: cu_seqlens")],
+        snapshot("""\
 model.yaml:18:37: error[VCG323]: the buffer `cu_seqlens` is also `attention.sequences.full.offsets`
    18 |     window: {unit: window, offsets: cu_seqlens, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}
       |                                     ^^^^^^^^^^
       = help: give it its own name
 
 1 error; explain one with: vitcg-scaffold explain VCG323
-""")),
-    Mistake("dense with sequences", "packed", [("kind: varlen", "kind: dense")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "dense with sequences",
+        "packed",
+        [("kind: varlen", "kind: dense")],
+        snapshot("""\
 model.yaml:16:3: error[VCG324]: dense attention has no sequences
    16 |   sequences:
       |   ^^^^^^^^^
       = help: delete them, or use kind: varlen
 
 1 error; explain one with: vitcg-scaffold explain VCG324
-""")),
+"""),
+    ),
     Mistake(
         "varlen without sequences",
         "packed",
@@ -1007,14 +1426,19 @@ model.yaml:14:3: error[VCG324]: varlen attention needs sequences
 1 error, 1 warning; explain one with: vitcg-scaffold explain VCG305
 """),
     ),
-    Mistake("windows without a bound", "packed", [(", longest: window ** 2", "")], snapshot("""\
+    Mistake(
+        "windows without a bound",
+        "packed",
+        [(", longest: window ** 2", "")],
+        snapshot("""\
 model.yaml:18:5: error[VCG325]: the number and size of windows cannot be derived: `window` needs `longest`
    18 |     window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))"}
       |     ^^^^^^
       = help: add `longest:` with an expression over b, B, F and `let` names
 
 1 error; explain one with: vitcg-scaffold explain VCG325
-""")),
+"""),
+    ),
     Mistake(
         "sections without FlashInfer",
         "packed",
@@ -1048,40 +1472,56 @@ model.yaml:24:3: error[VCG327]: the host bound `longest` needs its value at capt
 """),
     ),
     Mistake(
-        "no forward", "tiles", [("forward: {call: self.extract_feature(pixels), flatten: true}\n", "")], snapshot("""\
+        "no forward",
+        "tiles",
+        [("forward: {call: self.extract_feature(pixels), flatten: true}\n", "")],
+        snapshot("""\
 model.yaml:2:1: error[VCG330]: nothing says what is recorded
     2 | model: {module: tiled, class: TiledModel, tower: vision_model}
       | ^^^^^
       = help: add `forward: {call: self.extract_feature(pixels)}`
 
 1 error; explain one with: vitcg-scaffold explain VCG330
-""")
+"""),
     ),
-    Mistake("no eager call", "packed", [('eager: {call: "self.visual(pixels, sizes)"}\n', "")], snapshot("""\
+    Mistake(
+        "no eager call",
+        "packed",
+        [('eager: {call: "self.visual(pixels, sizes)"}\n', "")],
+        snapshot("""\
 model.yaml:25:1: error[VCG330]: nothing says how an item runs that no graph fits
    25 | forward: {call: "self.visual(pixels, None, encoder_metadata=metadata)"}
       | ^^^^^^^
       = help: add `eager: {call: self.visual(pixels, sizes)}`
 
 1 error; explain one with: vitcg-scaffold explain VCG330
-""")),
-    Mistake("call without pixels", "tiles", [("self.extract_feature(pixels)", "self.extract_feature()")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "call without pixels",
+        "tiles",
+        [("self.extract_feature(pixels)", "self.extract_feature()")],
+        snapshot("""\
 model.yaml:15:17: error[VCG331]: the call does not pass `pixels`
    15 | forward: {call: self.extract_feature(), flatten: true}
       |                 ^^^^^^^^^^^^^^^^^^^^^^
       = help: write self.extract_feature(pixels)
 
 1 error; explain one with: vitcg-scaffold explain VCG331
-""")),
+"""),
+    ),
     Mistake(
-        "call with an unknown name", "packed", [("self.visual(pixels, sizes)", "self.visual(pixels, grid)")], snapshot("""\
+        "call with an unknown name",
+        "packed",
+        [("self.visual(pixels, sizes)", "self.visual(pixels, grid)")],
+        snapshot("""\
 model.yaml:26:36: error[VCG301]: a call cannot pass `grid`
    26 | eager: {call: "self.visual(pixels, grid)"}
       |                                    ^^^^
       = help: known here: pixels, sizes
 
 1 error; explain one with: vitcg-scaffold explain VCG301
-""")
+"""),
     ),
     Mistake(
         "packed call without metadata",
@@ -1171,55 +1611,83 @@ model.yaml:13:1: error[VCG340]: paths and capture axes cannot be combined
 1 error; explain one with: vitcg-scaffold explain VCG340
 """),
     ),
-    Mistake("paths without assembly", "paths", [("post: {assemble: [local, global]}\n", "")], snapshot("""\
+    Mistake(
+        "paths without assembly",
+        "paths",
+        [("post: {assemble: [local, global]}\n", "")],
+        snapshot("""\
 model.yaml:10:1: error[VCG341]: nothing says how the outputs of the paths become an item
    10 | paths:
       | ^^^^^
       = help: add `post: {assemble: [global, local]}`
 
 1 error; explain one with: vitcg-scaffold explain VCG341
-""")),
-    Mistake("assembly of an unknown path", "paths", [("[local, global]", "[locl, global]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "assembly of an unknown path",
+        "paths",
+        [("[local, global]", "[locl, global]")],
+        snapshot("""\
 model.yaml:14:19: error[VCG342]: there is no path `locl`
    14 | post: {assemble: [locl, global]}
       |                   ^^^^
       = help: did you mean `local`?
 
 1 error; explain one with: vitcg-scaffold explain VCG342
-""")),
-    Mistake("assembly without a path", "paths", [("[local, global]", "[global]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "assembly without a path",
+        "paths",
+        [("[local, global]", "[global]")],
+        snapshot("""\
 model.yaml:14:18: error[VCG342]: the output of the path `local` is not used
    14 | post: {assemble: [global]}
       |                  ^^^^^^^^
       = help: add `local`
 
 1 error; explain one with: vitcg-scaffold explain VCG342
-""")),
-    Mistake("assembly with a path twice", "paths", [("[local, global]", "[local, global, local]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "assembly with a path twice",
+        "paths",
+        [("[local, global]", "[local, global, local]")],
+        snapshot("""\
 model.yaml:14:34: error[VCG342]: the path `local` is assembled twice
    14 | post: {assemble: [local, global, local]}
       |                                  ^^^^^
       = help: delete one
 
 1 error; explain one with: vitcg-scaffold explain VCG342
-""")),
-    Mistake("unknown input of a path", "paths", [("pixels: patch_pixel_values,", "pixels: patch_pixels,")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unknown input of a path",
+        "paths",
+        [("pixels: patch_pixel_values,", "pixels: patch_pixels,")],
+        snapshot("""\
 model.yaml:12:48: error[VCG343]: `patch_pixels` is not an input of the modality `image`
    12 |   local: {count: n, tokens: unit(504), pixels: patch_pixels, shape: [3, 504, 504], zero_ok: true}
       |                                                ^^^^^^^^^^^^
       = help: did you mean `patch_pixel_values`? Further inputs belong under `aux`.
 
 1 error; explain one with: vitcg-scaffold explain VCG343
-""")),
+"""),
+    ),
     Mistake(
-        "paths with an item", "paths", [("forward: {call", "item: {rows: n, tokens: n}\nforward: {call")], snapshot("""\
+        "paths with an item",
+        "paths",
+        [("forward: {call", "item: {rows: n, tokens: n}\nforward: {call")],
+        snapshot("""\
 model.yaml:13:1: error[VCG344]: `item` describes a model with one path, but there are paths
    13 | item: {rows: n, tokens: n}
       | ^^^^
       = help: delete it
 
 1 error; explain one with: vitcg-scaffold explain VCG344
-""")
+"""),
     ),
     Mistake(
         "one path",
@@ -1252,103 +1720,146 @@ model.yaml:10:1: error[VCG345]: every path may be empty, so an item may have no 
 1 error; explain one with: vitcg-scaffold explain VCG345
 """),
     ),
-    Mistake("axis with an undeclared hook", "axes", [("  axis_capture: {file: axis.py}\n", "")], snapshot("""\
+    Mistake(
+        "axis with an undeclared hook",
+        "axes",
+        [("  axis_capture: {file: axis.py}\n", "")],
+        snapshot("""\
 model.yaml:14:78: error[VCG351]: the hook `axis_capture` is not given
    14 |   - {name: grid, keys: [[32, 32], [32, 64]], resolve: axis_resolve, capture: axis_capture}
       |                                                                              ^^^^^^^^^^^^
       = help: add `hooks: {axis_capture: {file: axis_capture.py}}`
 
 1 error; explain one with: vitcg-scaffold explain VCG351
-""")),
-    Mistake("axis with the wrong hook", "axes", [("capture: axis_capture", "capture: replay")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "axis with the wrong hook",
+        "axes",
+        [("capture: axis_capture", "capture: replay")],
+        snapshot("""\
 model.yaml:14:78: error[VCG351]: the hook `replay` does not fit here
    14 |   - {name: grid, keys: [[32, 32], [32, 64]], resolve: axis_resolve, capture: replay}
       |                                                                              ^^^^^^
       = help: write axis_capture
 
 1 error; explain one with: vitcg-scaffold explain VCG351
-""")),
-    Mistake("unknown hook", "axes", [("  replay: {file", "  replai: {file")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "unknown hook",
+        "axes",
+        [("  replay: {file", "  replai: {file")],
+        snapshot("""\
 model.yaml:18:3: error[VCG201]: `replai` is not a hook
    18 |   replai: {file: replay.py}
       |   ^^^^^^
       = help: did you mean `replay`?
 
 1 error; explain one with: vitcg-scaffold explain VCG201
-""")),
-    Mistake("hook without use", "tiles", [("output:", "hooks: {axis_resolve: {file: a.py}}\noutput:")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "hook without use",
+        "tiles",
+        [("output:", "hooks: {axis_resolve: {file: a.py}}\noutput:")],
+        snapshot("""\
 model.yaml:17:9: error[VCG352]: the hook `axis_resolve` is never called
    17 | hooks: {axis_resolve: {file: a.py}}
       |         ^^^^^^^^^^^^
       = help: it belongs to `axes`, which is not given
 
 1 error; explain one with: vitcg-scaffold explain VCG352
-""")),
-    Mistake("forward twice", "tiles", [("output:", "hooks: {forward: {file: a.py}}\noutput:")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "forward twice",
+        "tiles",
+        [("output:", "hooks: {forward: {file: a.py}}\noutput:")],
+        snapshot("""\
 model.yaml:15:11: error[VCG353]: the forward is given twice: as a call and as the hook `forward`
    15 | forward: {call: self.extract_feature(pixels), flatten: true}
       |           ^^^^
       = help: delete one
 
 1 error; explain one with: vitcg-scaffold explain VCG353
-""")),
+"""),
+    ),
     Mistake(
-        "aux buffer that is no input", "axes", [("{kind: mask, from: hook,", "{kind: mask, from: inputs,")], snapshot("""\
+        "aux buffer that is no input",
+        "axes",
+        [("{kind: mask, from: hook,", "{kind: mask, from: inputs,")],
+        snapshot("""\
 model.yaml:11:38: error[VCG343]: `attention_mask` is not an input of the modality `image`
    11 |   attention_mask: {kind: mask, from: inputs, pad: {fill: 1}}
       |                                      ^^^^^^
       = help: add it under `modalities.image.aux`
 
 1 error; explain one with: vitcg-scaffold explain VCG343
-""")
+"""),
     ),
-    Mistake("missing prompt", "tiles", [("    video_prompt: What happens?\n", "")], snapshot("""\
+    Mistake(
+        "missing prompt",
+        "tiles",
+        [("    video_prompt: What happens?\n", "")],
+        snapshot("""\
 model.yaml:19:3: error[VCG360]: the model takes videos, but the test has no video prompt
    19 |   test:
       |   ^^^^
       = help: add `video_prompt:`
 
 1 error; explain one with: vitcg-scaffold explain VCG360
-""")),
+"""),
+    ),
     Mistake(
         "prompt without video",
         "paths",
         [
             (
                 "output:",
-                "integration:\n  test: {key: a, model: o/m, image_prompt: What?, video_prompt: What?, num_video_frames: 2}\noutput:",
+                "integration:\n  test: {key: a, model: o/m, image_prompt: Look, video_prompt: Look, num_video_frames: 2}\noutput:",
             )
         ],
         snapshot("""\
-model.yaml:16:51: error[VCG361]: there is a video prompt, but no modality `video`
-   16 |   test: {key: a, model: o/m, image_prompt: What?, video_prompt: What?, num_video_frames: 2}
-      |                                                   ^^^^^^^^^^^^
+model.yaml:16:50: error[VCG361]: there is a video prompt, but no modality `video`
+   16 |   test: {key: a, model: o/m, image_prompt: Look, video_prompt: Look, num_video_frames: 2}
+      |                                                  ^^^^^^^^^^^^
       = help: delete it
 
-model.yaml:16:72: error[VCG361]: `num_video_frames` is given, but there is no video
-   16 |   test: {key: a, model: o/m, image_prompt: What?, video_prompt: What?, num_video_frames: 2}
-      |                                                                        ^^^^^^^^^^^^^^^^
+model.yaml:16:70: error[VCG361]: `num_video_frames` is given, but there is no video
+   16 |   test: {key: a, model: o/m, image_prompt: Look, video_prompt: Look, num_video_frames: 2}
+      |                                                                      ^^^^^^^^^^^^^^^^
       = help: delete it
 
 2 errors; explain one with: vitcg-scaffold explain VCG361
 """),
     ),
-    Mistake("template without a slot", "tiles", [("<user>{content}</user>", "<user>content</user>")], snapshot("""\
+    Mistake(
+        "template without a slot",
+        "tiles",
+        [("<user>{content}</user>", "<user>content</user>")],
+        snapshot("""\
 model.yaml:22:49: error[VCG362]: the template has 0 places for the prompt
    22 |     template: {name: tiled_chat_template, text: "<user>content</user>"}
       |                                                 ^^^^^^^^^^^^^^^^^^^^^^
       = help: write {content} once
 
 1 error; explain one with: vitcg-scaffold explain VCG362
-""")),
-    Mistake("template with code", "tiles", [("<user>{content}</user>", "<user>{content}{1/0}</user>")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "template with code",
+        "tiles",
+        [("<user>{content}</user>", "<user>{content}{1/0}</user>")],
+        snapshot("""\
 model.yaml:22:49: error[VCG362]: the template has braces besides {content}
    22 |     template: {name: tiled_chat_template, text: "<user>{content}{1/0}</user>"}
       |                                                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
       = help: remove them
 
 1 error; explain one with: vitcg-scaffold explain VCG362
-""")),
+"""),
+    ),
     Mistake(
         "dummy overrides without an architecture",
         "tiles",
@@ -1380,22 +1891,32 @@ model.yaml:26:21: error[VCG363]: `dummy_arch` sets hf_overrides already
 1 error; explain one with: vitcg-scaffold explain VCG363
 """),
     ),
-    Mistake("empty range of budgets", "packed", [("budget: {min: 64,", "budget: {min: 64, max: 32,")], snapshot("""\
+    Mistake(
+        "empty range of budgets",
+        "packed",
+        [("budget: {min: 64,", "budget: {min: 64, max: 32,")],
+        snapshot("""\
 model.yaml:24:15: error[VCG370]: the smallest budget, 64, is above the largest, 32
    24 | budget: {min: 64, max: 32, frames: {info: get_num_frames}}
       |               ^^
       = help: exchange the two values
 
 1 error; explain one with: vitcg-scaffold explain VCG370
-""")),
-    Mistake("opted out itself", "paths", [("optout: [OtherModel]", "optout: [TwofoldModel]")], snapshot("""\
+"""),
+    ),
+    Mistake(
+        "opted out itself",
+        "paths",
+        [("optout: [OtherModel]", "optout: [TwofoldModel]")],
+        snapshot("""\
 model.yaml:2:77: error[VCG371]: `TwofoldModel` is the ported class itself
     2 | model: {module: twofold, class: TwofoldModel, tower: vision_model, optout: [TwofoldModel]}
       |                                                                             ^^^^^^^^^^^^
       = help: delete it
 
 1 error; explain one with: vitcg-scaffold explain VCG371
-""")),
+"""),
+    ),
     Mistake(
         "several at once",
         "tiles",

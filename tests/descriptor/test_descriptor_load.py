@@ -1,0 +1,219 @@
+"""Files, shipped names and hook files; the JSON Schema; and what loading must not import."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from descriptor_documents import AXES, DOCUMENTS, PATHS, TILES
+from test_descriptor_mistakes import MISTAKES, Mistake
+
+from scaffold.descriptor import build_spec, json_schema, load_descriptor, load_descriptor_text, shipped_names
+from scaffold.descriptor.kinds import HOOKS, KINDS, MAX_HOOK_BYTES, PADS
+from scaffold.diagnostics import DiagnosticError
+from scaffold.diagnostics.catalogue import all_codes
+
+PACKAGE = Path(sys.modules["scaffold.descriptor"].__file__ or "").parent
+
+
+def _code_of(reference: str | Path) -> tuple[str, str]:
+    with pytest.raises(DiagnosticError) as caught:
+        load_descriptor(reference)
+    [problem] = caught.value.diagnostics
+    assert caught.value.exit == 3
+    return problem.code, f"{problem.message} | {problem.help}"
+
+
+def test_shipped_descriptors_load_by_name_without_a_remark() -> None:
+    assert shipped_names() == ("internvl", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "step3_vl")
+    for name in shipped_names():
+        descriptor = load_descriptor(name)
+        assert descriptor.warnings == ()
+        assert (build_spec(descriptor).name, descriptor.file) == (name, f"{name}.yaml")
+
+
+def test_a_path_wins_and_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "internvl").write_text(TILES)
+    (tmp_path / "mine.yaml").write_text(TILES)
+    monkeypatch.chdir(tmp_path)
+    assert load_descriptor("internvl").model.class_ == "TiledModel"
+    assert load_descriptor("mine.yaml").file == "mine.yaml"
+    assert load_descriptor(tmp_path / "mine.yaml").span("model.class").file == str(tmp_path / "mine.yaml")
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    assert _code_of("intervl") == (
+        "VCG100",
+        "no descriptor `intervl`: neither a file nor a shipped name | did you mean `internvl`?",
+    )
+    assert _code_of(tmp_path / "none.yaml")[0] == "VCG100"
+    assert _code_of(tmp_path) == (
+        "VCG100",
+        f"cannot read the descriptor `{tmp_path}`: it is a directory | name a readable YAML file",
+    )
+    (tmp_path / "latin.yaml").write_bytes("schema: 1 # é\n".encode("latin-1"))
+    assert _code_of(tmp_path / "latin.yaml")[0] == "VCG102"
+    (tmp_path / "huge.yaml").write_bytes(b"#" * 10_000_000)
+    assert _code_of(tmp_path / "huge.yaml")[0] == "VCG105"
+
+
+_AXIS = "def axis_resolve(self, mm_kwargs):\n    return ()\n\n\ndef axis_capture(self, key, b, B, F):\n    return {}\n"
+_REPLAY = "def replay(self, mm_kwargs):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("replay", "code", "words"),
+    [
+        (_REPLAY, None, ""),
+        (None, "VCG354", "cannot read `replay.py`"),
+        ("def replay(self\n", "VCG355", "is not valid Python in line 1"),
+        ("x = 1\n", "VCG356", "does not define `replay`"),
+        ("def replay(self, kwargs):\n    return {}\n", "VCG356", "has the parameters (self, kwargs)"),
+        ("#" * (MAX_HOOK_BYTES + 1), "VCG357", "has more than 32,768 bytes"),
+        ("\0", "VCG355", "is not valid Python"),
+    ],
+)
+def test_hook_files_are_checked(tmp_path: Path, replay: str | None, code: str | None, words: str) -> None:
+    (tmp_path / "axes.yaml").write_text(AXES)
+    (tmp_path / "axis.py").write_text(_AXIS)
+    if replay is not None:
+        (tmp_path / "replay.py").write_text(replay)
+    if code is None:
+        spec = build_spec(load_descriptor(tmp_path / "axes.yaml"))
+        hook = spec.hook("replay")
+        assert hook is not None
+        assert (hook.catalogue, hook.source) == ("H8", _REPLAY)
+        return
+    with pytest.raises(DiagnosticError) as caught:
+        load_descriptor(tmp_path / "axes.yaml")
+    [problem] = caught.value.diagnostics
+    assert problem.code == code
+    assert words in problem.message
+    assert str(problem.span) == f"{tmp_path / 'axes.yaml'}:18:18"
+
+
+def test_hooks_are_never_run(tmp_path: Path) -> None:
+    (tmp_path / "axes.yaml").write_text(AXES)
+    (tmp_path / "axis.py").write_text(_AXIS + f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    (tmp_path / "replay.py").write_text(_REPLAY)
+    load_descriptor(tmp_path / "axes.yaml")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_loading_is_pure_and_repeatable() -> None:
+    for text in DOCUMENTS.values():
+        first, second = load_descriptor_text(text, "a.yaml"), load_descriptor_text(text, "b.yaml")
+        assert first == second
+        assert dataclasses.replace(build_spec(first), name="") == dataclasses.replace(build_spec(second), name="")
+
+
+def test_descriptors_are_frozen() -> None:
+    descriptor = load_descriptor_text(PATHS, "a.yaml")
+    with pytest.raises(AttributeError):
+        descriptor.layout = "packed"  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        del descriptor.model.class_
+    assert "class_='TwofoldModel'" in repr(descriptor.model)
+
+
+def test_positions_by_path() -> None:
+    descriptor = load_descriptor_text(TILES, "a.yaml")
+    assert str(descriptor.span("model.class")) == "a.yaml:2:31"
+    assert str(descriptor.span("pixels.shape.1")) == "a.yaml:12:21"
+    assert descriptor.span("item.merge") == descriptor.span("item")
+    assert build_spec(descriptor).span("output.hidden_size") == descriptor.span("output.hidden_size")
+
+
+class _EditorLoader(yaml.SafeLoader):
+    """Reads YAML as an editor's YAML server does, by version 1.2, where `on` is a word."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if first not in "oOyYnN" or not tag.endswith("bool")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+#: What no JSON Schema can say: words that Python reserves, what YAML itself refuses.
+_BEYOND_JSON_SCHEMA = ("reserved name", "merge key")
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, *shipped_names()])
+def test_the_json_schema_accepts_valid_descriptors(name: str) -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    text = DOCUMENTS.get(name) or (PACKAGE / "shipped" / f"{name}.yaml").read_text(encoding="utf-8")
+    jsonschema.validate(yaml.load(text, _EditorLoader), schema, cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [m for m in MISTAKES if re.search(r"error\[VCG20[1-5]\]", str(m.report)) and m.name not in _BEYOND_JSON_SCHEMA],
+    ids=lambda m: m.name,
+)
+def test_the_json_schema_refuses_what_the_schema_refuses(mistake: Mistake) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.load(mistake.text, _EditorLoader), json_schema(), cls=jsonschema.Draft202012Validator)
+
+
+def test_the_json_schema_describes_every_key() -> None:
+    def missing(schema: dict[str, object], at: str) -> list[str]:
+        properties = schema.get("properties")
+        found = (
+            []
+            if not isinstance(properties, dict)
+            else [f"{at}.{key}" for key, value in properties.items() if not value.get("description")]
+        )
+        for key, value in schema.items():
+            if isinstance(value, dict):
+                found += missing(value, f"{at}.{key}")
+        return found
+
+    assert missing(json_schema(), "") == []
+
+
+def test_codes_are_listed_and_used() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.glob("*.py"))
+    used = set(re.findall(r'"(VCG\d{3})"', source))
+    listed = {code for code in all_codes() if code[3] in "123"}
+    assert used == listed
+
+
+def test_every_code_but_those_of_files_has_a_mistake() -> None:
+    shown = set(re.findall(r"\[(VCG\d{3})\]", " ".join(str(mistake.report) for mistake in MISTAKES)))
+    listed = {code for code in all_codes() if code[3] in "123"}
+    elsewhere = {"VCG100", "VCG102", "VCG105", "VCG354", "VCG355", "VCG356", "VCG357"}
+    assert listed - shown == elsewhere
+
+
+def test_kinds_and_hooks_are_complete() -> None:
+    assert list(KINDS) == ["rows", "cumulative", "two_section", "lengths", "permutation", "host_bound", "mask"]
+    for kind in KINDS.values():
+        assert set(kind.pads) <= set(PADS)
+        assert kind.reason
+    assert {hook.catalogue for hook in HOOKS.values()} == {f"H{number}" for number in range(1, 15)}
+
+
+def test_loading_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from scaffold.descriptor import load_descriptor; load_descriptor('qwen2_5_vl');"
+        "print(*[name for name in ('pydantic', 'libcst', 'torch', 'jinja2', 'scaffold.descriptor.spec', 'ast',"
+        " 'difflib')"
+        " if name in sys.modules])"
+    )
+    before = subprocess.run(
+        [sys.executable, "-c", "import sys, yaml, dataclasses; print('ast' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent.parent
+    )
+    allowed = {"ast"} if "True" in before.stdout else set()
+    assert set(ran.stdout.split()) - allowed == set()
