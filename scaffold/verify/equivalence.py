@@ -733,7 +733,8 @@ class _Proof:
                 if line.is_optional:
                     is_loose = True
                     continue
-                kind = "VCG605" if line.text.lstrip().startswith("#") else "VCG604"
+                lost = line.text.removeprefix(other.text) if other else line.text
+                kind = "VCG605" if lost.lstrip().startswith("#") else "VCG604"
                 number = other.number if other else len(self.new.lines)
                 self.refuse(
                     kind,

@@ -25,6 +25,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 #: What is checked without a usable configuration of the target: real errors and the order of imports.
 _FALLBACK_RULES = "E4,E5,E7,E9,F,I"
 _TIMEOUT_SECONDS = 60
+_BOM = "\ufeff"
 _CONFIG_ERROR = 2
 
 
@@ -44,11 +45,15 @@ def format_changed(before: str | None, after: str, *, path: str, config_root: Pa
     """
     if not path.endswith(".py") or before == after:
         return after
+    if after.startswith(_BOM):  # ruff drops it
+        plain = None if before is None else before.removeprefix(_BOM)
+        return _BOM + format_changed(plain, after.removeprefix(_BOM), path=path, config_root=config_root)
     formatted = _run_ruff(("format",), after, path, config_root).output
     if before is None or formatted == after:
         return formatted
     changed = _changed_lines(before, after)
-    return _take_hunks(after, formatted, changed)
+    text = _take_hunks(after, formatted, changed)
+    return _format_ranges(after, changed, path, config_root) if text is None else text
 
 
 def check_style(before: str | None, after: str, path: str, config_root: Path) -> tuple[Diagnostic, ...]:
@@ -118,8 +123,10 @@ def _beyond(violations: list[_Violation], known: Counter[tuple[str, str]]) -> It
 
 @lru_cache(maxsize=64)
 def _check(text: str, path: str, config_root: Path) -> tuple[list[_Violation], str | None]:
-    answer = _run_ruff(("check", "--output-format", "json", "--no-fix", "--exit-zero"), text, path, config_root)
-    lines = _lines(text)
+    answer = _run_ruff(
+        ("check", "--output-format", "json", "--no-fix", "--exit-zero"), text.removeprefix(_BOM), path, config_root
+    )
+    lines = _lines(text.removeprefix(_BOM))
     violations = []
     for item in json.loads(answer.output or "[]"):
         row = item["location"]["row"]
@@ -234,8 +241,8 @@ def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, in
     yield "equal", len(old) - end, len(old), len(new) - end, len(new)
 
 
-def _take_hunks(after: str, formatted: str, changed: set[int]) -> str:
-    """`after` with those of the formatter's changes that touch changed lines.
+def _take_hunks(after: str, formatted: str, changed: set[int]) -> str | None:
+    """`after` with those of the formatter's changes that touch changed lines, None if they cannot be told apart.
 
     A change elsewhere means that the file was not in the target's format before; that is not ours to repair. Blank
     lines that the formatter adds or removes right beside a changed line belong to the edit.
@@ -247,12 +254,29 @@ def _take_hunks(after: str, formatted: str, changed: set[int]) -> str:
         is_blank = not "".join(old[a:b] + new[c:d]).strip()
         touched = beside if is_blank or a == b else changed
         take = tag != "equal" and any(line in touched for line in (range(a, b) if b > a else (a - 1, a)))
+        if take and any(line not in changed and old[line].strip() for line in range(a, b)):
+            return None
         result += new[c:d] if take else old[a:b]
     text = "".join(result)
     try:
-        same = ast.dump(ast.parse(text.removeprefix("\ufeff"))) == ast.dump(ast.parse(formatted.removeprefix("\ufeff")))
+        return text if ast.dump(ast.parse(text)) == ast.dump(ast.parse(formatted)) else None
     except SyntaxError:
-        same = False
-    # A change that reaches beyond the edit cannot be split: then the edit stays as it was written, and `check_style`
-    # tells.
-    return text if same else after
+        return None
+
+
+def _format_ranges(after: str, changed: set[int], path: str, config_root: Path) -> str:
+    """One run of ruff for each block of changed lines, from the last to the first, so that line numbers stay right.
+
+    Slower than `_take_hunks`, and for files that are far from the target's format only.
+    """
+    count = len(_lines(after))
+    blocks: list[list[int]] = []
+    for line in sorted(changed & set(range(count))):
+        if blocks and blocks[-1][-1] == line - 1:
+            blocks[-1].append(line)
+        else:
+            blocks.append([line])
+    for block in reversed(blocks):
+        limits = f"--range={block[0] + 1}:1-{block[-1] + 2}:1"
+        after = _run_ruff(("format", limits), after, path, config_root).output
+    return after

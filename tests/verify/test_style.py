@@ -1,0 +1,182 @@
+"""Formatting of changed lines only, and lint findings that are new, with the target's own settings."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError, Severity
+from scaffold.verify import check_style, format_changed, style
+
+PATH = "pkg/m.py"
+UGLY = "x = {  'a':1 }\n\n\n\n\ndef f( a ):\n    return a\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Callable[..., Path]:
+    def make(settings: str | None = "[tool.ruff]\nline-length = 60\n", name: str = "pyproject.toml") -> Path:
+        (tmp_path / "pkg").mkdir()
+        if settings is not None:
+            (tmp_path / name).write_text(settings)
+        return tmp_path
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    style._check.cache_clear()
+    style._ruff_binary.cache_clear()
+    yield
+    style._check.cache_clear()
+    style._ruff_binary.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (UGLY, UGLY + "\n\ny = {  'b':2 }\n", UGLY + '\n\ny = {"b": 2}\n'),
+        (UGLY, UGLY + "y = {  'b':2 }\n", UGLY + 'y = {"b": 2}\n'),
+        (UGLY, UGLY.replace("def f( a ):", "def f( a,b ):"), "x = {  'a':1 }\n\n\ndef f(a, b):\n    return a\n"),
+        (UGLY, UGLY, UGLY),
+        (None, "x = {  'a':1 }\n", 'x = {"a": 1}\n'),
+        ("x = 1\n", "x = 2\n", "x = 2\n"),
+        (
+            "def f(a):\n    return a\n",
+            "def f(aaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, c):\n    return a\n",
+            "def f(\n    aaaaaaaaaaaaaaaaaaaaaa,\n    bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb,\n    c,\n):\n    return a\n",
+        ),
+        ("x = 1\n\n\n\n\ndef f(): ...\n", "def f(): ...\n", "def f(): ...\n"),
+        ("x = 1\r\n", "x = 1\r\ny = {  'b':2 }\r\n", 'x = 1\r\ny = {"b": 2}\r\n'),
+        ("\ufeffx = 1\n", "\ufeffx = 1\ny = {  'b':2 }\n", '\ufeffx = 1\ny = {"b": 2}\n'),
+    ],
+    ids=[
+        "appended",
+        "appended without blank lines",
+        "one line",
+        "nothing",
+        "a new file",
+        "formatted already",
+        "longer",
+        "taken away",
+        "CRLF",
+        "BOM",
+    ],
+)
+def test_only_changed_lines_are_formatted(
+    root: Callable[..., Path], before: str | None, after: str, expected: str
+) -> None:
+    assert format_changed(before, after, path=PATH, config_root=root()) == expected
+
+
+def test_markdown_is_left_alone(root: Callable[..., Path]) -> None:
+    tree = root()
+    assert format_changed("a\n", "a  \n", path="docs/x.md", config_root=tree) == "a  \n"
+    assert check_style("a\n", "a  \n", "docs/x.md", tree) == ()
+
+
+def test_a_file_far_from_its_format_is_formatted_block_by_block(root: Callable[..., Path]) -> None:
+    before = "x = 1;\ndef f( a ):\n  if a :\n    return  a\ny = [ 1,\n2]\n"
+    after = before.replace("return  a", "return  a+1").replace("def f( a ):", "def f( a,b ):") + "z = {  'b':2 }\n"
+    result = format_changed(before, after, path=PATH, config_root=root())
+    assert "return a + 1" in result
+    assert 'z = {"b": 2}' in result
+    assert "y = [ 1,\n2]\n" in result
+    assert result.startswith("x = 1;\n")
+
+
+def test_no_settings_means_the_defaults_and_nobody_elses(root: Callable[..., Path]) -> None:
+    outer = root("[tool.ruff]\nline-length = 20\n")
+    (outer / "inner/pkg").mkdir(parents=True)
+    text = "value = some_function(one, two)\n"
+    assert format_changed(None, text, path=PATH, config_root=outer / "inner") == text
+    assert format_changed(None, text, path=PATH, config_root=outer) != text
+
+
+def test_settings_may_be_in_their_own_file(root: Callable[..., Path]) -> None:
+    text = "value = some_function(one, two)\n"
+    assert format_changed(None, text, path=PATH, config_root=root("line-length = 20\n", "ruff.toml")) != text
+
+
+SETTINGS = '[tool.ruff.lint]\nselect = ["E", "F", "I"]\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rules"),
+    [
+        ("import os\n", "import os\nimport re\n\nprint(re)\n", []),
+        ("import os\n", "import os\nimport re\n", ["F401"]),
+        ("import os\nimport re\n\nprint(re)\n", "import os\nimport re\n\nprint(re)\nprint(nothing)\n", ["F821"]),
+        ("import re\n\nprint(re)\n", "import re\nimport os\n\nprint(re, os)\n", ["I001"]),
+        ("x = 1\n", f"x = 1\ny = '{'a' * 90}'\n".replace("'", '"'), ["E501"]),
+        (None, "import os\n", ["F401"]),
+        (None, "x = 1\n", []),
+        ("x = 1\n", "x = 1\n", []),
+    ],
+)
+def test_only_new_findings_are_reported(
+    root: Callable[..., Path], before: str | None, after: str, rules: list[str]
+) -> None:
+    found = check_style(before, after, PATH, root(SETTINGS))
+    assert [item.code for item in found] == ["VCG620"] * len(rules)
+    assert all(rule in item.message for rule, item in zip(rules, found, strict=True))
+
+
+def test_changed_lines_out_of_format_are_reported(root: Callable[..., Path]) -> None:
+    (found,) = check_style("x = 1\n", "x = 1\ny = {  'b':2 }\n", PATH, root(SETTINGS))
+    assert (found.code, found.span and found.span.line) == ("VCG621", 2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '[tool.ruff.lint]\nselect = ["E", "NOSUCH999"]\n',
+        '[tool.ruff]\nrequired-version = "==0.1.0"\n',
+        "[tool.ruff]\nno-such-setting = true\n",
+        "[tool.ruff\n",
+    ],
+    ids=["unknown rule", "pinned version", "unknown setting", "broken file"],
+)
+def test_settings_that_ruff_rejects_are_replaced_and_said(root: Callable[..., Path], settings: str) -> None:
+    tree = root(settings)
+    assert format_changed("x = 1\n", "x = 1\ny = {  'b':2 }\n", path=PATH, config_root=tree) == 'x = 1\ny = {"b": 2}\n'
+    found = check_style("x = 1\n", "x = 1\nimport os\n", PATH, tree)
+    assert [item.code for item in found] == ["VCG622", "VCG620", "VCG620"]
+    assert found[0].severity is Severity.WARNING
+    assert "ruff does not accept the target's settings" in found[0].message
+
+
+def test_deprecated_settings_are_no_error(root: Callable[..., Path]) -> None:
+    tree = root('[tool.ruff]\nselect = ["E", "F"]\nignore = ["E731"]\n')
+    found = check_style("x = 1\n", "x = 1\ny = lambda: 0\n", PATH, tree)
+    assert found == ()
+
+
+def test_text_that_ruff_cannot_read_is_an_error(root: Callable[..., Path]) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        format_changed("x = 1\n", "x = (\n", path=PATH, config_root=root())
+    assert caught.value.diagnostics[0].code == "VCG623"
+
+
+@pytest.mark.parametrize("error", [OSError("no such file"), subprocess.TimeoutExpired("ruff", 60)])
+def test_ruff_that_does_not_run(root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(style.subprocess, "run", fail)
+    with pytest.raises(DiagnosticError) as caught:
+        format_changed("x = 1\n", "x = 2\n", path=PATH, config_root=root())
+    assert caught.value.diagnostics[0].code == "VCG623"
+
+
+def test_ruff_that_is_not_installed(root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise FileNotFoundError("ruff")
+
+    monkeypatch.setattr("ruff.__main__.find_ruff_bin", fail)
+    with pytest.raises(DiagnosticError) as caught:
+        format_changed("x = 1\n", "x = 2\n", path=PATH, config_root=root())
+    assert "not installed" in caught.value.diagnostics[0].message
