@@ -51,6 +51,11 @@ _UNINITIALISED = frozenset(
 #: Operators that may read host tensors of more than zero dimensions together with device tensors.
 _CROSSES_DEVICES = frozenset(("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_", "aten::index_put"))
 
+#: Composite operators that return a Python value or a shape computed from data. They reach a dispatch mode whole in
+#: inference mode, and their tags do not say what is inside.
+_SYNCS = frozenset(f"aten::{name}" for name in ("is_nonzero", "item", "equal", "allclose"))
+_SHAPED_BY_DATA = frozenset(f"aten::{name}" for name in ("argwhere", "nonzero_numpy"))
+
 
 def poison(tensor: torch.Tensor) -> None:
     """Fill memory with values that cannot pass unnoticed: NaN, the largest integer, or True."""
@@ -285,10 +290,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors((args[1:], kwargs))
         ):
             return
-        if torch.Tag.data_dependent_output in func.tags:
+        if name in _SYNCS or torch.Tag.data_dependent_output in func.tags:
             lab.note("host sync", name)
-        elif torch.Tag.dynamic_output_shape in func.tags and kwargs.get("output_size") is None:
+        elif self._has_dynamic_shape(name, func, args, kwargs):
             lab.note("dynamic shape", name)
+
+    def _has_dynamic_shape(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if name == "aten::repeat_interleave":
+            by_tensor = "Tensor" in func._overloadname
+            return by_tensor and kwargs.get("output_size") is None
+        if name == "aten::where":
+            return len(args) == 1
+        return name in _SHAPED_BY_DATA or torch.Tag.dynamic_output_shape in func.tags
 
 
 #: Functions whose first argument is the tensor that is moved.

@@ -22,11 +22,7 @@ def build_overlay(tree: Path, overlay: Mapping[str, bytes], root: Path) -> None:
         )
     replaced: dict[tuple[str, ...], bytes] = {}
     for path, content in overlay.items():
-        parts = PurePosixPath(path).parts
-        if not parts or parts[0] == "/" or ".." in parts:
-            raise DiagnosticError(
-                Diagnostic("VCG663", f"overlay path {path!r} leaves the tree", help="use paths relative to the tree")
-            )
+        parts = _parts(path)
         if parts[0] == "vllm" and len(parts) > 1:
             replaced[parts[1:]] = content
     root.mkdir(parents=True, exist_ok=True)
@@ -34,6 +30,28 @@ def build_overlay(tree: Path, overlay: Mapping[str, bytes], root: Path) -> None:
         (root / "vllm").symlink_to(package, target_is_directory=True)
         return
     _link_directory(package, root / "vllm", replaced)
+
+
+def changed_modules(overlay: Mapping[str, bytes]) -> list[str]:
+    """Names of the package's modules that an overlay replaces or adds; no other file is imported.
+
+    Raises VCG663 for a path that leaves the tree.
+    """
+    paths = ["/".join(_parts(path)) for path in overlay]
+    return [
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for path in paths
+        if path.startswith("vllm/") and path.endswith(".py")
+    ]
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    parts = PurePosixPath(path).parts
+    if not parts or parts[0] == "/" or ".." in parts:
+        raise DiagnosticError(
+            Diagnostic("VCG663", f"overlay path {path!r} leaves the tree", help="use paths relative to the tree")
+        )
+    return parts
 
 
 def _link_directory(source: Path, target: Path, replaced: Mapping[tuple[str, ...], bytes]) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import scaffold
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.verify.numeric.model import NumericReport, NumericRequest, Progress
-from scaffold.verify.numeric.overlay import build_overlay
+from scaffold.verify.numeric.overlay import build_overlay, changed_modules
 from scaffold.verify.numeric.recipes import RECIPES
 
 
@@ -74,7 +74,7 @@ class _Bench:
         self._count += 1
         directory = self._directory / str(self._count)
         directory.mkdir()
-        if _changed_modules(request.overlay):
+        if changed_modules(request.overlay):
             build_overlay(self._tree, request.overlay, directory / "changed")
         try:
             return NumericReport.from_json(request, self._run(request, directory)["data"])
@@ -90,7 +90,7 @@ class _Bench:
         if self._pristine is None:
             self._pristine = _Child(self._directory / "pristine", self._directory, self._say)
         first = self._pristine
-        first.ask(request, "pair" if _changed_modules(request.overlay) else "both", directory)
+        first.ask(request, "pair" if changed_modules(request.overlay) else "both", directory)
         message = first.wait_for("report", "shared")
         first.wait_for("ended")
         if message["event"] == "report":
@@ -104,12 +104,6 @@ class _Bench:
             return second.wait_for("report")
         finally:
             second.stop()
-
-
-def _changed_modules(overlay: Mapping[str, bytes]) -> list[str]:
-    """Names of the modules of the package that an overlay replaces; other files are not imported."""
-    paths = [path for path in overlay if path.startswith("vllm/") and path.endswith(".py")]
-    return [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in paths]
 
 
 class _ChildFailed(Exception):
@@ -158,7 +152,7 @@ class _Child:
                 "role": role,
                 "root": str(self._root),
                 "changed_root": str(directory / "changed"),
-                "changed_modules": _changed_modules(request.overlay),
+                "changed_modules": changed_modules(request.overlay),
                 "exchange": str(directory / "oracle.pt"),
                 "recipe": request.recipe,
                 "modalities": list(request.modalities),

@@ -1,0 +1,146 @@
+"""The parent never hangs and never raises for a defect of the change: each way to fail has its own diagnostic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError, Exit, Severity
+from scaffold.verify.numeric import Check, Hazard, NumericOptions, NumericReport, NumericRequest, check_numerics, runner
+from scaffold.verify.numeric.overlay import build_overlay
+
+REPORT = {"checks": [], "hazards": [], "hits": 3, "misses": 1, "negative_lengths": 0}
+
+
+@pytest.fixture
+def request_for(tmp_path: Path) -> NumericRequest:
+    tree = tmp_path / "tree"
+    for name in ("vllm/__init__.py", "vllm/a/__init__.py", "vllm/a/x.py", "vllm/a/y.py", "vllm/b/z.py", "docs/d.md"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(f"# {name}\n")
+    return NumericRequest(tree=tree, overlay={}, recipe="internvl", options=NumericOptions(timeout_s=30))
+
+
+def child(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """Let the child be a few lines that know `say(**event)` and `ask()`."""
+    script = (
+        "import json, sys, os, time, signal\n"
+        "def ask(): return json.loads(sys.stdin.readline())\n"
+        "def say(**event): print(json.dumps(event), flush=True)\n"
+        f"tree = ask()\n{body}"
+    )
+    monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", script))
+
+
+def error_event(role: str, stage: str, kind: str = "ValueError") -> str:
+    return f"ask(); say(event='error', role={role!r}, stage={stage!r}, kind={kind!r}, message='m', traceback=['t\\n'])"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "text"),
+    [
+        pytest.param("ask(); time.sleep(60)", "VCG655", "no result within 1 s", id="hangs"),
+        pytest.param("ask(); sys.exit(3)", "VCG654", "status 3", id="exits"),
+        pytest.param("ask(); os.kill(os.getpid(), signal.SIGKILL)", "VCG654", "status -9", id="killed"),
+        pytest.param("sys.exit(3)", "VCG654", "status 3", id="exits before it is asked"),
+        pytest.param("ask(); say(event='ended', status=-11)", "VCG654", "status -11", id="its fork crashes"),
+        pytest.param(error_event("both", "manager"), "VCG654", "ValueError: m", id="the manager raises"),
+        pytest.param(error_event("pair", "build"), "VCG654", "(pair, build)", id="the changed model does not build"),
+        pytest.param(error_event("both", "build"), "VCG656", "(both, build)", id="the pristine model does not build"),
+        pytest.param(error_event("oracle", "build"), "VCG656", "(oracle, build)", id="the oracle fails"),
+        pytest.param(error_event("tree", "import", "ModuleNotFoundError"), "VCG656", "m", id="nothing is installed"),
+        pytest.param(error_event("pair", "weights"), "VCG664", "m", id="parameters were renamed"),
+    ],
+)
+def test_a_child_that_fails_is_a_failed_report(
+    body: str, code: str, text: str, request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child(monkeypatch, body)
+    limit = 1.0 if code == "VCG655" else 30.0
+    report = check_numerics(replace(request_for, options=NumericOptions(timeout_s=limit)))
+    assert not report.passed
+    assert report.failure is not None
+    assert report.failure.code == code
+    assert text in report.failure.message
+    assert report.failure.help
+    assert report.lines()[-1].startswith("FAIL")
+
+
+def test_one_process_serves_neighbours_and_is_replaced_after_a_failure(
+    request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    child(
+        monkeypatch,
+        f"open({str(log)!r}, 'a').write('start\\n')\n"
+        "for line in sys.stdin:\n"
+        "    if json.loads(line)['tail'] == 'fa3': sys.exit(1)\n"
+        f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
+    )
+    requests = [replace(request_for, tail=tail) for tail in ("fa2", "fa2", "fa3", "fa2")]
+    reports = runner.check_numerics_all(requests)
+    assert [report.failure is None for report in reports] == [True, True, False, True]
+    assert log.read_text() == "start\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"recipe": "resnet"}, "VCG659"),
+        ({"overlay": {"vllm/../../x.py": b""}}, "VCG663"),
+        ({"overlay": {"/vllm/x.py": b""}}, "VCG663"),
+        ({"tree": Path("/nonexistent")}, "VCG656"),
+    ],
+)
+def test_a_request_without_sense_raises(changes: dict[str, object], code: str, request_for: NumericRequest) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        check_numerics(replace(request_for, **changes))  # type: ignore[arg-type]
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.exit) == (code, Exit.PROOF)
+
+
+def test_an_overlay_is_links_except_for_what_it_replaces(request_for: NumericRequest, tmp_path: Path) -> None:
+    root = tmp_path / "overlay"
+    build_overlay(request_for.tree, {"vllm/a/x.py": b"new", "vllm/c/n.py": b"added", "docs/d.md": b"no"}, root)
+    assert (root / "vllm/a/x.py").read_bytes() == b"new"
+    assert (root / "vllm/c/n.py").read_bytes() == b"added"
+    assert (root / "vllm/a/y.py").read_text() == "# vllm/a/y.py\n"
+    assert (root / "vllm/a/y.py").is_symlink()
+    assert (root / "vllm/b").is_symlink()
+    assert not (root / "docs").exists()
+    assert (request_for.tree / "vllm/a/x.py").read_text() == "# vllm/a/x.py\n"
+
+
+OK = Check("c", "image", True, 0.0, 0.0)
+BAD = Check("c", "video", False, 2.0, 0.5, "item 1")
+SYNC = Hazard("host sync", "aten::_local_scalar_dense", "vllm/a.py:3", "capture", 2)
+
+
+@pytest.mark.parametrize(
+    ("report", "passed", "codes"),
+    [
+        (NumericReport("m", "r", "fa2", (OK,)), True, []),
+        (NumericReport("m", "r", "fa2", (OK, BAD)), False, ["VCG650"]),
+        (NumericReport("m", "r", "fa2", (OK,), (SYNC,)), False, ["VCG652"]),
+        (NumericReport("m", "r", "fa2"), False, ["VCG657"]),
+        (NumericReport("m", "r", "fa2", (OK,), negative_lengths=3), True, ["VCG665"]),
+    ],
+)
+def test_the_verdict(report: NumericReport, passed: bool, codes: list[str]) -> None:
+    assert report.passed is passed
+    assert [diagnostic.code for diagnostic in report.diagnostics()] == codes
+    assert all(d.help for d in report.diagnostics())
+    assert any(d.severity is Severity.ERROR for d in report.diagnostics()) is not passed
+    request = NumericRequest(Path(), {}, "m", release="r")
+    assert NumericReport.from_json(request, json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_the_parent_imports_no_torch() -> None:
+    import subprocess
+
+    code = "import sys, scaffold.verify.numeric; sys.exit('torch' in sys.modules or 'vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
