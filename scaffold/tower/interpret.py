@@ -127,6 +127,7 @@ class Interpreter:
         self.after: dict[tuple[ast.stmt, str], Value] = {}
         self.hazards: dict[tuple[int, str, int, str], RawHazard] = {}
         self.static_reads: dict[ast.expr, tuple[str, str]] = {}
+        self.followed: set[ast.Call] = set()
         self.state_writes: list[tuple[ast.stmt, str]] = []
         self._stack: list[FunctionNode] = []
         self._via: list[str] = []
@@ -243,7 +244,8 @@ class Interpreter:
         return label
 
     def _branch(self, node: ast.If | ast.While) -> Label:
-        condition = self.eval(node.test)
+        value = self.eval(node.test)
+        condition = replace(value, labels=self.condition(node.test))
         self._check_condition(node.test, condition)
         self.frame.control.append(condition.labels)
         before = dict(self.frame.env)
@@ -262,13 +264,30 @@ class Interpreter:
             self._fixpoint(node.body)
             self.block(node.orelse)
         self.frame.control.pop()
-        return condition.labels
+        return value.labels
+
+    def condition(self, node: ast.expr) -> Label:
+        """What the outcome of a condition follows from.
+
+        Whether a value is None and what type it has is decided by configuration and by the caller, not by the grid's
+        numbers: `is None` and `isinstance` do not make what they guard depend on metadata.
+        """
+        if isinstance(node, ast.BoolOp):
+            label = Label.NONE
+            for part in node.values:
+                label |= self.condition(part)
+            return label
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self.condition(node.operand)
+        if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            return Label.NONE
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NOT_TAINTED:
+            return Label.NONE
+        return self.values[node].labels if node in self.values else Label.NONE
 
     def _loop(self, node: ast.For | ast.AsyncFor, facts: Facts) -> Label:
         iterable = self.eval(node.iter)
         element = self._element(node.iter, iterable)
-        if iterable.form is Form.TENSOR and iterable.labels & DERIVED:
-            self._hazard(node.iter, "iteration over a tensor", "each step waits for the device", iterable.labels)
         label = iterable.labels
         self.frame.control.append(iterable.labels if iterable.cls is None else iterable.labels & ~Label.SHAPE)
         for _ in range(_MAX_PASSES):
@@ -317,6 +336,8 @@ class Interpreter:
                 return Value(labels=value.labels, items=items, form=Form.PYTHON)
             if node.func.id in ("range", "reversed"):
                 return Value(labels=value.labels, form=Form.PYTHON, cls=value.cls)
+        if value.form is Form.TENSOR and value.labels & DERIVED:
+            self._hazard(node, "iteration over a tensor", "each step waits for the device", value.labels)
         if value.items:
             return _join_all(value.items).with_labels(value.labels)
         form = value.form if value.form in (Form.TENSOR, Form.NUMPY) else Form.UNKNOWN
@@ -438,7 +459,7 @@ class Interpreter:
         if isinstance(node, ast.UnaryOp):
             value = self.eval(node.operand)
             if isinstance(node.op, ast.Not):
-                self._check_condition(node.operand, value)
+                self._check_condition(node.operand, replace(value, labels=self.condition(node.operand)))
                 return Value(value.labels, Form.PYTHON)
             return value
         if isinstance(node, ast.BoolOp):
@@ -447,9 +468,10 @@ class Interpreter:
         if isinstance(node, ast.Compare):
             return self._compare(node)
         if isinstance(node, ast.IfExp):
-            condition = self.eval(node.test)
+            condition = replace(self.eval(node.test), labels=self.condition(node.test))
             self._check_condition(node.test, condition)
-            return join(self.eval(node.body), self.eval(node.orelse)).with_labels(condition.labels)
+            merged = join(self.eval(node.body), self.eval(node.orelse))
+            return merged.with_labels(condition.labels | (self.values[node.test].labels & Label.META))
         if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
             items = tuple(self.eval(element) for element in node.elts)
             merged = _join_all(items) if items else CONST
@@ -501,7 +523,7 @@ class Interpreter:
         if node.attr in STATIC_ATTRIBUTES:
             if self._top and base.labels & Label.DATA:
                 self.static_reads[node] = (node.attr, _root_name(node.value) or "")
-            return CONST
+            return Value(Label.NONE if base.labels & Label.DATA else base.labels & Label.META)
         if node.attr in _SHAPE_ATTRIBUTES:
             return Value(_shape_of(base.labels), Form.PYTHON)
         if node.attr in ("T", "mT", "real", "imag", "data"):
@@ -511,11 +533,11 @@ class Interpreter:
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.eval(node.left), *(self.eval(item) for item in node.comparators)]
-        if all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
-            return Value(form=Form.PYTHON)
         label = Label.NONE
         for value in values:
             label |= value.labels
+        if all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            return Value(label & Label.META, Form.PYTHON)
         form = Form.TENSOR if any(value.form is Form.TENSOR for value in values) else Form.UNKNOWN
         if all(value.form is Form.PYTHON for value in values):
             form = Form.PYTHON
@@ -620,7 +642,7 @@ class Interpreter:
             labels |= value.labels
         name = _call_name(node) or ""
         if isinstance(node.func, ast.Name) and name in _NOT_TAINTED:
-            return Value(form=Form.PYTHON)
+            return Value(labels & Label.META, Form.PYTHON)
         if isinstance(node.func, ast.Name) and name == "super":
             return CONST
         base = CONST
@@ -639,6 +661,8 @@ class Interpreter:
             labels |= base.labels
         followed = self._follow(node, name, base, args, keywords)
         if followed is not None:
+            if self._top:
+                self.followed.add(node)
             if name == "invert_permutation":
                 followed = followed.as_role(Role.PERMUTATION, self._evidence(node, "inverse of a permutation"))
             return followed
@@ -671,7 +695,8 @@ class Interpreter:
         value = Value(labels, form, host=host)
         cumulative = (Role.ENDS, Role.CUMULATIVE)
         if name in ("cumsum", "accumulate", "cumulative_sum"):
-            return value.as_role(Role.ENDS, self._evidence(node, "cumulative sum"))
+            role = Role.CUMULATIVE if _starts_with_zero(subject) else Role.ENDS
+            return value.as_role(role, self._evidence(node, "cumulative sum"))
         if name == "diff" and subject.role in cumulative:
             return value.as_role(
                 Role.LENGTHS, self._evidence(node, "differences of cumulative offsets"), subject.source
@@ -733,7 +758,9 @@ class Interpreter:
                 Role.CUMULATIVE, self._evidence(node, "zero put in front"), subject.source
             )
         role = max(roles) if roles else Role.NONE
-        return replace(value, role=role, trail=trail, source=subject.source)
+        # Lengths behind a zero: their cumulative sum starts with the zero that offsets need.
+        kept = (items[0], _join_all(items[1:])) if len(items) > 1 and items[0].role is Role.ZEROS else None
+        return replace(value, role=role, trail=trail, source=subject.source, items=kept)
 
     def _form(self, call: _Call) -> Form:
         node, name, base, method, on_module, args = (
@@ -896,19 +923,8 @@ class Interpreter:
             resolved = self.program.resolve(module, func.id)
             if resolved is not None and not isinstance(resolved[1], ast.ClassDef):
                 target = (resolved[0], None, resolved[1])
-        if target is None and base.cls is not None:
-            method = "forward"
-            cls = base.cls
-            if isinstance(func, ast.Attribute) and not _is_module_call(func, self.program, self.frame):
-                method = func.attr
-                holder = self.values.get(func.value)
-                if holder is None or holder.cls is None:
-                    return None
-                cls = holder.cls
-            if "model_executor/models/" in cls[0].file or cls[0] is self.frame.module:
-                found = self.program.method(cls, method)
-                if found is not None:
-                    target, skip_self = (found[0], cls, found[2]), True
+        if target is None:
+            target, skip_self = self._module_target(func, base), True
         if target is None or len(self._stack) > _MAX_DEPTH or any(target[2] is f for f in self._stack):
             return None
         derived = Label.NONE
@@ -917,6 +933,26 @@ class Interpreter:
         if not derived:
             return None
         return self._summary(node, target, skip_self, args, keywords)
+
+    def _module_target(
+        self, func: ast.expr, base: Value
+    ) -> tuple[Module, tuple[Module, ast.ClassDef] | None, FunctionNode] | None:
+        """What a call on a module object reaches: `forward` of a child, or a method of it. Layers are not followed."""
+        cls, method = base.cls, "forward"
+        if isinstance(func, ast.Attribute):
+            on_self = isinstance(func.value, ast.Name) and func.value.id == "self"
+            held = self.values.get(func.value)
+            holder = self.frame.owner if on_self else held.cls if held is not None else None
+            if holder is None:
+                return None
+            if not on_self and self.program.method(holder, func.attr) is not None:
+                cls, method = holder, func.attr
+            else:
+                cls = self.program.attribute_class(holder, func.attr)
+        if cls is None or not ("model_executor/models/" in cls[0].file or cls[0] is self.frame.module):
+            return None
+        found = self.program.method(cls, method)
+        return None if found is None else (found[0], cls, found[2])
 
     def _summary(
         self,
@@ -1058,11 +1094,6 @@ def _is_inplace(name: str) -> bool:
 
 def _is_self_attribute(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-def _is_module_call(node: ast.Attribute, program: Program, frame: Frame) -> bool:
-    """Whether `self.child(...)` calls a child module (and not a method of the class)."""
-    return _is_self_attribute(node) and frame.owner is not None and program.method(frame.owner, node.attr) is None
 
 
 def _is_boolean(node: ast.expr) -> bool:

@@ -82,6 +82,8 @@ class Hazard:
     text: str
     moved: bool
     via: tuple[str, ...] = ()
+    #: What it depends on. Metadata in the captured part is what a split must not leave behind.
+    label: Label = Label.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,8 @@ class TowerSlice:
     pieces: tuple[Piece, ...] = field(default=(), repr=False)
     hoists: tuple[Hoist, ...] = field(default=(), repr=False)
     declassified: tuple[Declassified, ...] = field(default=(), repr=False)
+    #: Metadata arguments of children that have no effect there: the new `forward` passes None.
+    dead_arguments: tuple[ast.expr, ...] = field(default=(), repr=False)
     children: tuple[ChildSlice, ...] = ()
     hazards: tuple[Hazard, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()

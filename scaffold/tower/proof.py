@@ -159,6 +159,7 @@ class _Forms:
         declassified = {_position(d.node): d.replacement for d in tower.declassified}
         names = {_position(h.node): h.name for h in tower.hoists}
         self._calls = {_position(child.call): child for child in tower.children}
+        names |= {_position(argument): "None" for argument in tower.dead_arguments}
         self._moved, self._staying = declassified, names
 
     def moved(self, node: ast.stmt) -> str:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.protocol.tree import SourceTree
-from scaffold.tower.interpret import Interpreter, annotation_form, exits, root_name
+from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, exits, root_name
 from scaffold.tower.model import (
     ChildSlice,
     Crossing,
@@ -237,6 +237,7 @@ class _Slicer:
     depth: int
     hoists: list[Hoist] = field(default_factory=list)
     children: list[ChildSlice] = field(default_factory=list)
+    dead: list[ast.expr] = field(default_factory=list)
     warnings: list[Diagnostic] = field(default_factory=list)
 
     # ------------------------------------------------------------------ the stages
@@ -265,6 +266,7 @@ class _Slicer:
         pieces = self._place_all(body)
         pieces = self._share_constants(pieces)
         self._find_children(pieces)
+        self._find_dead_arguments(pieces)
         self._find_hoists(pieces)
         uses = list(self._uses(pieces))
         self._check_order(pieces)
@@ -282,6 +284,7 @@ class _Slicer:
             pieces=pieces,
             hoists=tuple(self.hoists),
             declassified=declassified,
+            dead_arguments=tuple(self.dead),
             children=tuple(self.children),
             hazards=hazards,
             warnings=tuple(self.warnings),
@@ -330,7 +333,10 @@ class _Slicer:
             return self._split(node, label, [node.body])
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             header_node = node.test if isinstance(node, ast.While) else node.iter
-            if self.interpreter.values.get(header_node, CONST).labels & Label.META:
+            header = self.interpreter.values.get(header_node, CONST).labels
+            if isinstance(node, ast.While):
+                header = self.interpreter.condition(header_node)
+            if header & Label.META:
                 raise self._refuse(
                     "VCG452",
                     "a loop over metadata touches data",
@@ -353,7 +359,7 @@ class _Slicer:
         )
 
     def _place_if(self, node: ast.If, label: Label) -> Piece:
-        condition = self.interpreter.values.get(node.test, CONST).labels
+        condition = self.interpreter.condition(node.test)
         if condition & Label.DATA:
             return Piece(node, Place.STAY, label)
         if condition & Label.META:
@@ -411,7 +417,11 @@ class _Slicer:
                 if piece.place is not Place.BOTH:
                     moved.difference_update(written)
                     staying.difference_update(written)
-                    (moved if piece.place is Place.MOVE else staying).update(reads)
+                    if piece.place is Place.MOVE:
+                        moved.update(reads)
+                    else:
+                        # What is metadata when it is read comes through the cut, and so needs no definition here.
+                        staying.update(reads - self._metadata_reads(piece.node))
                     if piece.place is Place.GUARD:
                         moved.update(reads)
                     result.append(piece)
@@ -432,6 +442,11 @@ class _Slicer:
             return tuple(reversed(result))
 
         return settle(pieces)
+
+    def _metadata_reads(self, node: ast.stmt) -> set[str]:
+        values = self.interpreter.values
+        names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+        return {n.id for n in names if n in values and values[n].labels == Label.META} - self._writes(node)
 
     # ------------------------------------------------------------------ children
 
@@ -491,8 +506,28 @@ class _Slicer:
         arguments = tuple((name, bound[name]) for name in metadata)
         self.children.append(ChildSlice(attribute, call, leaf.node, inner, arguments))
 
+    def _find_dead_arguments(self, pieces: tuple[Piece, ...]) -> None:
+        """Metadata arguments that a followed call takes and does nothing with: its result has no metadata."""
+        taken = {id(child.call) for child in self.children}
+        for leaf in flatten(pieces):
+            for call in ast.walk(leaf.node) if leaf.place is Place.STAY else ():
+                if not isinstance(call, ast.Call) or call not in self.interpreter.followed or id(call) in taken:
+                    continue
+                arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+                labels = [self.interpreter.values.get(argument, CONST).labels for argument in arguments]
+                result = self.interpreter.values.get(call, CONST).labels
+                if result & Label.META or any(label & Label.META and label != Label.META for label in labels):
+                    continue
+                if any(raw.anchor is leaf.node and raw.labels & Label.META for raw in self._raw_hazards()):
+                    continue
+                self.dead += [a for a, label in zip(arguments, labels, strict=True) if label == Label.META]
+
+    def _raw_hazards(self) -> Iterable[RawHazard]:
+        return self.interpreter.hazards.values()
+
     def _in_child_argument(self, node: ast.AST) -> bool:
-        return any(node is expression for child in self.children for _, expression in child.arguments)
+        used = any(node is expression for child in self.children for _, expression in child.arguments)
+        return used or any(node is expression for expression in self.dead)
 
     # ------------------------------------------------------------------ naming sub-expressions
 
@@ -522,6 +557,10 @@ class _Slicer:
             name = _fresh(hint or _describe(node), taken)
             self.hoists.append(Hoist(node, leaf.node, name))
             return
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            local |= {name for generator in node.generators for name in _targets(generator.target)}
+        if isinstance(node, ast.Lambda):
+            local |= {arg.arg for arg in node.args.args}
         for child, child_hint in _children(node):
             self._hoist_in(child, child_hint, leaf, local, taken)
 
@@ -534,6 +573,7 @@ class _Slicer:
         for child in self.children:
             for _, expression in child.arguments:
                 hoisted |= {id(node) for node in ast.walk(expression)}
+        hoisted |= {id(node) for expression in self.dead for node in ast.walk(expression)}
         position = 0
 
         def crossing(names: list[ast.Name], statement: ast.stmt) -> Iterator[_Use]:
@@ -587,6 +627,9 @@ class _Slicer:
                 role, nullable = max(value.role, use.value.role), value.nullable or use.value.nullable
                 value = replace(value, role=role, nullable=nullable)
             self._check_form(name, value, members[0].node, version)
+            if version < 0:
+                for use in members:
+                    self._check_followed(use)
             kind, evidence, certain = self._kind(name, value, [use.statement for use in members])
             always = version < 0 or any(
                 piece.place in (Place.MOVE, Place.BOTH) and name in must_writes([piece.node])
@@ -705,6 +748,19 @@ class _Slicer:
                 node,
                 "compute what data needs from it as a tensor first",
             )
+
+    def _check_followed(self, use: _Use) -> None:
+        """A metadata parameter that is handed on as it is must go where its use can be seen."""
+        for call in ast.walk(use.statement):
+            if not isinstance(call, ast.Call) or call in self.interpreter.followed:
+                continue
+            if any(use.node is argument for argument in [*call.args, *(keyword.value for keyword in call.keywords)]):
+                raise self._refuse(
+                    "VCG456",
+                    f"the metadata parameter `{use.name}` goes to `{ast.unparse(call.func)}`, which cannot be read here",
+                    use.node,
+                    "its class is not visible in `__init__`; slice that class itself, or pass it tensors",
+                )
 
     def _kind(self, name: str, value: Value, statements: list[ast.stmt]) -> tuple[Kind, tuple[Evidence, ...], bool]:
         evidence = value.trail
@@ -858,7 +914,7 @@ class _Slicer:
             if child is not None and raw.via and raw.via[0].startswith(f"{child.slice.class_name}."):
                 continue
             is_moved = raw.anchor in moved or ((raw.anchor, raw.line) in hoisted_lines)
-            hazards.append(Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, is_moved, raw.via))
+            hazards.append(Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, is_moved, raw.via, raw.labels))
         for child in self.children:
             hazards += [replace(h, via=(f"{child.slice.class_name}.forward", *h.via)) for h in child.slice.hazards]
         unique = {(h.file, h.line, h.what, h.moved): h for h in hazards}
@@ -921,6 +977,10 @@ def _children(node: ast.expr) -> Iterator[tuple[ast.expr, str | None]]:
             yield child.value, child.arg
         elif isinstance(child, ast.expr):
             yield child, None
+        elif isinstance(child, ast.comprehension):
+            yield child.iter, None
+            for condition in child.ifs:
+                yield condition, None
 
 
 def _is_choice(node: ast.expr) -> bool:

@@ -23,7 +23,9 @@ from scaffold.tower.model import (
     ChildSlice,
     Crossing,
     Form,
+    Hazard,
     Kind,
+    Label,
     MethodEdit,
     Padding,
     Parameter,
@@ -52,6 +54,9 @@ def split_tower(tower: TowerSlice) -> TowerSplit:
         raise _refuse(
             tower, "the tower has no metadata: nothing crosses", "no split is needed; capture it as it is", None
         )
+    left = [hazard for hazard in tower.hazards if not hazard.moved and hazard.label == Label.META]
+    if left:
+        raise DiagnosticError([_left_behind(tower, hazard) for hazard in left])
     edits: list[MethodEdit] = []
     splitter = _Splitter(tower, child=False)
     for child in tower.children:
@@ -62,6 +67,18 @@ def split_tower(tower: TowerSlice) -> TowerSplit:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise _refuse(tower, f"two values would have the key `{twice}`", "rename one of the variables", None)
     return TowerSplit(tower, tuple(edits), tuple(keys), splitter.padding(), splitter.method_parameters())
+
+
+def _left_behind(tower: TowerSlice, hazard: Hazard) -> Diagnostic:
+    """A dependence on the grid's values that the split would leave in the captured part."""
+    via = f" (reached through {' -> '.join(hazard.via)})" if hazard.via else ""
+    return Diagnostic(
+        "VCG460",
+        f"`{tower.class_name}.{tower.entry}` would still do this while it is captured: {hazard.what}{via}",
+        Span(hazard.file, hazard.line, 1, hazard.line, 2),
+        f"{hazard.reason}; compute it from the grid outside of the captured part, or pass a tensor",
+        notes=(f"`{hazard.text}`",),
+    )
 
 
 def _split_child(tower: TowerSlice) -> list[MethodEdit]:
@@ -129,6 +146,7 @@ class _Splitter:
         self.moved_replacements = [Replacement(d.node, d.replacement) for d in tower.declassified]
         self.stay_replacements = [Replacement(hoist.node, hoist.name) for hoist in tower.hoists]
         self.stay_replacements += [Replacement(child.call, self._child_call(child)) for child in tower.children]
+        self.stay_replacements += [Replacement(node, "None") for node in tower.dead_arguments]
         self._check_reserved()
 
     # ------------------------------------------------------------------ names

@@ -67,6 +67,13 @@ CODES: tuple[Code, ...] = (
         "reads them; empty sequences at the end usually change nothing, but look at it.",
     ),
     Code(
+        "VCG460",
+        "the captured part would still depend on the grid's values on the host",
+        "Some operation that stays in `forward`, or in a child module that it calls, turns metadata into a host "
+        "value: a branch, a loop, a size, a `.tolist()`. A captured graph would keep the value of the capture. The "
+        "message names the line and the calls that lead to it.",
+    ),
+    Code(
         "VCG490",
         "the split of the tower is not a pure move",
         "After writing the split, every statement of the old `forward` must be found again, unchanged and in order, "
@@ -75,8 +82,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG491",
         "the split of the tower added something that could change eager",
-        "Around the moved statements only padding, overrides, device placement and reads of the metadata may stand, each "
-        "without effect when no capacity is given.",
+        "Around the moved statements only padding, overrides, device placement and reads of the metadata may stand, "
+        "each without effect when no capacity is given.",
     ),
     Code(
         "VCG492",
