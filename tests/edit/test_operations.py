@@ -150,7 +150,12 @@ NEW = AddImport(".interfaces", "SupportsNew")
     ),
     Case("already there", NEW, "from .interfaces import SupportsNew\n", None),
     Case("already there under an alias", NEW, "from .interfaces import SupportsNew as New\n", None),
-    Case("already there in a try", NEW, "try:\n    from .interfaces import SupportsNew\nexcept ImportError:\n    pass\n", None),
+    Case(
+        "already there in a try",
+        NEW,
+        "try:\n    from .interfaces import SupportsNew\nexcept ImportError:\n    pass\n",
+        None,
+    ),
     Case(
         "an import in another condition is not enough",
         AddImport("vllm.x", "N"),
@@ -211,14 +216,36 @@ NEW = AddImport(".interfaces", "SupportsNew")
         "import os\n\nos.x()\n\nimport torch\n\nfrom vllm.a import A\n",
         "import os\n\nos.x()\n\nimport torch\n\nfrom vllm.a import A\nfrom vllm.b import B\n",
     ),
-    Case("a star import does not count", NEW, "from .interfaces import *\n", "from .interfaces import *\nfrom .interfaces import SupportsNew\n"),
-    Case("distant packages first", AddImport("..a", "A"), "from .a import B\n", "from ..a import A\nfrom .a import B\n"),
+    Case(
+        "a star import does not count",
+        NEW,
+        "from .interfaces import *\n",
+        "from .interfaces import *\nfrom .interfaces import SupportsNew\n",
+    ),
+    Case(
+        "distant packages first", AddImport("..a", "A"), "from .a import B\n", "from ..a import A\nfrom .a import B\n"
+    ),
     Case("from the package itself", AddImport(".", "a"), "from .b import B\n", "from . import a\nfrom .b import B\n"),
     Case("leaving the tree", AddImport(".....a", "A"), "from .....a import B\n", "from .....a import A, B\n"),
-    Case("no import, a docstring", NEW, '"""Doc."""\n\nX = 1\n', '"""Doc."""\n\nfrom .interfaces import SupportsNew\n\nX = 1\n'),
+    Case(
+        "no import, a docstring",
+        NEW,
+        '"""Doc."""\n\nX = 1\n',
+        '"""Doc."""\n\nfrom .interfaces import SupportsNew\n\nX = 1\n',
+    ),
     Case("no import, only a docstring", NEW, '"""Doc."""\n', '"""Doc."""\n\nfrom .interfaces import SupportsNew\n'),
-    Case("no import, comments", NEW, "# licence\n\n# x\nX = 1\n", "# licence\n\nfrom .interfaces import SupportsNew\n\n# x\nX = 1\n"),
-    Case("no import, a class", NEW, "class A:\n    pass\n", "from .interfaces import SupportsNew\n\n\nclass A:\n    pass\n"),
+    Case(
+        "no import, comments",
+        NEW,
+        "# licence\n\n# x\nX = 1\n",
+        "# licence\n\nfrom .interfaces import SupportsNew\n\n# x\nX = 1\n",
+    ),
+    Case(
+        "no import, a class",
+        NEW,
+        "class A:\n    pass\n",
+        "from .interfaces import SupportsNew\n\n\nclass A:\n    pass\n",
+    ),
     Case("an empty file", NEW, "", "from .interfaces import SupportsNew\n"),
     Case("only comments", NEW, "# licence\n", "# licence\nfrom .interfaces import SupportsNew\n"),
 )
@@ -306,8 +333,18 @@ def test_add_import_for_type_checking(case: Case) -> None:
     Case("one line", AddBase("A", "New"), "class A(B, C):\n    pass\n", "class A(B, C, New):\n    pass\n"),
     Case("no brackets", AddBase("A", "New"), "class A:\n    pass\n", "class A(New):\n    pass\n"),
     Case("empty brackets", AddBase("A", "New"), "class A():\n    pass\n", "class A(New):\n    pass\n"),
-    Case("before keywords", AddBase("A", "New"), "class A(B, metaclass=M):\n    pass\n", "class A(B, New, metaclass=M):\n    pass\n"),
-    Case("only keywords", AddBase("A", "New"), "class A(metaclass=M):\n    pass\n", "class A(New, metaclass=M):\n    pass\n"),
+    Case(
+        "before keywords",
+        AddBase("A", "New"),
+        "class A(B, metaclass=M):\n    pass\n",
+        "class A(B, New, metaclass=M):\n    pass\n",
+    ),
+    Case(
+        "only keywords",
+        AddBase("A", "New"),
+        "class A(metaclass=M):\n    pass\n",
+        "class A(New, metaclass=M):\n    pass\n",
+    ),
     Case(
         "one base a line",
         AddBase("A", "New"),
@@ -327,7 +364,12 @@ def test_add_import_for_type_checking(case: Case) -> None:
         "class A(\n    B, C,\n    New\n):\n    pass\n",
     ),
     Case("object stays last", AddBase("A", "New"), "class A(object):\n    pass\n", "class A(New, object):\n    pass\n"),
-    Case("Generic stays last", AddBase("A", "New"), "class A(B, Generic[T]):\n    pass\n", "class A(B, New, Generic[T]):\n    pass\n"),
+    Case(
+        "Generic stays last",
+        AddBase("A", "New"),
+        "class A(B, Generic[T]):\n    pass\n",
+        "class A(B, New, Generic[T]):\n    pass\n",
+    ),
     Case("starred bases", AddBase("A", "New"), "class A(*bases):\n    pass\n", "class A(*bases, New):\n    pass\n"),
     Case("dotted", AddBase("A", "m.New"), "class A(B):\n    pass\n", "class A(B, m.New):\n    pass\n"),
     Case("a one-line class", AddBase("A", "New"), "class A: pass\n", "class A(New): pass\n"),
@@ -359,7 +401,9 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
 
 @cases(
     Case("at the end", PutMethods("A", BLOCK), HEAD + OTHER, HEAD + OTHER + "\n" + INDENTED),
-    Case("at the end, more below", PutMethods("A", BLOCK), HEAD + "\n\ny = 1\n", HEAD + "\n" + INDENTED + "\n\ny = 1\n"),
+    Case(
+        "at the end, more below", PutMethods("A", BLOCK), HEAD + "\n\ny = 1\n", HEAD + "\n" + INDENTED + "\n\ny = 1\n"
+    ),
     Case(
         "after a method",
         PutMethods("A", BLOCK, after="other"),
@@ -381,7 +425,8 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
     Case(
         "a section comment that heads nothing any more goes",
         PutMethods("A", "def f(self): ...", remove=("a", "b")),
-        HEAD + "\n    # -- section --\n\n    def a(self): ...\n\n    # about b\n    def b(self): ...\n\n    # -- next --\n\n    def c(self): ...\n",
+        HEAD
+        + "\n    # -- section --\n\n    def a(self): ...\n\n    # about b\n    def b(self): ...\n\n    # -- next --\n\n    def c(self): ...\n",
         HEAD + "\n    def f(self): ...\n\n    # -- next --\n\n    def c(self): ...\n",
     ),
     Case(
@@ -399,7 +444,8 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
     Case(
         "a later section comment that still heads something stays",
         PutMethods("A", "def f(self): ...", remove=("a", "b")),
-        HEAD + "\n    def a(self): ...\n\n    x = 2\n\n    # -- section --\n\n    def b(self): ...\n    def c(self): ...\n",
+        HEAD
+        + "\n    def a(self): ...\n\n    x = 2\n\n    # -- section --\n\n    def b(self): ...\n    def c(self): ...\n",
         HEAD + "\n    def f(self): ...\n\n    x = 2\n\n    # -- section --\n\n    def c(self): ...\n",
     ),
     Case(
@@ -409,7 +455,12 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
         HEAD + "\n    def f(self): ...\n\n    x = 2\n",
     ),
     Case("there already", PutMethods("A", BLOCK), HEAD + "\n" + INDENTED, None),
-    Case("there already, named in remove", PutMethods("A", BLOCK, remove=("f", "g")), HEAD + "\n" + INDENTED + OTHER, None),
+    Case(
+        "there already, named in remove",
+        PutMethods("A", BLOCK, remove=("f", "g")),
+        HEAD + "\n" + INDENTED + OTHER,
+        None,
+    ),
     Case(
         "there already in another layout",
         PutMethods("A", "def f(self, a, b):\n    '''Doc.\n\n    More.\n    '''\n    del (a, b)\n"),
@@ -422,7 +473,12 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
         "class A:\n    def f(self): ...\n    def x(self): ...\n    def g(self): ...\n",
         "class A:\n    def f(self): ...\n    def g(self): ...\n\n    def x(self): ...\n",
     ),
-    Case("a one-line class", PutMethods("A", "def f(self): ..."), "class A: x = 1  # x\n", "class A:\n    x = 1  # x\n\n    def f(self): ...\n"),
+    Case(
+        "a one-line class",
+        PutMethods("A", "def f(self): ..."),
+        "class A: x = 1  # x\n",
+        "class A:\n    x = 1  # x\n\n    def f(self): ...\n",
+    ),
     Case(
         "comments at the end of the class stay above",
         PutMethods("A", "def f(self): ..."),
@@ -489,16 +545,30 @@ FUNCTION = "# about f\ndef f(x):\n    return x\n"
     Case("at the end", PutFunction(FUNCTION), "import os\n", "import os\n\n\n" + FUNCTION),
     Case("in an empty file", PutFunction(FUNCTION), "", FUNCTION),
     Case("an assignment", PutFunction("X = 1\n"), "import os\n", "import os\n\nX = 1\n"),
-    Case("an assignment below a class", PutFunction("X: int = 1\n"), "class A: ...\n", "class A: ...\n\n\nX: int = 1\n"),
+    Case(
+        "an assignment below a class", PutFunction("X: int = 1\n"), "class A: ...\n", "class A: ...\n\n\nX: int = 1\n"
+    ),
     Case(
         "before, below the section's comment",
         PutFunction(FUNCTION, before="A"),
         "import os\n\n# ----\n# section\n# ----\n\n\n# about a\nA = 1\n",
         "import os\n\n# ----\n# section\n# ----\n\n\n" + FUNCTION + "\n\n# about a\nA = 1\n",
     ),
-    Case("before, no comment", PutFunction("X = 1\n", before="A"), "import os\nA = 1\n", "import os\n\nX = 1\n\nA = 1\n"),
-    Case("before the first statement", PutFunction(FUNCTION, before="A"), "# licence\n\nA = 1\n", "# licence\n\n" + FUNCTION + "\n\nA = 1\n"),
-    Case("after", PutFunction(FUNCTION, after="A"), "A = 1\n\n# about b\nB = 2\n", "A = 1\n\n\n" + FUNCTION + "\n\n# about b\nB = 2\n"),
+    Case(
+        "before, no comment", PutFunction("X = 1\n", before="A"), "import os\nA = 1\n", "import os\n\nX = 1\n\nA = 1\n"
+    ),
+    Case(
+        "before the first statement",
+        PutFunction(FUNCTION, before="A"),
+        "# licence\n\nA = 1\n",
+        "# licence\n\n" + FUNCTION + "\n\nA = 1\n",
+    ),
+    Case(
+        "after",
+        PutFunction(FUNCTION, after="A"),
+        "A = 1\n\n# about b\nB = 2\n",
+        "A = 1\n\n\n" + FUNCTION + "\n\n# about b\nB = 2\n",
+    ),
     Case(
         "before a class that is inside an if",
         PutFunction("X = 1\n", before="A"),
@@ -525,7 +595,7 @@ ENTRY = AddDictEntry("D", "new", "Config(\n    a=1,\n    b='''\nx\n''',\n)")
         "one entry a line",
         ENTRY,
         'D: dict[str, C] = {\n    "a": 1,\n    "b": f(\n        2,\n    ),\n}\n',
-        'D: dict[str, C] = {\n    "a": 1,\n    "b": f(\n        2,\n    ),\n    "new": Config(\n        a=1,\n        b=\'\'\'\nx\n\'\'\',\n    ),\n}\n',
+        "D: dict[str, C] = {\n    \"a\": 1,\n    \"b\": f(\n        2,\n    ),\n    \"new\": Config(\n        a=1,\n        b='''\nx\n''',\n    ),\n}\n",
     ),
     Case("one line", AddDictEntry("D", "new", "2"), 'D = {"a": 1}\n', 'D = {"a": 1, "new": 2}\n'),
     Case("empty", AddDictEntry("D", "new", "2"), "D = {}\n", 'D = {"new": 2}\n'),
@@ -547,8 +617,13 @@ ENTRY = AddDictEntry("D", "new", "Config(\n    a=1,\n    b='''\nx\n''',\n)")
         'D = {\n    "a": 1,\n}\n',
         'D = {\n    "a": 1,\n    "new": f(\n        1,  # one\n    ),\n}\n',
     ),
-    Case("inside an if", AddDictEntry("D", "new", "2"), 'if x:\n    D = {\n        "a": 1,\n    }\n', 'if x:\n    D = {\n        "a": 1,\n        "new": 2,\n    }\n'),
-    Case("quotes in the key", AddDictEntry("D", 'a"b\'c\\', "2"), "D = {}\n", "D = {\"a\\\"b'c\\\\\": 2}\n"),
+    Case(
+        "inside an if",
+        AddDictEntry("D", "new", "2"),
+        'if x:\n    D = {\n        "a": 1,\n    }\n',
+        'if x:\n    D = {\n        "a": 1,\n        "new": 2,\n    }\n',
+    ),
+    Case("quotes in the key", AddDictEntry("D", "a\"b'c\\", "2"), "D = {}\n", 'D = {"a\\"b\'c\\\\": 2}\n'),
     Case("there already, another value", AddDictEntry("D", "a", "2"), 'D = {"a": 1}\n', None),
 )
 def test_add_dict_entry(case: Case) -> None:
@@ -556,9 +631,24 @@ def test_add_dict_entry(case: Case) -> None:
 
 
 @cases(
-    Case("unsorted: at the end", AddListEntry("L", "m"), 'L = [\n    "z",\n    "a",\n]\n', 'L = [\n    "z",\n    "a",\n    "m",\n]\n'),
-    Case("sorted: in order", AddListEntry("L", "m"), 'L = [\n    "a",\n    "z",\n]\n', 'L = [\n    "a",\n    "m",\n    "z",\n]\n'),
-    Case("sorted: first", AddListEntry("L", "0"), 'L = [\n    "a",\n    "z",\n]\n', 'L = [\n    "0",\n    "a",\n    "z",\n]\n'),
+    Case(
+        "unsorted: at the end",
+        AddListEntry("L", "m"),
+        'L = [\n    "z",\n    "a",\n]\n',
+        'L = [\n    "z",\n    "a",\n    "m",\n]\n',
+    ),
+    Case(
+        "sorted: in order",
+        AddListEntry("L", "m"),
+        'L = [\n    "a",\n    "z",\n]\n',
+        'L = [\n    "a",\n    "m",\n    "z",\n]\n',
+    ),
+    Case(
+        "sorted: first",
+        AddListEntry("L", "0"),
+        'L = [\n    "a",\n    "z",\n]\n',
+        'L = [\n    "0",\n    "a",\n    "z",\n]\n',
+    ),
     Case("one line", AddListEntry("L", "m"), "L = ['a', 'z']\n", "L = ['a', 'm', 'z']\n"),
     Case("one line, a trailing comma", AddListEntry("L", "z"), "L = ['a', 'b',]\n", "L = ['a', 'b', 'z',]\n"),
     Case("empty", AddListEntry("L", "m"), "L = []\n", 'L = ["m"]\n'),
@@ -570,7 +660,12 @@ def test_add_dict_entry(case: Case) -> None:
     Case("a tuple without brackets", AddListEntry("L", "m"), 'L = "z", "a"\n', 'L = "z", "a", "m"\n'),
     Case("a doubled bracket", AddListEntry("L", "m"), 'L = (("z", "a"))\n', 'L = (("z", "a", "m"))\n'),
     Case("names among the strings", AddListEntry("L", "b"), 'L = ["a", X, *Y, "z"]\n', 'L = ["a", X, *Y, "z", "b"]\n'),
-    Case("other assignments around", AddListEntry("L", "m"), 'K = ["z"]\nA = B = 1\nC, D = 1, 2\nE: int\nL = ["z"]; M = ["y"]\nL += ["x"]\n', 'K = ["z"]\nA = B = 1\nC, D = 1, 2\nE: int\nL = ["z", "m"]; M = ["y"]\nL += ["x"]\n'),
+    Case(
+        "other assignments around",
+        AddListEntry("L", "m"),
+        'K = ["z"]\nA = B = 1\nC, D = 1, 2\nE: int\nL = ["z"]; M = ["y"]\nL += ["x"]\n',
+        'K = ["z"]\nA = B = 1\nC, D = 1, 2\nE: int\nL = ["z", "m"]; M = ["y"]\nL += ["x"]\n',
+    ),
     Case("there already", AddListEntry("L", "z"), 'L = ["z"]\n', None),
 )
 def test_add_list_entry(case: Case) -> None:
@@ -585,7 +680,13 @@ CLASS = "class A(B):\n    def f(self): ...\n    def p(self): ...\n    def p(self
     [
         ("class Alpha: ...\n", AddBase("Alfa", "B"), "VCG430", 1, "no class `Alfa` to edit; there is `Alpha`"),
         ("x = 1\n", AddBase("A", "B"), "VCG430", 1, "the file has no class"),
-        ("if x:\n    class A: ...\nelse:\n    class A: ...\n", AddBase("A", "B"), "VCG431", 2, "2 places define the class `A`"),
+        (
+            "if x:\n    class A: ...\nelse:\n    class A: ...\n",
+            AddBase("A", "B"),
+            "VCG431",
+            2,
+            "2 places define the class `A`",
+        ),
         ("\nclass A(:\n", AddBase("A", "B"), "VCG432", 2, "cannot be parsed"),
         ("x = '\0'\n", AddBase("A", "B"), "VCG432", 1, "cannot be parsed"),
         ("import os\nfrom y import N\n", AddImport("x", "N"), "VCG433", 2, "`N` means something else"),
@@ -601,7 +702,13 @@ CLASS = "class A(B):\n    def f(self): ...\n    def p(self): ...\n    def p(self
             "for type checking only",
         ),
         ("if TYPE_CHECKING: from x import M\n", AddImport("x", "N", True), "VCG435", 1, "is written on one line"),
-        (CLASS, PutMethods("A", "def g(self): ...", after="ff"), "VCG430", 1, "no method of `A` `ff` to edit; there is `f`"),
+        (
+            CLASS,
+            PutMethods("A", "def g(self): ...", after="ff"),
+            "VCG430",
+            1,
+            "no method of `A` `ff` to edit; there is `f`",
+        ),
         (CLASS, PutMethods("A", "def f(self, x): ..."), "VCG434", 2, "the method `A.f` is there already and differs"),
         (CLASS, PutMethods("A", "x = 1"), "VCG436", 1, "statements other than functions"),
         (CLASS, PutMethods("A", "def f(: ..."), "VCG436", 1, "invalid syntax (line 1)"),
@@ -742,17 +849,51 @@ ROW = AddTableRow(HEADER, "`New`", ("`New`", "yes", "no"))
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("| Name | Image | Video |\n| --- | --- | --- |\n| `Z` | yes | no |\n| A | yes | no |\n\ntext\n", "| Name | Image | Video |\n| --- | --- | --- |\n| `Z` | yes | no |\n| A | yes | no |\n| `New` | yes | no |\n\ntext\n"),
-        ("| Name | Image | Video |\n| --- | --- | --- |\n| A | yes | no |\n| `Z` | yes | no |\n", "| Name | Image | Video |\n| --- | --- | --- |\n| A | yes | no |\n| `New` | yes | no |\n| `Z` | yes | no |\n"),
-        ("| Name | Image | Video |\n| --- | --- | --- |\n| P | yes | no |\n| `Z` | yes | no |\n", "| Name | Image | Video |\n| --- | --- | --- |\n| `New` | yes | no |\n| P | yes | no |\n| `Z` | yes | no |\n"),
-        ("Name | Image | Video\n--- | --- | ---\nA | yes | no\n", "Name | Image | Video\n--- | --- | ---\nA | yes | no\n`New` | yes | no\n"),
-        ("| Name    | Image | Video |\n| ------- | ----- | ----- |\n| A\\|B    | yes   | no    |\n", "| Name    | Image | Video |\n| ------- | ----- | ----- |\n| A\\|B    | yes   | no    |\n| `New`   | yes   | no    |\n"),
-        ("| Name | Image | Video |\n| --- | --- | --- |\n", "| Name | Image | Video |\n| --- | --- | --- |\n| `New` | yes | no |\n"),
-        ("x\r\n\r\n| Name | Image | Video |\r\n| --- | --- | --- |\r\n| A | yes | no |", "x\r\n\r\n| Name | Image | Video |\r\n| --- | --- | --- |\r\n| A | yes | no |\r\n| `New` | yes | no |"),
-        ("> | Name | Image | Video |\n> | --- | --- | --- |\n> | A | yes | no |\n", "> | Name | Image | Video |\n> | --- | --- | --- |\n> | A | yes | no |\n> | `New` | yes | no |\n"),
+        (
+            "| Name | Image | Video |\n| --- | --- | --- |\n| `Z` | yes | no |\n| A | yes | no |\n\ntext\n",
+            "| Name | Image | Video |\n| --- | --- | --- |\n| `Z` | yes | no |\n| A | yes | no |\n| `New` | yes | no |\n\ntext\n",
+        ),
+        (
+            "| Name | Image | Video |\n| --- | --- | --- |\n| A | yes | no |\n| `Z` | yes | no |\n",
+            "| Name | Image | Video |\n| --- | --- | --- |\n| A | yes | no |\n| `New` | yes | no |\n| `Z` | yes | no |\n",
+        ),
+        (
+            "| Name | Image | Video |\n| --- | --- | --- |\n| P | yes | no |\n| `Z` | yes | no |\n",
+            "| Name | Image | Video |\n| --- | --- | --- |\n| `New` | yes | no |\n| P | yes | no |\n| `Z` | yes | no |\n",
+        ),
+        (
+            "Name | Image | Video\n--- | --- | ---\nA | yes | no\n",
+            "Name | Image | Video\n--- | --- | ---\nA | yes | no\n`New` | yes | no\n",
+        ),
+        (
+            "| Name    | Image | Video |\n| ------- | ----- | ----- |\n| A\\|B    | yes   | no    |\n",
+            "| Name    | Image | Video |\n| ------- | ----- | ----- |\n| A\\|B    | yes   | no    |\n| `New`   | yes   | no    |\n",
+        ),
+        (
+            "| Name | Image | Video |\n| --- | --- | --- |\n",
+            "| Name | Image | Video |\n| --- | --- | --- |\n| `New` | yes | no |\n",
+        ),
+        (
+            "x\r\n\r\n| Name | Image | Video |\r\n| --- | --- | --- |\r\n| A | yes | no |",
+            "x\r\n\r\n| Name | Image | Video |\r\n| --- | --- | --- |\r\n| A | yes | no |\r\n| `New` | yes | no |",
+        ),
+        (
+            "> | Name | Image | Video |\n> | --- | --- | --- |\n> | A | yes | no |\n",
+            "> | Name | Image | Video |\n> | --- | --- | --- |\n> | A | yes | no |\n> | `New` | yes | no |\n",
+        ),
         ("| Name | Image | Video |\n| --- | --- | --- |\n| New | ? | ? |\n", None),
     ],
-    ids=["append", "sorted", "sorted first", "no outer pipes", "aligned", "no rows", "CRLF and no final newline", "quoted", "there already"],
+    ids=[
+        "append",
+        "sorted",
+        "sorted first",
+        "no outer pipes",
+        "aligned",
+        "no rows",
+        "CRLF and no final newline",
+        "quoted",
+        "there already",
+    ],
 )
 def test_add_table_row(before: str, after: str | None) -> None:
     assert edit(before, ROW, path="docs/x.md") == (before if after is None else after)
