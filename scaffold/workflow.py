@@ -74,9 +74,25 @@ def prepare_port(spec: AdapterSpec, tree: SourceTree, *, replace: bool = False) 
             )
         )
         changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))
-    found = verify_changes(planned)
+    found = (*_prove_split(plan, tree), *verify_changes(planned))
     raise_errors(found)
     return Port(plan, tuple(changes), (*plan.notes, *found))
+
+
+def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:
+    """The split on its own, before the other edits of its files: every statement moved, none changed."""
+    if plan.split is None:
+        return ()
+    from scaffold.edit import apply_edits
+    from scaffold.edit.operations import ReplaceMethod
+    from scaffold.tower import prove_split
+
+    found: list[Diagnostic] = []
+    for path in dict.fromkeys(edit.file for edit in plan.split.edits):
+        before = tree.read(path)
+        edits = [ReplaceMethod(edit.class_name, edit.replaces, edit.source) for edit in plan.split.edits if edit.file == path]
+        found += prove_split(before, apply_edits(before, edits, path=tree.display(path)).text, plan.split, path)
+    return tuple(found)
 
 
 def prove_numerics(

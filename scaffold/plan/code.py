@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,3 +33,26 @@ class Names:
 
     def code(self, expression: Expression) -> Code:
         return Code(expression.python(self.bindings))
+
+    def localised(self, spec: AdapterSpec, *expressions: Expression) -> tuple[Names, tuple[tuple[str, Code], ...]]:
+        """Names for one method in which a `let` that `expressions` use more than once is a local variable.
+
+        Returns the names and the variables with their values, in order of definition.
+        """
+        uses = Counter(name for expression in expressions for name in _used_names(expression))
+        local = {name for name, count in uses.items() if count > 1}
+        # What a local needs itself is spelled out, unless it is local too and stands above.
+        bindings, lines = dict(CAPACITIES), []
+        for name, expression in spec.lets:
+            bindings[name] = expression.python(bindings)
+            if name in local:
+                lines.append((name, Code(bindings[name])))
+                bindings[name] = name
+        return Names(bindings), tuple(lines)
+
+
+def _used_names(expression: Expression) -> list[str]:
+    """Each use of a name, in the order of the text."""
+    from scaffold.descriptor.expressions import Name, walk
+
+    return [node.name for node in walk(expression.root) if isinstance(node, Name)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,22 @@ def docs_row(spec: AdapterSpec, table: TableAnchor) -> tuple[str, ...]:
 def _prompt(test: TestSpec, prompt: str | None) -> Code | None:
     if prompt is None:
         return None
-    literal = pyrepr(prompt)
+    literal = _wrapped(prompt)
     return literal if test.template_name is None else Code(f"{test.template_name}({literal})")
+
+
+def _wrapped(text: str, width: int = 66) -> Code:
+    """A string literal; a long one in several parts, broken after a space or a special token (`<|image_pad|>`).
+
+    No formatter breaks a string, and lines of more than 88 columns are against vLLM's rules.
+    """
+    parts, part = [], ""
+    for piece in re.split(r"(?<=[ >])", text):
+        if part and len(part) + len(piece) > width:
+            parts.append(part)
+            part = ""
+        part += piece
+    return Code(" ".join(pyrepr(part) for part in (*parts, part) if part))
 
 
 def _runner_arguments(test: TestSpec) -> Code | None:

@@ -6,15 +6,14 @@ A template holds the words of the code, this module the decisions. One function 
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.plan.code import Names
 from scaffold.render import Code, Signatures, pyrepr, render_template
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor.spec import AdapterSpec, ForwardSpec
     from scaffold.protocol import Dialect, ProtocolProfile
 
 
@@ -34,15 +33,28 @@ class Methods:
     imports: tuple[tuple[str, str], ...]
 
 
-def render_methods(spec: AdapterSpec, profile: ProtocolProfile) -> Methods:
+@dataclass(frozen=True)
+class TreeFacts:
+    """What the generated code has to know of the tree beyond its protocol; None means that it cannot be known.
+
+    `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
+    """
+
+    has_input_dtype: bool | None = None
+    has_gate: bool = True
+
+
+def render_methods(spec: AdapterSpec, profile: ProtocolProfile, facts: TreeFacts = TreeFacts()) -> Methods:
     """All protocol methods of `spec` for the dialect of `profile`, as a block without indentation."""
     signatures = Signatures(profile)
-    values = _shared(spec, profile, signatures) | _LAYOUTS[spec.layout](spec, profile.dialect)
+    values = _shared(spec, profile, signatures, facts) | _LAYOUTS[spec.layout](spec, profile.dialect, facts)
     source = render_template(f"{spec.layout}/model.py.jinja", **values)
     return Methods(source, _imports(source, signatures))
 
 
-def _shared(spec: AdapterSpec, profile: ProtocolProfile, signatures: Signatures) -> dict[str, Any]:
+def _shared(
+    spec: AdapterSpec, profile: ProtocolProfile, signatures: Signatures, facts: TreeFacts
+) -> dict[str, Any]:
     names = Names.of(spec)
     modalities = spec.modalities
     embeds = next((modality.embeds for modality in modalities if modality.embeds), None)
@@ -58,32 +70,27 @@ def _shared(spec: AdapterSpec, profile: ProtocolProfile, signatures: Signatures)
         "pixel_keys": {modality.name: modality.pixels for modality in modalities},
         "pixels_buffer": modalities[0].pixels,
         "embeds": embeds,
-        "gate": names.code(spec.gate) if spec.gate else None,
+        "gate": names.code(spec.gate) if spec.gate and facts.has_gate else None,
         "hidden_size": names.code(spec.hidden_size),
         "budget_min": names.code(spec.budget.min),
         "rows": names.code(spec.item.rows),
         "tokens": names.code(spec.item.tokens),
         "size_names": Code(", ".join(spec.columns)),
         "sizes_type": Code("list[int]" if len(spec.columns) == 1 else "list[list[int]]"),
-        **_pixel_shape(spec, names),
+        **_pixel_shape(spec),
         "eager_pixels": Code(f"mm_kwargs[{key}]"),
         "replay_pixels": Code(f"mm_kwargs.get({key})" if replayed_without_pixels else f"mm_kwargs[{key}]"),
     }
 
 
-def _pixel_shape(spec: AdapterSpec, names: Names) -> dict[str, Any]:
+def _pixel_shape(spec: AdapterSpec) -> dict[str, Any]:
     """The shape of one row; a `let` name that it uses twice becomes a local variable of the method."""
     assert spec.pixels is not None, "rule of the layouts with one pixel tensor"
-    uses = Counter(name for side in spec.pixels.shape for name in side.names)
-    local = [name for name, count in uses.items() if count > 1 and name in dict(spec.lets)]
-    kept = Names({**names.bindings, **{name: name for name in local}})
-    return {
-        "pixel_shape": Code(", ".join(kept.code(side) for side in spec.pixels.shape)),
-        "pixel_lets": tuple((name, Code(names.bindings[name])) for name in local),
-    }
+    names, lets = Names.of(spec).localised(spec, *spec.pixels.shape)
+    return {"pixel_shape": Code(", ".join(names.code(side) for side in spec.pixels.shape)), "pixel_lets": lets}
 
 
-def _tiles(spec: AdapterSpec, dialect: Dialect) -> dict[str, Any]:
+def _tiles(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, Any]:
     """Fixed-size tiles, dense attention inside each: the pixels are the only buffer."""
     names = Names.of(spec)
     rows = names.code(spec.item.rows)
@@ -94,12 +101,127 @@ def _tiles(spec: AdapterSpec, dialect: Dialect) -> dict[str, Any]:
         "buffer_keys": [spec.modalities[0].pixels] if dialect.values else [],
         "rows_of_items": Code("sizes" if one_each else f"[{rows} for {', '.join(spec.columns)} in sizes]"),
         "capture_rows": names.code(spec.capture.rows),
-        "forward": _call(spec),
+        "forward": _bound_call(spec.forward, {"pixels": "pixels"}),
         "switches": tuple(_switch(path) for path in spec.data_parallel_switches),
     }
 
 
-_LAYOUTS = {"tiles": _tiles}
+@dataclass(frozen=True)
+class SequenceView:
+    """A set of attention sequences in the capture method: its local variable, and the metadata method's parameters.
+
+    The names of the parameters are those of vLLM's own towers, which a split tower gets too.
+    """
+
+    variable: str
+    capacity: str
+    override: str
+    count: Code = Code()
+    longest: Code = Code()
+
+
+def sequence_views(spec: AdapterSpec) -> tuple[SequenceView, ...]:
+    """The sets of `spec` in order; the first is the main one, whose sequences are frames or items."""
+    return tuple(
+        SequenceView("num_seqs", "max_frames_per_batch", "max_seqlen_override")
+        if index == 0
+        else SequenceView(
+            f"num_{set_.name}_seqs", f"max_{set_.name}_seqs_per_batch", f"max_seqlen_{set_.name}_override"
+        )
+        for index, set_ in enumerate(spec.attention.sequences)
+    )
+
+
+def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, Any]:
+    """Rows of all items behind each other; metadata that the tower computes from the grids."""
+    assert spec.metadata is not None and spec.item.merge is not None, "rules of the packed layout"
+    height, width = spec.item.merge
+    item_names, item_lets = Names.of(spec).localised(spec, spec.item.tokens)
+    side_limit = spec.capture.side_limit
+    assert side_limit is not None, "rule of the strip grid"
+    sequences = spec.attention.sequences
+    capture_names, capture_lets = Names.of(spec).localised(
+        spec, height, width, *(set_.longest for set_ in sequences), *(set_.count for set_ in sequences)
+    )
+    has_hook = dialect.postprocess.value != "none"
+    merge_h, merge_w = capture_names.code(height), capture_names.code(width)
+    offsets = [set_.offsets for set_ in sequences]
+    owner = Code(f"self.{spec.tower}" if spec.metadata.on == "tower" else "self")
+    pixels = spec.modalities[0].pixels
+    metadata_keys = [buffer.name for buffer in spec.buffers if buffer.source == "metadata"]
+    inputs = f'inputs["{pixels}"]' if dialect.values else f'mm_kwargs["{pixels}"]'
+    return {
+        "buffer_keys": [pixels, *metadata_keys] if dialect.values else metadata_keys,
+        "padding_logics": dict.fromkeys(offsets, "self._pad_offsets"),
+        "offset_keys": offsets,
+        "frames": Names.of(spec).code(spec.budget.frames) if spec.budget.frames else None,
+        "frames_info": spec.budget.frames_info,
+        "keys": [(modality.pixels, modality.embeds or modality.pixels, modality.sizes) for modality in spec.modalities],
+        "tokens": item_names.code(spec.item.tokens),
+        "rows": item_names.code(spec.item.rows),
+        "item_lets": item_lets,
+        "num_seqs": _sequences_of_batch(spec),
+        "has_hook": has_hook,
+        "container": Code("values" if dialect.values else "buffers"),
+        "capture_lets": capture_lets,
+        "side_limit": capture_names.code(side_limit),
+        "merge_h": merge_h,
+        "merge_w": merge_w,
+        "rows_per_token": Code(f"{merge_h}**2" if merge_h == merge_w else f"{merge_h} * {merge_w}"),
+        "sets": tuple(
+            replace(
+                view,
+                count=_count(capture_names.code(set_.count), has_hook=has_hook, main=index == 0),
+                longest=capture_names.code(set_.longest),
+            )
+            for index, (view, set_) in enumerate(zip(sequence_views(spec), sequences, strict=True))
+        ),
+        "metadata_owner": owner,
+        "metadata_method": spec.metadata.method,
+        "pixel_dtype": _pixel_dtype(spec, facts),
+        "flashinfer": "FLASHINFER" in spec.attention.backends,
+        "forward": _bound_call(spec.forward, {"pixels": inputs, "metadata": "inputs" if dialect.values else "buffers"}),
+        "eager": _bound_call(spec.eager, {"pixels": "mm_kwargs[pixels_key]", "sizes": "sizes"}),
+    }
+
+
+def _sequences_of_batch(spec: AdapterSpec) -> Code:
+    """Number of sequences of the main set in a batch, from its sizes."""
+    sizes = "self._get_encoder_cudagraph_sizes(mm_kwargs)"
+    if spec.attention.sequences[0].unit == "frame" and "t" in spec.columns:
+        return Code(f"sum({_only('t', spec.columns)} in {sizes})")
+    return Code(f"len({sizes})")
+
+
+def _only(name: str, columns: tuple[str, ...]) -> str:
+    """`t for t, _, _`: a loop over sizes that reads one column."""
+    return f"{name} for {', '.join(column if column == name else '_' for column in columns)}"
+
+
+def _count(count: Code, *, has_hook: bool, main: bool) -> Code:
+    """Captured number of sequences.
+
+    Without a hook for results a batch of too many frames cannot be sent to eager execution; the budget then is the
+    bound, since no frame and no window has less than one token. The captured grid itself has a sequence a strip.
+    """
+    if not has_hook:
+        return Code("token_budget")
+    return Code(f"max({count}, len(grid))" if main else count)
+
+
+def _pixel_dtype(spec: AdapterSpec, facts: TreeFacts) -> Code:
+    """Since 0.32 a tower may take uint8 pixels; whether this tree's does is a fact of the tree."""
+    path = spec.pixels.dtype if spec.pixels else None
+    if path is None or facts.has_input_dtype is False:
+        return Code("dtype")
+    if facts.has_input_dtype:
+        return Code(f"{path} or dtype")
+    owner, _, name = path.rpartition(".")
+    grand, _, attribute = owner.rpartition(".")
+    return Code(f'getattr(getattr({grand}, "{attribute}", None), "{name}", None) or dtype')
+
+
+_LAYOUTS = {"tiles": _tiles, "packed": _packed}
 
 
 def _switch(path: str) -> Switch:
@@ -107,10 +229,10 @@ def _switch(path: str) -> Switch:
     return Switch(Code(owner), name)
 
 
-def _call(spec: AdapterSpec) -> Code:
-    assert spec.forward.call is not None, "rule of the tiles layout"
-    call = spec.forward.call.python({"pixels": "pixels"})
-    return Code(f"{call}.flatten(0, 1)" if spec.forward.flatten else call)
+def _bound_call(forward: ForwardSpec, bindings: dict[str, str]) -> Code:
+    assert forward.call is not None, "rule of the layouts that have a template"
+    call = forward.call.python(bindings)
+    return Code(f"{call}.flatten(0, 1)" if forward.flatten else call)
 
 
 def _imports(source: str, signatures: Signatures) -> tuple[tuple[str, str], ...]:

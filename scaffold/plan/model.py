@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from scaffold.diagnostics import Diagnostic
     from scaffold.edit.operations import Edit
     from scaffold.protocol.profile import ProtocolProfile
+    from scaffold.tower import TowerSplit
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,14 @@ class FilePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All intended edits of one descriptor in one tree, plus what the user should know about them."""
+    """All intended edits of one descriptor in one tree, plus what the user should know about them.
+
+    `split` is the split of the tower that some of the edits write, None when there is nothing to split.
+    """
 
     spec: AdapterSpec
     profile: ProtocolProfile
     files: tuple[FilePlan, ...]
     notes: tuple[Diagnostic, ...] = ()
     facts: tuple[Fact, ...] = ()
+    split: TowerSplit | None = None

@@ -25,6 +25,7 @@ from scaffold.edit.operations import (
 from scaffold.plan.entries import chat_template, docs_row, test_entry
 from scaffold.plan.methods import render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
+from scaffold.plan.towers import TowerPlan, plan_tower
 from scaffold.protocol import (
     absent_reason,
     find_docs_table,
@@ -49,11 +50,18 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
     protocol by other code than ours and `replace` was not asked for.
     """
     model = find_model(tree, spec.module, spec.class_name)
-    files = [_plan_model(spec, tree, profile, model, replace)]
-    notes: list[Diagnostic] = list(_subclass_notes(spec, tree))
+    tower = plan_tower(spec, tree, model)
+    files = [_plan_model(spec, tree, profile, model, tower, replace)]
+    files += [
+        FilePlan(path, edits, f"split the tower of {spec.class_name}")
+        for path, edits in tower.edits.items()
+        if path != model.path
+    ]
+    notes: list[Diagnostic] = [*tower.notes, *_subclass_notes(spec, tree)]
     facts = [
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
         Fact("model", model.class_name, f"{model.path}:{model.line}"),
+        *tower.evidence,
     ]
     registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
     if registry is not None and spec.tests:
@@ -69,18 +77,24 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
     reason = absent_reason(tree)
     if reason is not None:
         notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
-    return Plan(spec, profile, tuple(files), tuple(notes), tuple(facts))
+    return Plan(spec, profile, tuple(files), tuple(notes), tuple(facts), tower.split)
 
 
 def _plan_model(
-    spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, replace: bool
+    spec: AdapterSpec,
+    tree: SourceTree,
+    profile: ProtocolProfile,
+    model: ModelAnchor,
+    tower: TowerPlan,
+    replace: bool,
 ) -> FilePlan:
-    methods = render_methods(spec, profile)
+    methods = render_methods(spec, profile, tower.facts)
     if model.protocol_methods and not replace and not _has_methods(tree, model, methods.source):
         raise DiagnosticError(_hand_written(tree, model))
     interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
     remove = (*model.protocol_methods, *model.helpers) if replace else ()
     edits: list[Edit] = [AddImport(module, name) for module, name in methods.imports]
+    edits += tower.edits.get(model.path, ())
     edits += [
         AddImport(interfaces, PROTOCOL),
         AddBase(spec.class_name, PROTOCOL),

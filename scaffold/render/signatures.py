@@ -14,11 +14,13 @@ from scaffold.render.environment import Code
 if TYPE_CHECKING:
     from scaffold.protocol.profile import Method, ProtocolProfile
 
-#: Where the names in the protocol's annotations come from, besides the data classes of its own module.
-_ANNOTATION_SOURCES = {
+#: Where names come from that generated methods use, besides the data classes of the protocol's own module.
+_SOURCES = {
     "Any": "typing",
     "Hashable": "collections.abc",
     "VllmConfig": "vllm.config",
+    "AttentionBackendEnum": "vllm.v1.attention.backends.registry",
+    "MULTIMODAL_REGISTRY": "vllm.multimodal",
 }
 
 
@@ -49,7 +51,7 @@ class Signatures:
     @property
     def importable(self) -> dict[str, str]:
         """Name to module, of everything that generated methods may need from elsewhere."""
-        return _ANNOTATION_SOURCES | {entry.name: self.profile.defs_module for entry in self.profile.dataclasses}
+        return _SOURCES | {entry.name: self.profile.defs_module for entry in self.profile.dataclasses}
 
     def _method(self, name: str) -> Method:
         return next(method for method in self.profile.methods if method.name == name)

@@ -4,6 +4,24 @@ from scaffold.diagnostics.catalogue import Code
 
 CODES: tuple[Code, ...] = (
     Code(
+        "VCG418",
+        "the tower does not fit the descriptor",
+        "The generated methods record buffers by the names that the descriptor gives, and ask the tower's metadata "
+        "method for room by its parameters. One of these does not exist in the tree's tower.",
+    ),
+    Code(
+        "VCG419",
+        "the model class lacks something that the port needs",
+        "The port reads an attribute of the model class, such as its tower or its configuration, that the class does "
+        "not set in this tree.",
+    ),
+    Code(
+        "VCG429",
+        "a gate is left out",
+        "The descriptor switches graphs off under a condition whose attribute this tree's class does not have. The "
+        "feature does not exist there, so there is nothing to switch off.",
+    ),
+    Code(
         "VCG426",
         "only the model class can be ported in this tree",
         "An installed package holds no tests, docs or examples, so a port of it is the model class alone. Use a "

@@ -1,0 +1,186 @@
+"""What a port needs of the tower and of the model class beside the protocol methods.
+
+A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
+and takes. The model class gets `self.model_config` where the number of frames is asked from the processing info and the
+class does not keep it.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.edit.operations import Edit, ReplaceMethod
+from scaffold.plan.methods import TreeFacts, sequence_views
+from scaffold.plan.model import Fact
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.protocol import ModelAnchor, SourceTree
+    from scaffold.tower import TowerSlice, TowerSplit
+
+
+@dataclass(frozen=True)
+class TowerPlan:
+    """Edits by file, the split that they come from (None: nothing to split), and what was learnt of the tree."""
+
+    edits: dict[str, tuple[Edit, ...]]
+    split: TowerSplit | None
+    facts: TreeFacts
+    evidence: tuple[Fact, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
+
+
+def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> TowerPlan:
+    """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit."""
+    owner = _class(tree, model.path, model.class_name)
+    facts, notes = _gate(spec, tree, model, owner)
+    if spec.split is None:
+        return TowerPlan({}, None, facts, notes=notes)
+    from scaffold.tower import slice_tower, split_tower
+
+    tower = slice_tower(
+        tree,
+        model.path,
+        spec.split.class_name or _tower_class(spec, tree, model, owner),
+        entry=spec.split.entry,
+        data=(spec.split.data,),
+        metadata=spec.split.metadata,
+    )
+    facts = replace(facts, has_input_dtype=_has_input_dtype(spec, tree, tower))
+    split = None if tower.already_split else split_tower(tower)
+    parameters = split.method_parameters if split else tower.method_parameters
+    _check_fit(spec, tree, tower, {parameter.name for parameter in parameters})
+    edits: defaultdict[str, list[Edit]] = defaultdict(list)
+    if split is not None:
+        for edit in split.edits:
+            edits[edit.file].append(ReplaceMethod(edit.class_name, edit.replaces, edit.source))
+    if spec.budget.frames_info and not _assigns(owner, "model_config"):
+        edits[model.path].append(_keep_model_config(tree, model, owner))
+    state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
+    evidence = (
+        Fact("tower", f"{tower.class_name}, {state}", tower.file),
+        Fact("metadata", ", ".join(tower.keys), f"{tower.metadata_method or 'prepare_encoder_metadata'}"),
+    )
+    return TowerPlan({path: tuple(items) for path, items in edits.items()}, split, facts, evidence, notes)
+
+
+def _gate(
+    spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef
+) -> tuple[TreeFacts, tuple[Diagnostic, ...]]:
+    """Leave the gate out where the release does not have the feature that it asks about."""
+    if spec.gate is None:
+        return TreeFacts(), ()
+    missing = sorted(path for path in spec.gate.attributes if not _assigns(owner, path.split(".")[1]))
+    if not missing:
+        return TreeFacts(), ()
+    note = Diagnostic(
+        "VCG429",
+        f"{model.class_name} has no {', '.join(missing)} in this tree; the gate is left out",
+        spec.span("gates.modalities"),
+        "a feature that the release does not have cannot be switched on; check the name if it should have it",
+        Severity.WARNING,
+    )
+    return TreeFacts(has_gate=False), (note,)
+
+
+def _tower_class(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> str:
+    """The class of `self.TOWER = Class(...)` in the model class."""
+    for node in ast.walk(owner):
+        if (
+            isinstance(node, ast.Assign)
+            and any(_is_attribute(target, spec.tower) for target in node.targets)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+        ):
+            return node.value.func.id
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG419",
+            f"{model.class_name} does not assign self.{spec.tower} from a class",
+            tree.span(model.path, model.line),
+            "name the class under tower.class in the descriptor, or correct model.tower",
+            notes=(f"asked for by {spec.span('model.tower')}",),
+        )
+    )
+
+
+def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameters: set[str]) -> None:
+    """The metadata method has what the generated methods use: keys of buffers, parameters of capacities."""
+    wanted = {buffer.name for buffer in spec.buffers if buffer.source == "metadata" and buffer.kind != "lengths"}
+    missing_keys = sorted(wanted - set(tower.keys))
+    capacities = {name for view in sequence_views(spec) for name in (view.capacity, view.override)}
+    missing_parameters = sorted(capacities - parameters)
+    problems = []
+    if missing_keys:
+        problems.append(f"it has no metadata named {', '.join(missing_keys)} (it has {', '.join(tower.keys)})")
+    if missing_parameters:
+        problems.append(f"its metadata method takes no {', '.join(missing_parameters)}")
+    if problems:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG418",
+                f"{tower.class_name} does not fit the descriptor: {'; '.join(problems)}",
+                tree.span(tower.file, _class(tree, tower.file, tower.class_name).lineno),
+                "compare `buffers` and `attention.sequences` with `vitcg-scaffold tower`",
+                notes=(f"asked for by {spec.span('buffers')}",),
+            )
+        )
+
+
+def _has_input_dtype(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> bool:
+    """Whether the tower has the attribute of `pixels.dtype`, such as `self.visual.input_norm.input_dtype`."""
+    path = spec.pixels.dtype.split(".") if spec.pixels and spec.pixels.dtype else []
+    return len(path) > 2 and path[1] == spec.tower and _assigns(_class(tree, tower.file, tower.class_name), path[2])
+
+
+def _keep_model_config(tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> ReplaceMethod:
+    """`self.model_config = vllm_config.model_config` after `self.config = ...` in the class's own `__init__`."""
+    init = next((node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
+    anchor = init and next((node for node in init.body if _sets(node, "config")), None)
+    if init is None or anchor is None:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG419",
+                f"{model.class_name} keeps no configuration to ask for the number of frames",
+                tree.span(model.path, model.line),
+                "give budget.frames as an expression instead of a method of the processing info",
+            )
+        )
+    lines = tree.read(model.path).splitlines()
+    indentation = " " * anchor.col_offset
+    first = min(node.lineno for node in (init, *init.decorator_list))
+    body = lines[first - 1 : anchor.end_lineno]
+    rest = lines[(anchor.end_lineno or anchor.lineno) : init.end_lineno]
+    source = "\n".join([*body, f"{indentation}self.model_config = vllm_config.model_config", *rest])
+    return ReplaceMethod(model.class_name, "__init__", textwrap.dedent(source) + "\n")
+
+
+def _class(tree: SourceTree, path: str, name: str) -> ast.ClassDef:
+    return next(node for node in ast.walk(tree.parse(path)) if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def _assigns(owner: ast.ClassDef, attribute: str) -> bool:
+    """Whether a method of the class sets `self.ATTRIBUTE`, or the class defines it."""
+    return any(
+        _sets(node, attribute) or (isinstance(node, ast.FunctionDef) and node.name == attribute)
+        for node in ast.walk(owner)
+    )
+
+
+def _sets(node: ast.AST, attribute: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return any(_is_attribute(target, attribute) for target in targets)
+
+
+def _is_attribute(node: ast.expr, attribute: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == attribute
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
