@@ -162,18 +162,22 @@ class EncoderAdapter(Protocol):
         self,
         outputs: dict[str, torch.Tensor],
         indices: Sequence[int],
-        tokens: Sequence[int],
+        items: Sequence[Item],
         results: dict[int, torch.Tensor],
         inputs: Inputs,
+        eager: Sequence[str],
     ) -> None:
-        """Put one tensor an item into `results`. `outputs` belong to the caller: they never alias graph memory."""
+        """Put one tensor an item into `results`. `outputs` belong to the caller: they never alias graph memory.
+
+        `items` are all items of the call, `indices` those of this batch, `eager` the paths that were not replayed.
+        """
 
 
 def scatter_rows(
-    output: torch.Tensor, indices: Sequence[int], tokens: Sequence[int], results: dict[int, torch.Tensor]
+    output: torch.Tensor, indices: Sequence[int], items: Sequence[Item], results: dict[int, torch.Tensor]
 ) -> None:
-    """The plain `finish`: cut the output of one batch into its items. `tokens` counts every item of the call."""
-    sizes = [tokens[i] for i in indices]
+    """The plain `finish`: cut the output of one batch into its items."""
+    sizes = [items[i].tokens for i in indices]
     used = sum(sizes)
     rows = output if output.shape[0] == used else output[:used]
     results.update(zip(indices, rows.split(sizes), strict=True))

@@ -153,7 +153,6 @@ class _Plan:
     """Everything about a call that follows from its sizes."""
 
     items: list[Item]
-    tokens: list[int]
     steps: list[_Step]
     nbytes: int = 0
     uses: int = 0
@@ -417,6 +416,14 @@ class EncoderGraphManager:
         self._forget_plans()
         return True
 
+    def drop(self, key: GraphKey, why: str) -> None:
+        """Give a graph up, and whatever shares it: those sizes run eager from now on."""
+        captured = self.graphs.get(key)
+        for other in [k for k, c in self.graphs.items() if c is captured]:
+            del self.graphs[other]
+            self.report.failed[other] = why
+        self._forget_plans()
+
     def is_captured(self) -> bool:
         """Whether `capture` ran since the last `clear`."""
         return self.pool is not None
@@ -487,6 +494,23 @@ class EncoderGraphManager:
                 self._run_step(plan, step, inputs, results)
         return [results[i] for i in range(len(plan.items))]
 
+    def replay_on(self, key: GraphKey, inputs: Inputs) -> torch.Tensor | None:
+        """Run one batch on one graph, whatever a plan would choose. None if the graph is missing or too small."""
+        items = list(self.adapter.items(inputs))
+        captured = self.graphs.get(key)
+        with torch.inference_mode():
+            values = self.adapter.replay_values(inputs, self.limits, key.path) if captured is not None else {}
+            if captured is None or captured.buffers.misfit(values) is not None:
+                self.stats.miss("not-captured", len(items))
+                return None
+            tokens = sum(item.tokens_on(key.path) for item in items)
+            plan = _Plan(items, [])
+            run = _Run(key.path, tokens, key.budget, key.axes)
+            self._fill(plan, run, captured, inputs, values)
+            run.source = captured.graph.output
+            self.stats.hit(captured.key, len(items), tokens)
+            return self._replay(run, inputs)
+
     def _execute_sharded(self, inputs: Inputs, group: Group) -> list[torch.Tensor]:
         items = self.adapter.items(inputs)
         if not items:
@@ -505,7 +529,7 @@ class EncoderGraphManager:
         adapter = self.adapter
         batch = adapter.whole(inputs)[0] if step.whole else adapter.select(inputs, step.indices)[0]
         outputs: dict[str, torch.Tensor] = {}
-        eager: list[str] = []
+        eager: dict[str, str] = {}
         for run in step.runs:
             if self.trace is not None:
                 self.trace.add(run.path, run.tokens)
@@ -515,19 +539,18 @@ class EncoderGraphManager:
                 self.stats.hit(run.captured.key, len(step.indices), run.tokens)
             elif self.replay_hook is not None and run.budget:
                 output = self.replay_hook(batch, run.budget, run.path, run.axes)
-                if output is not None:
+                if output is not None:  # whoever replaced the replay counts it
                     output = self._owned(output, run)
-                    self.stats.hit(GraphKey(run.path, run.budget, run.axes), len(step.indices), run.tokens)
                 else:
                     run.reason = "not-captured"
             if output is None:
-                eager.append(run.reason)
+                eager[run.path] = run.reason
                 output = adapter.eager(batch, run.path)
             outputs[run.path] = output
-        for position, reason in enumerate(eager):
+        for position, reason in enumerate(eager.values()):
             whole = position == 0 and len(eager) == len(step.runs)
             self.stats.miss(reason, len(step.indices), whole=whole)
-        adapter.finish(outputs, step.indices, plan.tokens, results, batch)
+        adapter.finish(outputs, step.indices, plan.items, results, batch, tuple(eager))
 
     def _replay(self, run: _Run, batch: Inputs) -> torch.Tensor:
         """Copy, replay, copy out. No allocation but the output, no host sync, nothing that depends on the model."""
@@ -597,7 +620,7 @@ class EncoderGraphManager:
 
     def _build_plan(self, inputs: Inputs, signature: Hashable | None) -> _Plan:
         items = list(self.adapter.items(inputs))
-        plan = _Plan(items, [item.tokens for item in items], [], memoised=signature is not None)
+        plan = _Plan(items, [], memoised=signature is not None)
         for batch in self._pack(items):
             whole = len(batch.indices) == len(items) and batch.indices == tuple(range(len(items)))
             selected, axes = self.adapter.whole(inputs) if whole else self.adapter.select(inputs, batch.indices)

@@ -173,8 +173,8 @@ class PackedTower:
     def output_rows(self, path: str, tokens: int) -> int | None:
         return tokens
 
-    def finish(self, outputs, indices, tokens, results, inputs) -> None:  # type: ignore[no-untyped-def]
-        scatter_rows(outputs["default"], indices, tokens, results)
+    def finish(self, outputs, indices, items, results, inputs, eager) -> None:  # type: ignore[no-untyped-def]
+        scatter_rows(outputs["default"], indices, items, results)
 
     # -- calls for tests
 
@@ -218,7 +218,7 @@ class TileTower:
         for i in range(len(items)):
             batch, _ = self.select(inputs, [i])
             outputs = {p: self._tower(batch[k], p) for p, k in self._keys().items() if len(batch[k])}
-            self.finish(outputs, [i], [item.tokens for item in items], results, batch)
+            self.finish(outputs, [i], items, results, batch, ())
         return [results[i] for i in range(len(items))]
 
     def _keys(self) -> dict[str, str]:
@@ -283,9 +283,9 @@ class TileTower:
     def output_rows(self, path: str, tokens: int) -> int | None:
         return None  # the post-processing may read what it likes
 
-    def finish(self, outputs, indices, tokens, results, inputs) -> None:  # type: ignore[no-untyped-def]
+    def finish(self, outputs, indices, items, results, inputs, eager) -> None:  # type: ignore[no-untyped-def]
         if self.axes:
-            scatter_rows(outputs["default"], indices, tokens, results)
+            scatter_rows(outputs["default"], indices, items, results)
             return
         taken = 0
         for place, (index, count) in enumerate(zip(indices, inputs["counts"], strict=True)):

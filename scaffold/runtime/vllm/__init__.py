@@ -1,0 +1,33 @@
+"""The binding to vLLM: a drop-in for its `EncoderCudaGraphManager`, for every protocol generation from 0.20 to 0.33."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from scaffold.runtime.vllm.dialect import Dialect, installed_dialect, read_dialect
+from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
+from scaffold.runtime.vllm.settings import Settings, read_settings
+
+__all__ = [
+    "Dialect",
+    "EncoderCudaGraphManager",
+    "Settings",
+    "install",
+    "installed_dialect",
+    "read_dialect",
+    "read_settings",
+]
+
+
+def install(manager: type[Any] = EncoderCudaGraphManager) -> type[Any]:
+    """Put our manager in the place of vLLM's, also where it was imported already. Returns vLLM's own class."""
+    from vllm.v1.worker import encoder_cudagraph
+
+    original: type[Any] = encoder_cudagraph.EncoderCudaGraphManager
+    if original is manager:
+        return original
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "vllm" and vars(module).get("EncoderCudaGraphManager") is original:
+            module.EncoderCudaGraphManager = manager  # type: ignore[attr-defined]
+    return original

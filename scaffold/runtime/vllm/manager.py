@@ -1,0 +1,366 @@
+"""The drop-in for vLLM's `EncoderCudaGraphManager`: its constructor, public methods and contract, for 0.20 to 0.33.
+
+Subclasses and tests replace single steps by name (`_get_item_specs`, `_select_items`, `_run_budget_graph`) and make
+objects without `__init__`, so state beyond vLLM's own attributes is created on first use and every step stays a method.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits
+from scaffold.runtime.backend import CudaGraphBackend, GraphBackend
+from scaffold.runtime.budgets import fitting_budget, powers_of_two
+from scaffold.runtime.manager import EncoderGraphManager, Options
+from scaffold.runtime.recording import RecordingBackend
+from scaffold.runtime.selfcheck import check_graphs
+from scaffold.runtime.stats import Stats, export_to_prometheus
+from scaffold.runtime.trace import Trace
+from scaffold.runtime.vllm.dialect import Dialect, installed_dialect
+from scaffold.runtime.vllm.model import VllmAdapter, attention_backend, sync_allowed
+from scaffold.runtime.vllm.settings import Settings, read_settings
+
+logger = logging.getLogger("scaffold.runtime.vllm")
+
+#: Attention backends whose variable-length path reads lengths on the host in every call.
+UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
+
+
+class VllmGroup:
+    """vLLM's tensor-parallel group, through its own distributed layer."""
+
+    def __init__(self) -> None:
+        from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+
+        self.rank = get_tensor_model_parallel_rank()
+        self.size = get_tensor_model_parallel_world_size()
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        from vllm.distributed import tensor_model_parallel_all_gather
+
+        return tensor_model_parallel_all_gather(tensor, dim=0)
+
+
+class EncoderCudaGraphManager:
+    """Budget graphs of a vision encoder, with the interface of vLLM's class of the same name."""
+
+    # What objects made without `__init__` have. Their packing is vLLM's, exactly.
+    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0))
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype = torch.float32
+    max_batch_size: int = 1
+    max_frames_per_batch: int = 0
+    use_dp: bool = False
+    graph_pool: Any = None
+    log_stats_interval: int = 100
+    path_token_budgets: dict[str, list[int]] | None = None
+    _capture_axes: tuple[tuple[Hashable, ...], ...] = ()
+    _core: EncoderGraphManager | None = None
+    _base_hits: int = 0
+    _base_misses: int = 0
+
+    def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
+        self.vllm_config = vllm_config
+        self.device = device
+        self.dtype = dtype
+        self.model = model
+        self.settings = read_settings(vllm_config)
+        self.config = model.get_encoder_cudagraph_config()
+        dialect = self._dialect
+        self._capture_axes = tuple(tuple(axis) for axis in getattr(self.config, "capture_axes", ()))
+        if any(len(axis) == 0 for axis in self._capture_axes):
+            raise ValueError("Encoder cudagraph capture axes must be non-empty.")
+        self._choose_budgets(vllm_config.compilation_config, dialect)
+        multimodal = vllm_config.model_config.multimodal_config
+        assert multimodal is not None
+        self._choose_frames(vllm_config.compilation_config, multimodal, dialect)
+        self.use_dp = multimodal.mm_encoder_tp_mode == "data" and vllm_config.parallel_config.tensor_parallel_size > 1
+        self.budget_graphs: dict[Any, Any] = {}
+        self.graph_pool = None
+        self._choose_paths(dialect)
+        logger.info(
+            "encoder graphs: budgets %s, at most %d items and %d frames a replay",
+            self._ladders(), self.max_batch_size, self.max_frames_per_batch,
+        )  # fmt: skip
+
+    # -- construction
+
+    @property
+    def _dialect(self) -> Dialect:
+        return installed_dialect()
+
+    def _choose_budgets(self, compilation: Any, dialect: Dialect) -> None:
+        """As vLLM: items a batch never exceed the smallest budget, since a captured item needs a token at least."""
+        user_budgets = compilation.encoder_cudagraph_token_budgets
+        user_items = compilation.encoder_cudagraph_max_vision_items_per_batch
+        if user_budgets and user_items > 0:
+            self.token_budgets = sorted(user_budgets)
+            self.max_batch_size = user_items
+            smallest = self.token_budgets[0]
+            if dialect.validates_budgets and user_items > smallest:
+                raise ValueError(
+                    f"encoder_cudagraph_max_vision_items_per_batch ({user_items}) must be <= smallest token budget "
+                    f"({smallest}): a captured item needs at least one token. Raise the smallest budget or lower the "
+                    "number of items."
+                )
+            return
+        low, high = self.model.get_encoder_cudagraph_budget_range(self.vllm_config)
+        if dialect.validates_budgets and (low <= 0 or high <= 0):
+            raise ValueError(
+                f"Invalid encoder cudagraph budget range: min_budget={low}, max_budget={high}. Both must be positive."
+            )
+        if dialect.validates_budgets and low > high:
+            raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
+        if user_items > 0:
+            self.token_budgets = self.settings.ladder(min(max(low, user_items), high), high)
+            self.max_batch_size = min(user_items, self.token_budgets[0])
+            return
+        self.token_budgets = sorted(user_budgets) if user_budgets else self.settings.ladder(low, high)
+        self.max_batch_size = max(min(high // low, self.token_budgets[0]), 1)
+
+    def _choose_frames(self, compilation: Any, multimodal: Any, dialect: Dialect) -> None:
+        user_frames = compilation.encoder_cudagraph_max_frames_per_batch
+        if multimodal.get_limit_per_prompt("video") == 0:
+            self.max_frames_per_batch = 0
+        elif user_frames is not None:
+            self.max_frames_per_batch = user_frames
+        else:
+            frames = (
+                self.config.max_frames_per_video if dialect.frames_in_config else self.model.get_max_frames_per_video()
+            )
+            self.max_frames_per_batch = self.max_batch_size * frames
+
+    def _choose_paths(self, dialect: Dialect) -> None:
+        top = self.token_budgets[-1]
+        if dialect.named_paths:
+            if not self.config.paths:
+                raise ValueError("Encoder CUDA graph config must define at least one path")
+            ladders = {}
+            for path, spec in self.config.paths.items():
+                low = spec.min_token_budget
+                if low is not None and not 0 < low <= top:
+                    raise ValueError(
+                        f"Invalid minimum budget {low} for encoder CUDA graph path {path!r}; max budget is {top}"
+                    )
+                ladder = list(self.token_budgets) if low is None else self.settings.ladder(low, top, path)
+                ladders[path] = [0, *ladder] if spec.allow_zero_tokens else ladder
+            self.path_token_budgets = ladders
+        elif dialect.dual_path and self.config.enable_dual_path_graph:
+            self.global_token_budgets = self.settings.ladder(self.config.global_token_per_image, top, "global")
+            self.local_token_budgets = [0, *self.settings.ladder(self.config.local_token_per_patch, top, "local")]
+
+    def _ladders(self) -> dict[str, list[int]]:
+        """Budgets of every path, whatever attribute this generation keeps them in."""
+        if self.path_token_budgets is not None:
+            return self.path_token_budgets
+        if "global_token_budgets" in self.__dict__:
+            return {"global": self.global_token_budgets, "local": self.local_token_budgets}
+        return {"default": self.token_budgets}
+
+    def _limits(self) -> Limits:
+        return Limits(self.max_batch_size, self.max_frames_per_batch)
+
+    @staticmethod
+    def _generate_budgets(min_budget: int, max_budget: int) -> list[int]:
+        """vLLM's budgets: powers of two. The default ladder is finer (`Settings.ladder`)."""
+        return powers_of_two(min_budget, max_budget)
+
+    @property
+    def core(self) -> EncoderGraphManager:
+        """The manager that does the work."""
+        if self._core is None:
+            adapter = VllmAdapter(self, self._dialect)
+            self._core = EncoderGraphManager(
+                adapter,
+                self.device,
+                self.dtype,
+                ladders=self._ladders(),
+                limits=self._limits(),
+                backend=self._make_backend(),
+                options=self.settings.options,
+                group=VllmGroup() if self.use_dp else None,
+                trace=Trace() if self.settings.record else None,
+            )
+            if self.settings.prometheus:
+                export_to_prometheus(self._core.stats, model=type(self.model).__name__)
+        return self._core
+
+    def _make_backend(self) -> GraphBackend:
+        if torch.device(self.device).type == "cpu":
+            return RecordingBackend(self.device)
+        return CudaGraphBackend(self.device)
+
+    # -- public contract
+
+    def supports_modality(self, modality: str) -> bool:
+        """Whether `execute` takes inputs of this modality."""
+        return modality in self.config.modalities
+
+    def is_captured(self) -> bool:
+        """Whether graphs are there to replay."""
+        return self.graph_pool is not None
+
+    def clear(self) -> None:
+        """Release graphs, buffers and the pool."""
+        if self._core is not None:
+            self._core.clear()
+        for graphs in self.budget_graphs.values():
+            if isinstance(graphs, dict):
+                graphs.clear()
+        if not all(isinstance(graphs, dict) for graphs in self.budget_graphs.values()):
+            self.budget_graphs.clear()
+        self.graph_pool = None
+
+    def get_num_graphs_to_capture(self) -> int:
+        """Graphs that `capture` will try, for progress and memory profiling."""
+        combinations = 1
+        for axis in self._capture_axes:
+            combinations *= len(axis)
+        return sum(sum(b > 0 for b in ladder) * combinations for ladder in self._ladders().values())
+
+    def capture(self, graph_pool: Any = None) -> None:
+        """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""
+        core = self.core
+        backend = attention_backend(self.model)
+        if backend in UNCAPTURABLE_BACKENDS:
+            logger.warning(
+                "the attention backend %s reads sequence lengths on the host and cannot be captured: every image runs "
+                "eager. Choose FLASH_ATTN, FLASHINFER or TRITON_ATTN with mm_encoder_attn_backend.",
+                backend,
+            )
+            core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
+            return
+        core.capture(graph_pool)
+        self.graph_pool = core.pool
+        if self.settings.self_check:
+            self._check()
+        self._publish_graphs()
+
+    def _check(self) -> None:
+        for finding in check_graphs(self.core):
+            if not finding.ok:
+                logger.warning("encoder graph %s differs from eager and is dropped: %s", finding.key, finding.detail)
+                self.core.drop(finding.key, "differs from eager in the self-check")
+
+    def _publish_graphs(self) -> None:
+        """Fill `budget_graphs` in the shape that this generation has."""
+        flat = not self._dialect.path_argument
+        for path in self._ladders():
+            if not flat:
+                self.budget_graphs.setdefault(path, {}).clear()
+        for key, captured in self.core.graphs.items():
+            name = (key.budget, key.axes) if key.axes else key.budget
+            (self.budget_graphs if flat else self.budget_graphs[key.path])[name] = captured
+
+    def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """One tensor an item, in order; they never alias graph memory."""
+        core = self.core
+        if not core.adapter.is_raw(mm_kwargs) or self.use_dp:
+            self._set_hook(core)
+            return core.execute(mm_kwargs)
+        return self._execute_local(mm_kwargs)
+
+    def _execute_local(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        core = self.core
+        self._set_hook(core)
+        core.stats.calls += 1
+        return core.execute_local(mm_kwargs)
+
+    def _set_hook(self, core: EncoderGraphManager) -> None:
+        """Replay through `_run_budget_graph` if a subclass or a test has its own."""
+        replaced = (
+            "_run_budget_graph" in self.__dict__
+            or type(self)._run_budget_graph is not EncoderCudaGraphManager._run_budget_graph
+        )
+        core.replay_hook = self._replay_by_name if replaced else None
+
+    def _replay_by_name(self, inputs: Any, budget: int, path: str, axes: AxisKeys) -> torch.Tensor | None:
+        keywords: dict[str, Any] = {}
+        if self._dialect.path_argument:
+            keywords["path"] = path
+        if self._dialect.axes:
+            keywords["axis_keys"] = axes
+        return self._run_budget_graph(inputs, budget, **keywords)
+
+    # -- steps that can be replaced by name
+
+    def _get_item_specs(self, mm_kwargs: dict[str, Any]) -> Any:
+        with sync_allowed():
+            return self.model.get_encoder_cudagraph_item_specs(mm_kwargs)
+
+    def _get_per_item_out_tokens(self, mm_kwargs: dict[str, Any]) -> list[int]:
+        return [item.tokens for item in self.core.adapter.items(mm_kwargs)]
+
+    def _select_items(self, mm_kwargs: dict[str, Any], indices: list[int]) -> tuple[dict[str, Any], AxisKeys]:
+        with sync_allowed():
+            selected = self.model.select_encoder_cudagraph_items(mm_kwargs, indices)
+        if not self._capture_axes:
+            return selected, ()
+        from vllm.v1.worker.encoder_cudagraph_defs import ENCODER_CUDAGRAPH_AXIS_KEYS_KWARG
+
+        keys = tuple(selected.pop(ENCODER_CUDAGRAPH_AXIS_KEYS_KWARG, ()))
+        if len(keys) != len(self._capture_axes):
+            raise ValueError(
+                f"Model returned {len(keys)} capture axis keys, expected {len(self._capture_axes)} "
+                "(one per axis of capture_axes)."
+            )
+        return selected, keys
+
+    def _find_smallest_fitting_budget_given_tokens(
+        self, total_tokens: int, budgets: list[int] | None = None
+    ) -> int | None:
+        return fitting_budget(self.token_budgets if budgets is None else budgets, total_tokens)
+
+    def _run_budget_graph(
+        self, mm_kwargs: dict[str, Any], token_budget: int, *_: Any, path: str = "default", axis_keys: AxisKeys = ()
+    ) -> torch.Tensor | None:
+        """Replay one batch on one budget. Returns the whole padded output, or None if there is no such graph."""
+        return self.core.replay_on(GraphKey(path, token_budget, tuple(axis_keys)), mm_kwargs)
+
+    # -- statistics
+
+    @property
+    def stats(self) -> Stats:
+        """Counters with reasons, waste and replay times."""
+        return self.core.stats
+
+    @property
+    def graph_hits(self) -> int:
+        """Items served by graphs."""
+        return self._base_hits + (self._core.stats.hits if self._core is not None else 0)
+
+    @graph_hits.setter
+    def graph_hits(self, value: int) -> None:
+        self._base_hits = value - (self._core.stats.hits if self._core is not None else 0)
+
+    @property
+    def graph_misses(self) -> int:
+        """Items that ran eager."""
+        return self._base_misses + (self._core.stats.misses if self._core is not None else 0)
+
+    @graph_misses.setter
+    def graph_misses(self, value: int) -> None:
+        self._base_misses = value - (self._core.stats.misses if self._core is not None else 0)
+
+    def get_cumulative_stats(self) -> dict[str, Any]:
+        """vLLM's five numbers, and ours under `detail`."""
+        hits, misses = self.graph_hits, self.graph_misses
+        graphs = [len(g) if isinstance(g, dict) else 1 for g in self.budget_graphs.values()]
+        return {
+            "graph_hits": hits,
+            "graph_misses": misses,
+            "hit_rate": hits / (hits + misses) if hits + misses else 0.0,
+            "num_budgets": sum(graphs),
+            "token_budgets": self.token_budgets,
+            "detail": self._core.stats.as_dict() if self._core is not None else {},
+        }
+
+    def save_trace(self) -> None:
+        """Write the recorded sizes to the file that `record` names."""
+        if self.settings.record and self._core is not None and self._core.trace is not None:
+            self._core.trace.save(Path(self.settings.record))

@@ -1,0 +1,410 @@
+"""A vLLM model as an `EncoderAdapter`: every generation of the protocol, spoken through the manager's own methods.
+
+Two facts make plans memoisable, and both are measured on the first call of each kind, not assumed: that selecting all
+items gives the inputs themselves, and that metadata do not depend on pixels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from scaffold.runtime.adapter import (
+    AxisKeys,
+    BufferKind,
+    BufferSpec,
+    EncoderDescription,
+    GraphKey,
+    Inputs,
+    Item,
+    Limits,
+    PathSpec,
+    scatter_rows,
+)
+from scaffold.runtime.vllm.dialect import Dialect
+
+#: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
+SIZE_NUMEL = 4096
+
+
+def _is_data(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds pixels rather than sizes."""
+    if tensor.ndim >= 2 and (tensor.is_floating_point() or tensor.dtype is torch.uint8):
+        return True
+    return bool(tensor.numel() > SIZE_NUMEL)
+
+
+def sync_allowed() -> AbstractContextManager[Any]:
+    """vLLM's own permission to read sizes from the device, where a release has one (0.26)."""
+    try:
+        from vllm.utils.gpu_sync_debug import gpu_sync_allowed
+    except ImportError:
+        return contextlib.nullcontext()
+    return gpu_sync_allowed()  # type: ignore[no-any-return]
+
+
+def _describe(value: Any) -> Hashable:
+    """A hashable copy of everything but pixels. Raises TypeError for what has none."""
+    if isinstance(value, torch.Tensor):
+        if _is_data(value):
+            return ("data", tuple(value.shape), value.dtype, value.device.type)
+        return ("sizes", tuple(value.shape), *value.flatten().tolist())
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_describe, value))
+    if isinstance(value, Mapping):
+        return tuple((k, _describe(v)) for k, v in value.items())
+    hash(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _replace_data(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return make(value) if _is_data(value) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replace_data(v, make) for v in value)
+    return value
+
+
+def _noise(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return torch.rand_like(tensor) + 0.5
+    return torch.randint(0, 2, tensor.shape, device=tensor.device).to(tensor.dtype)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal in content; a tensor equals a list of the same numbers."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        alike = a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+        return a is b or (alike and bool(torch.equal(a, b)))
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        a, b = (v.tolist() if isinstance(v, torch.Tensor) else v for v in (a, b))
+        return _plain(a) == _plain(b)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+class _Buffers(Mapping[str, BufferSpec]):
+    """Specs of buffers by name. The protocol gives names and hooks, not kinds; the names are the field's."""
+
+    def __init__(self, hooks: Mapping[str, Any], two_section: bool, input_keys: Sequence[str]) -> None:
+        self._hooks, self._two_section, self._inputs = hooks, two_section, frozenset(input_keys)
+        self._known: dict[str, BufferSpec] = {}
+
+    def __getitem__(self, name: str) -> BufferSpec:
+        if name not in self._known:
+            self._known[name] = self._infer(name)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def _infer(self, name: str) -> BufferSpec:
+        hook = self._hooks.get(name)
+        # A hook that looks addresses up (Kimi-K2.5, 0.30 and 0.31) must see the tensor that the model made.
+        owned = hook is not None and "data_ptr" in getattr(getattr(hook, "__code__", None), "co_names", ())
+        if "max_seqlen" in name or name.endswith("max_len"):
+            return BufferSpec(BufferKind.BOUND)
+        if name in self._inputs or "pixel" in name:
+            return BufferSpec(BufferKind.ROWS, is_data=not owned, pad=hook, owned=owned)
+        if name.startswith("cu_") or "cu_seqlens" in name or "cu_window" in name:
+            # vLLM's default fills offsets with zeros: a sequence of negative length (Qwen2-VL, Qwen3-VL, GLM-4.1V).
+            kind = BufferKind.TWO_SECTION if self._two_section else BufferKind.CUMULATIVE
+            return BufferSpec(kind, pad=hook, owned=owned)
+        if "sequence_lengths" in name or "seq_lens" in name:
+            return BufferSpec(BufferKind.LENGTHS, pad=hook, owned=owned)
+        return BufferSpec(BufferKind.ROWS, pad=hook, owned=owned)
+
+
+class VllmAdapter:
+    """Speaks one generation. `owner` is the drop-in manager; its overridable methods are honoured."""
+
+    def __init__(self, owner: Any, dialect: Dialect) -> None:
+        self.owner = owner
+        self.dialect = dialect
+        self.model = owner.model
+        self.config = owner.config
+        #: By set of input names: (all items selected is the inputs themselves, metadata do not depend on pixels).
+        self._facts: dict[frozenset[str], tuple[bool, bool]] = {}
+        #: Capture inputs besides buffers, by rows of pixels (0.20 to 0.22 pass them next to the buffers).
+        self._static: dict[int, dict[str, Any]] = {}
+        self._kept: dict[frozenset[str], tuple[str, ...]] = {}
+        self.plain_post = self._has_plain_post()
+        if not dialect.values:
+            self.input_key = dict(self.config.input_key_by_modality)["image"]
+
+    # -- description
+
+    def describe(self) -> EncoderDescription:
+        config, dialect = self.config, self.dialect
+        keys = tuple(dict(config.input_key_by_modality).values()) if not dialect.values else ()
+        paths = {path: PathSpec(may_be_idle=0 in ladder) for path, ladder in self.owner._ladders().items()}
+        sections = attention_backend(self.model) == "FLASHINFER"
+        return EncoderDescription(
+            output_width=config.out_hidden_size,
+            modalities=tuple(config.modalities),
+            buffers=_Buffers(getattr(config, "padding_logics", {}), sections, keys),
+            paths=paths,
+            axes=tuple(tuple(axis) for axis in self.owner._capture_axes),
+        )
+
+    def _has_plain_post(self) -> bool:
+        """Whether the model's post-processing is the protocol's own: cut the rows into items."""
+        if not self.dialect.post_hook:
+            return True
+        from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
+
+        if "postprocess_encoder_output" in getattr(self.model, "__dict__", {}):
+            return False
+        hook = getattr(type(self.model), "postprocess_encoder_output", None)
+        return hook is not None and hook is getattr(SupportsEncoderCudaGraph, "postprocess_encoder_output", None)
+
+    def watched(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of the model, for the address check of the debug mode."""
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        return dict(named)
+
+    # -- sizes
+
+    def is_raw(self, inputs: Inputs) -> bool:
+        return not any(name.endswith("_embeds") and value is not None for name, value in inputs.items())
+
+    def embed(self, inputs: Inputs) -> Sequence[torch.Tensor]:
+        return list(self.model.embed_multimodal(**inputs))
+
+    def signature(self, inputs: Inputs) -> Hashable | None:
+        kind = frozenset(inputs)
+        facts = self._facts.get(kind)
+        if facts is None:
+            facts = self._measure(kind, inputs)
+        if not facts[1]:
+            return None
+        try:
+            with sync_allowed():
+                return tuple((name, _describe(value)) for name, value in inputs.items())
+        except TypeError:
+            return None
+
+    def items(self, inputs: Inputs) -> list[Item]:
+        if "_get_item_specs" not in self.owner.__dict__ and not self.dialect.item_specs:
+            return self._items_of_getters(inputs)
+        specs = self.owner._get_item_specs(inputs)
+        return [self._item(spec) for spec in specs]
+
+    def _item(self, spec: Any) -> Item:
+        tokens = int(spec.output_tokens)
+        if self.dialect.named_paths:
+            paths = {path: int(count) for path, count in spec.path_output_tokens.items()} or None
+        elif self.dialect.dual_path and self.config.enable_dual_path_graph:
+            paths = {"global": int(spec.global_output_tokens), "local": int(spec.local_output_tokens)}
+        else:
+            paths = None
+        return Item(int(spec.input_size), tokens, paths)
+
+    def _items_of_getters(self, inputs: Inputs) -> list[Item]:
+        if self.model.get_encoder_cudagraph_num_items(inputs) == 0:
+            return []
+        sizes = self.model.get_encoder_cudagraph_per_item_input_sizes(inputs)
+        tokens = self.model.get_encoder_cudagraph_per_item_output_tokens(inputs)
+        return [Item(int(s), int(t)) for s, t in zip(sizes, tokens, strict=True)]
+
+    def select(self, inputs: Inputs, indices: Sequence[int]) -> tuple[Inputs, AxisKeys]:
+        return self.owner._select_items(inputs, list(indices))  # type: ignore[no-any-return]
+
+    def whole(self, inputs: Inputs) -> tuple[Inputs, AxisKeys]:
+        kind = frozenset(inputs)
+        if self._facts.get(kind, (False, False))[0]:
+            return {name: inputs[name] for name in self._kept[kind]}, ()
+        return self.select(inputs, range(len(self.items(inputs))))
+
+    # -- what is measured on the first call of a kind
+
+    def _measure(self, kind: frozenset[str], inputs: Inputs) -> tuple[bool, bool]:
+        """(identity, purity) for inputs with these names. Costs a few metadata computations, once."""
+        if "_select_items" in self.owner.__dict__ or "_get_item_specs" in self.owner.__dict__:
+            return False, False
+        count = len(self.items(inputs))
+        if count == 0:
+            return False, False
+        selected, axes = self.select(inputs, range(count))
+        identity = not axes and all(name in inputs and _same(selected[name], inputs[name]) for name in selected)
+        if identity:
+            self._kept[kind] = tuple(selected)
+        facts = self._facts[kind] = (identity, self._is_pure(inputs, selected))
+        return facts
+
+    def _is_pure(self, inputs: Inputs, selected: Inputs) -> bool:
+        """Whether metadata come out the same with other pixels: with noise, and with zeros."""
+        limits = self.owner._limits()
+        items = self.items(inputs)
+        for make in (_noise, torch.zeros_like):
+            other = {name: _replace_data(value, make) for name, value in selected.items()}
+            for path in self.owner._ladders():
+                if not any(item.tokens_on(path) for item in items):
+                    continue
+                mine, theirs = (self.replay_values(i, limits, path) for i in (selected, other))
+                for name, value in mine.items():
+                    if value is None or any(value is v for v in selected.values()):
+                        continue
+                    if not _same(value, theirs[name]):
+                        return False
+        return True
+
+    # -- buffers and tower
+
+    def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
+        dialect = self.dialect
+        arguments: list[Any] = [key.budget, limits.items, limits.frames, self.owner.device, self.owner.dtype]
+        if dialect.path_argument:
+            arguments.append(key.path)
+        if dialect.axes:
+            arguments.append(key.axes)
+        inputs = self.model.prepare_encoder_cudagraph_capture_inputs(*arguments)
+        if dialect.values:
+            return dict(inputs.values)
+        pixels = inputs.mm_kwargs[self.input_key]
+        self._static[pixels.shape[0]] = {k: v for k, v in inputs.mm_kwargs.items() if k != self.input_key}
+        return {self.input_key: pixels, **inputs.buffers}
+
+    def replay_values(self, inputs: Inputs, limits: Limits, path: str) -> dict[str, torch.Tensor | None]:
+        dialect = self.dialect
+        arguments: list[Any] = [inputs, limits.items, limits.frames]
+        if dialect.path_argument:
+            arguments.append(path)
+        replay = self.model.prepare_encoder_cudagraph_replay_buffers(*arguments)
+        values = dict(replay.values if dialect.values else replay.buffers)
+        if not dialect.values:
+            source = dict(self.config.input_key_by_modality)[self.model.get_input_modality(inputs)]
+            values[self.input_key] = inputs[source]
+        return values
+
+    def forward(self, values: dict[str, Any], path: str) -> torch.Tensor:
+        dialect = self.dialect
+        with zero_filled_attention():
+            if dialect.path_argument:
+                return self.model.encoder_cudagraph_forward(values, path=path)
+            if dialect.values:
+                return self.model.encoder_cudagraph_forward(values)
+            pixels = values.pop(self.input_key)
+            kwargs = {**self._static.get(pixels.shape[0], {}), self.input_key: pixels}
+            return self.model.encoder_cudagraph_forward(kwargs, values)
+
+    def eager(self, inputs: Inputs, path: str) -> torch.Tensor:
+        dual = self.dialect.dual_path and self.config.enable_dual_path_graph
+        if self.dialect.named_paths or dual:
+            output = self.model.encoder_eager_forward(inputs, path=path)
+        else:
+            output = self.model.encoder_eager_forward(inputs)
+        if output is None:
+            # DeepSeek-VL2 (0.33) inherits the protocol's empty method; its post-processing would fail obscurely.
+            raise NotImplementedError(f"{type(self.model).__name__} has no encoder_eager_forward")
+        return output
+
+    def output_rows(self, path: str, tokens: int) -> int | None:
+        return tokens if self.plain_post else None
+
+    def finish(
+        self,
+        outputs: dict[str, torch.Tensor],
+        indices: Sequence[int],
+        items: Sequence[Item],
+        results: dict[int, torch.Tensor],
+        inputs: Inputs,
+        eager: Sequence[str],
+    ) -> None:
+        dialect = self.dialect
+        if self.plain_post:
+            scatter_rows(outputs["default"], indices, items, results)
+            return
+        tokens = [item.tokens for item in items]
+        hook = self.model.postprocess_encoder_output
+        if dialect.named_paths:
+            # `clone` is for outputs in graph memory; ours never are.
+            hook(outputs, list(indices), tokens, results, clone=False, batch_mm_kwargs=inputs)
+        elif dialect.dual_path and self.config.enable_dual_path_graph:
+            # Also when both paths ran eager: the release's own code for that case adds up the wrong items.
+            hook(
+                outputs["global"],
+                list(indices),
+                [item.tokens_on("global") for item in items],
+                results,
+                clone=False,
+                batch_mm_kwargs=inputs,
+                local_output=outputs.get("local"),
+            )
+        elif eager:
+            scatter_rows(outputs["default"], indices, items, results)  # before 0.27 eager results are final
+        else:
+            hook(outputs["default"], list(indices), tokens, results, clone=False, batch_mm_kwargs=inputs)
+
+
+def attention_backend(model: Any) -> str | None:
+    """The name of the tower's attention backend, or None if it does not say."""
+    modules = getattr(model, "modules", None)
+    if modules is None or not isinstance(model, torch.nn.Module):
+        return None
+    for module in modules():
+        backend = getattr(module, "attn_backend", None)
+        if backend is not None:
+            return str(getattr(backend, "name", backend))
+    return None
+
+
+@contextmanager
+def zero_filled_attention() -> Iterator[None]:
+    """Let FlashAttention write into zeros while capturing, in releases whose wrapper does not do so (up to 0.30).
+
+    FlashAttention 3 leaves rows unwritten that no sequence covers. Those rows are multiplied by probability zero in
+    the next layer, and zero times a NaN that another graph left in the pool is NaN: 0.26 gives NaN for every padded
+    replay on an H200.
+    """
+    if not _needs_zero_fill():
+        yield
+        return
+    try:
+        from vllm.v1.attention.backends import fa_utils
+    except ImportError:  # no FlashAttention here, so nothing calls it
+        yield
+        return
+    original = getattr(fa_utils, "flash_attn_varlen_func", None)
+    if original is None:
+        yield
+        return
+
+    def zero_filled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("out") is None:
+            kwargs["out"] = torch.zeros((q.shape[0], q.shape[1], v.shape[-1]), dtype=q.dtype, device=q.device)
+        return original(q, k, v, *args, **kwargs)
+
+    fa_utils.flash_attn_varlen_func = zero_filled
+    try:
+        yield
+    finally:
+        fa_utils.flash_attn_varlen_func = original
+
+
+_ZERO_FILL: list[bool] = []
+
+
+def _needs_zero_fill() -> bool:
+    if not _ZERO_FILL:
+        try:
+            from vllm.v1.attention.ops import vit_attn_wrappers
+
+            source = inspect.getsource(vit_attn_wrappers.flash_attn_maxseqlen_wrapper)
+            _ZERO_FILL.append("is_current_stream_capturing" not in source)
+        except (ImportError, AttributeError, OSError):
+            _ZERO_FILL.append(False)
+    return _ZERO_FILL[0]

@@ -1,0 +1,73 @@
+"""What a vLLM user can set: `additional_config={"encoder_graphs": {...}}`, or JSON in `VITCG_ENCODER_GRAPHS`.
+
+vLLM's own options (`encoder_cudagraph_token_budgets` and so on) keep their meaning and win.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaffold.runtime.budgets import DEFAULT_RATIO, geometric_ladder, optimal_ladder
+from scaffold.runtime.manager import Options
+from scaffold.runtime.trace import Trace
+
+KEY = "encoder_graphs"
+VARIABLE = "VITCG_ENCODER_GRAPHS"
+
+_FROM_OPTIONS = ("packing", "max_graph_bytes", "max_capture_seconds", "lazy_after", "lazy_graphs", "calibration_ms",
+                 "sample_every", "max_stretch", "debug_addresses")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`ratio` of the default ladder; `trace` is a file that a ladder of at most `graphs` budgets is fitted to;
+    `record` is a file that sizes are recorded in; `self_check` compares every graph with eager at start-up."""
+
+    ratio: float = DEFAULT_RATIO
+    trace: str | None = None
+    graphs: int = 64
+    record: str | None = None
+    self_check: bool = False
+    prometheus: bool = False
+    options: Options = dataclasses.field(default_factory=Options)
+
+    def ladder(self, low: int, high: int, path: str = "default") -> list[int]:
+        """Budgets from `low` to `high`: fitted to the trace if there is one for this path, else geometric."""
+        if self.trace is not None:
+            sizes = Trace.from_json(Path(self.trace).read_text(encoding="utf-8")).sizes(path)
+            within = {size: count for size, count in sizes.items() if size <= high}
+            if within:
+                return optimal_ladder(within, self.graphs, always=[low, high])
+        return geometric_ladder(low, high, self.ratio)
+
+
+def read_settings(vllm_config: Any) -> Settings:
+    """Settings of a vLLM configuration. Raises ValueError for a key or value that means nothing."""
+    additional = getattr(vllm_config, "additional_config", None)
+    given = additional.get(KEY) if isinstance(additional, Mapping) else None
+    where = f'additional_config["{KEY}"]'
+    if given is None and os.environ.get(VARIABLE):
+        where = VARIABLE
+        try:
+            given = json.loads(os.environ[VARIABLE])
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{VARIABLE} is not JSON: {error}") from error
+    if given is None:
+        return Settings()
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where} must be a dictionary, not {type(given).__name__}")
+    own = [f.name for f in dataclasses.fields(Settings) if f.name != "options"]
+    for name in given:
+        if name not in own and name not in _FROM_OPTIONS:
+            close = difflib.get_close_matches(name, [*own, *_FROM_OPTIONS], 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{where} has no setting {name!r}{hint}")
+    options = Options(**{name: given[name] for name in _FROM_OPTIONS if name in given})
+    return Settings(**{name: given[name] for name in own if name in given}, options=options)

@@ -1,0 +1,95 @@
+"""Run a vLLM release's own unit test of the encoder-graph manager with our manager in its place.
+
+    python tests/runtime/run_upstream.py VERSION-OR-TREE [--gpu] [pytest arguments]
+
+Without `--gpu` the release's source tree is imported on the CPU, and our manager captures with the recording backend;
+the copy of the test then says "cpu" where the original says "cuda:0", so that the capture tests run, too. With `--gpu`
+the installed vLLM and real graphs are used, and the test file is not changed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TEST = "tests/v1/cudagraph/test_encoder_cudagraph.py"
+#: Needs vLLM's GPU runner fixtures; run it with --gpu.
+GPU_ONLY = ("test_eonly_capture_preserves_outputs_across_replay_and_fallback",)
+
+PLUGIN = """
+import os
+from pathlib import Path
+
+if not os.environ.get("VITCG_GPU"):
+    from scaffold.verify.numeric.cpu_imports import prepare
+    prepare(Path(os.environ["VITCG_TREE"]), None)
+from scaffold.runtime.vllm import install
+install()
+if not os.environ.get("VITCG_GPU"):
+    import contextlib
+    import torch
+    import vllm.platforms
+    with contextlib.suppress(ImportError):  # modules that ask for compiled code on a CUDA platform
+        import vllm.v1.worker.mm_encoder_model_runner
+        import vllm.v1.worker.gpu.mm.encoder_runner
+    torch.cuda.graph_pool_handle = lambda: (0, 1)
+    platform = vllm.platforms.current_platform
+    for name, value in {"is_cuda_alike": True, "is_cuda": True, "is_xpu": False}.items():
+        setattr(type(platform), name, lambda self, value=value: value)
+    type(platform).graph_pool_handle = lambda self: (0, 1)
+
+
+def pytest_collection_modifyitems(config, items):
+    import vllm.v1.worker.encoder_cudagraph as module
+    assert module.EncoderCudaGraphManager.__module__ == "scaffold.runtime.vllm.manager"
+    for item in items:
+        used = getattr(item.module, "EncoderCudaGraphManager", None)
+        assert used is module.EncoderCudaGraphManager, "the test does not use our manager"
+"""
+
+
+def find_tree(argument: str) -> Path:
+    """A tree by path, or by release through the tool's cache."""
+    path = Path(argument)
+    if (path / TEST).is_file():
+        return path
+    from scaffold.protocol import resolve_target
+
+    return Path(resolve_target(argument).tree.root)
+
+
+def run(tree: Path, *, gpu: bool, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run the test of a tree in a child process."""
+    text = (tree / TEST).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        if not gpu:
+            text = text.replace('"cuda:0"', '"cpu"')
+        Path(scratch, "test_upstream_manager.py").write_text(text, encoding="utf-8")
+        Path(scratch, "vitcg_upstream_plugin.py").write_text(PLUGIN, encoding="utf-8")
+        root = Path(__file__).resolve().parents[2]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([scratch, str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "VITCG_TREE": str(tree),
+            "VITCG_GPU": "1" if gpu else "",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        deselect = [] if gpu else ["-k", " and ".join(f"not {name}" for name in GPU_ONLY)]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "vitcg_upstream_plugin", "--noconftest", "-p",
+                   "no:cacheprovider", "-c", os.devnull, "--rootdir", scratch, *deselect, *arguments,
+                   f"{scratch}/test_upstream_manager.py"]  # fmt: skip
+        return subprocess.run(command, env=environment, cwd=scratch, check=False, text=True, capture_output=True)
+
+
+def main() -> int:
+    arguments = [a for a in sys.argv[1:] if a != "--gpu"]
+    done = run(find_tree(arguments[0]), gpu="--gpu" in sys.argv, arguments=arguments[1:])
+    print(done.stdout + done.stderr)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
