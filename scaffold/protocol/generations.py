@@ -1,6 +1,7 @@
 """The generations of the protocol that are known, and how a tree's protocol is matched with them.
 
-Each generation is one JSON file in `known/`: names, kinds, annotations and defaults, nothing else. They are made by
+Each generation is one JSON file in `known/`: names, kinds, annotations and defaults, where they are imported from, and
+what only the manager's code tells; nothing else. They are made by
 `python -m scaffold.protocol.generations record TREE`, a command for maintainers, run on a release's tree:
 
 * its protocol is already known: the generation's range of releases is widened to include the tree's release;
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.dialect import ManagerFacts, inspect_manager
 from scaffold.protocol.signatures import ProtocolShape, compare_shapes
 from scaffold.protocol.tree import SourceTree
 
@@ -36,6 +38,22 @@ class Generation:
     def shape(self) -> ProtocolShape:
         """Its signatures, as they were recorded."""
         return ProtocolShape.from_canonical(_load(self.name)["shape"])
+
+    @property
+    def manager(self) -> ManagerFacts:
+        """What the manager's code told in the newest recorded release."""
+        facts = _load(self.name)["manager"]
+        return ManagerFacts(frozenset(facts["calls"]), facts["slices_eager"])
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """Dotted import names of the modules of the `protocol`, of its `definitions` and of the `manager`."""
+        return dict(_load(self.name)["modules"])
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The names that the definitions module assigns at top level."""
+        return tuple(_load(self.name)["constants"])
 
     def __str__(self) -> str:
         return self.name
@@ -97,10 +115,11 @@ def record_generation(tree: SourceTree, known: Path = _KNOWN) -> Path:
     """Write or widen the JSON file for the protocol of `tree`; returns its path. The tree must say its release."""
     from packaging.version import Version
 
-    from scaffold.protocol.profile import read_source
+    from scaffold.protocol.profile import dotted, read_source
 
     assert tree.release is not None, "a generation is named after a release; this tree does not say its version"
-    shape = read_source(tree).shape
+    source = read_source(tree)
+    shape = source.shape
     fingerprint = shape.fingerprint()
     release = Version(tree.release)
     for path in sorted(known.glob("v*.json")):
@@ -121,6 +140,15 @@ def record_generation(tree: SourceTree, known: Path = _KNOWN) -> Path:
             "fingerprint": fingerprint,
             "shape": shape.canonical(),
         }
+    if facts["last"] == tree.release or "manager" not in facts:  # the newest release speaks for its generation
+        manager = inspect_manager(tree.parse(source.manager))
+        facts["modules"] = {
+            "protocol": dotted(source.interfaces),
+            "definitions": dotted(source.defs),
+            "manager": dotted(source.manager),
+        }
+        facts["constants"] = list(source.constants)
+        facts["manager"] = {"calls": sorted(manager.calls), "slices_eager": manager.slices_eager}
     path.write_text(json.dumps(facts, indent=1, sort_keys=False) + "\n", "utf-8")
     return path
 

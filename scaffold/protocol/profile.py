@@ -89,6 +89,28 @@ def read_protocol(tree: SourceTree) -> ProtocolProfile:
     )
 
 
+def known_profile(generation: Generation) -> ProtocolProfile:
+    """The profile of a known generation, without any tree: what `read_protocol` gives for each of its releases.
+
+    Except `release` (None), line numbers (0), and the spelling of annotations (canonical, see `signatures`).
+    """
+    shape, modules = generation.shape, generation.modules
+    return ProtocolProfile(
+        release=None,
+        methods=shape.methods,
+        dataclasses=shape.dataclasses,
+        attributes=shape.attributes,
+        constants=generation.constants,
+        interfaces_module=modules["protocol"],
+        defs_module=modules["definitions"],
+        manager_module=modules["manager"],
+        fingerprint=generation.fingerprint,
+        generation=generation,
+        dialect=derive_dialect(shape, generation.manager),
+        line=0,
+    )
+
+
 def read_source(tree: SourceTree) -> ProtocolSource:
     """The protocol of `tree` without judging it. Raises as `read_protocol`, except VCG415."""
     return tree.cached(("protocol", ""), lambda: _read_source(tree))
