@@ -192,7 +192,7 @@ def _replace_statements(
     own_comments = {line.comment.value for line in new[0].leading_lines if line.comment}
     body: list[Any] = []
     kept: Lines = []  # section comments of removed methods that still head something
-    for position in range(len(old) + 1):
+    for position, statement in enumerate([*old, None]):
         if position == place:
             above: Lines = kept
             kept = []
@@ -206,22 +206,18 @@ def _replace_statements(
             if position == len(old):
                 above, footer = [*above, *_strip_blank(footer)], []
             body.extend(_with_leading(new, above, body, glue=False))
-        if position == len(old):
-            break
-        if position in gone:
-            if position != place:
-                sections, _ = _split_leading(old[position])
-                if _still_heads(old, gone, position, own_comments):
-                    kept += sections
+        if position in gone and position != place and _still_heads(old, gone, position, own_comments):
+            kept += _split_leading(old[position])[0]
+        if statement is None or position in gone:
             continue
-        statement = old[position]
         if position - 1 in gone or position == place or kept:
             lines = [*kept, *statement.leading_lines]
             kept = []
             if body and not (lines and lines[0].comment is None):
                 lines.insert(0, cst.EmptyLine(indent=False))
-            statement = statement.with_changes(leading_lines=lines)
-        body.append(statement)
+            body.append(statement.with_changes(leading_lines=lines))
+        else:
+            body.append(statement)
     return block.with_changes(body=body, footer=footer)
 
 
@@ -235,8 +231,7 @@ def _split_leading(statement: Any) -> tuple[Lines, Lines]:
 
 
 def _still_heads(old: list[Any], gone: set[int], position: int, own_comments: set[str]) -> bool:
-    """Whether a removed method's section comment still has something below it, and the block does not bring it itself.
-    """
+    """Whether a removed method's section comment still heads something, and the block does not bring it itself."""
     sections, _ = _split_leading(old[position])
     comments = [line.comment.value for line in sections if line.comment]
     if not comments or any(comment in own_comments for comment in comments):

@@ -70,15 +70,15 @@ def add_import(document: PythonDocument, edit: AddImport) -> bool:
 def _refuse_rebinding(document: PythonDocument, edit: AddImport) -> None:
     wanted = resolve_module(edit.module, document.package)
     for _, node, guard in document.statements():
-        if isinstance(node, ast.ImportFrom) and resolve_module(imported_module(node), document.package) == wanted:
-            if guard is Guard.TYPING and any(alias.name == edit.name for alias in node.names):
-                # Importing it twice would shadow the first; which of the two the file needs is not ours to guess.
-                raise name_taken(
-                    document.path,
-                    edit.name,
-                    f"{edit.module}` at run time: it is imported for type checking only",
-                    node.lineno,
-                )
+        if (
+            guard is Guard.TYPING
+            and isinstance(node, ast.ImportFrom)
+            and resolve_module(imported_module(node), document.package) == wanted
+            and any(alias.name == edit.name for alias in node.names)
+        ):
+            # Importing it twice would shadow the first; which of the two the file needs is not ours to guess.
+            reason = f"{edit.module}` at run time: it is imported for type checking only"
+            raise name_taken(document.path, edit.name, reason, node.lineno)
         if edit.name in _bound_names(node):
             raise name_taken(document.path, edit.name, edit.module, node.lineno)
 

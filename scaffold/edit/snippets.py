@@ -92,10 +92,10 @@ def _string_lines(snippet: Snippet) -> tuple[set[int], set[int]]:
         if token.type == tokenize.STRING:
             lines = range(token.start[0] + 1, token.end[0] + 1)
             (docstrings if token.start in starts else inside).update(lines)
-        elif tokenize.tok_name[token.type] == "FSTRING_START":  # Python 3.12 splits f-strings into parts
+        elif tokenize.tok_name[token.type] in ("FSTRING_START", "TSTRING_START"):  # pragma: no cover (Python 3.12+)
             begin = begin if depth else token.start[0]
             depth += 1
-        elif tokenize.tok_name[token.type] == "FSTRING_END":
+        elif tokenize.tok_name[token.type] in ("FSTRING_END", "TSTRING_END"):  # pragma: no cover (Python 3.12+)
             depth -= 1
             if not depth:
                 inside.update(range(begin + 1, token.end[0] + 1))

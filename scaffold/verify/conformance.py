@@ -31,7 +31,7 @@ def prove_conformance(source: str, class_name: str, profile: ProtocolProfile, pa
     """
     try:
         tree = ast.parse(source.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         return (Diagnostic("VCG600", f"the result is not valid Python: {error}", Span(path, line, 1, line, 1), _BUG),)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == class_name]

@@ -17,6 +17,7 @@ import io
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.edit import apply_edits
@@ -85,7 +86,7 @@ def prove_text_form(before: str | None, after: str, path: str) -> tuple[Diagnost
             # `compile` sees more than the parser: a late `from __future__`, `return` outside a function, doubled
             # arguments.
             compile(after.removeprefix(_BOM), path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None) or 1
             found.append(Diagnostic("VCG600", f"the result is not valid Python: {error}", _span(path, line), _BUG))
     encoding = _declared_encoding(after if before is None else before)
@@ -230,8 +231,8 @@ def _comments_of(text: str) -> list[str]:
     except (
         tokenize.TokenError,
         IndentationError,
-    ):  # a part of a statement: compare whole lines instead, which is stricter
-        return [line.strip() for line in source.splitlines() if "#" in line]
+    ):  # a part of a statement: compare whole lines instead
+        return ["".join(line.replace(",", "").split()) for line in source.splitlines() if "#" in line]
     return [token.string.lstrip("#").strip() for token in tokens if token.type == tokenize.COMMENT]
 
 
@@ -520,8 +521,10 @@ class _Proof:
         """Lines that were rewritten but keep their comments; `added` are the planned ones."""
         rest = self.new.comments(new)
         for comment in added:
-            if comment in rest:
-                rest.remove(comment)
+            if comment not in rest:
+                self.refuse("VCG605", f"the comment `# {comment}` of the planned entry is missing", new.start)
+                return
+            rest.remove(comment)
         if self.old.comments(old) != rest:
             self.refuse("VCG605", "a comment was lost or changed in a rewritten statement", new.start)
         self.old.declared.update(old)
@@ -791,13 +794,8 @@ def _header(file: _File, node: ast.ClassDef) -> range:
 
 
 def _leading_comments(source: str) -> list[str]:
-    comments = []
-    for line in source.splitlines():
-        if line.startswith("#"):
-            comments.append(line.lstrip("#").strip())
-        elif line.strip():
-            break
-    return comments
+    head = takewhile(lambda line: line.startswith("#") or not line.strip(), source.splitlines())
+    return [line.lstrip("#").strip() for line in head if line.strip()]
 
 
 def _strings(node: ast.List | ast.Set | ast.Tuple) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""Every multimodal class of two releases: each edit is proven or refused with a code, and never changes anything else."""
+"""Every multimodal class of two releases: each edit is proven, or refused with a code."""
 
 from __future__ import annotations
 

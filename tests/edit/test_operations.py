@@ -1,5 +1,8 @@
 """What each operation does to a text: before and after, side by side."""
 
+# Texts stand on one line each, so that before and after can be compared.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -111,6 +114,12 @@ NEW = AddImport(".interfaces", "SupportsNew")
         NEW,
         "from .interfaces import (A,\n    B  # b\n)\n",
         "from .interfaces import (A,\n    B,  # b\n    SupportsNew\n)\n",
+    ),
+    Case(
+        "hanging names",
+        NEW,
+        "from .interfaces import (A,\n    B\n)\n",
+        "from .interfaces import (A,\n    B, SupportsNew\n)\n",
     ),
     Case(
         "bracket on the last name's line",
@@ -271,6 +280,12 @@ TYPING = AddImport("vllm.b", "B", type_checking=True)
         "import typing\n\nif typing.TYPE_CHECKING:\n    from vllm.b import A, B\n",
     ),
     Case(
+        "joins the right one of several",
+        TYPING,
+        "if TYPE_CHECKING:\n    from vllm.z import X\n    from .b import A\n    from vllm.b import A\n",
+        "if TYPE_CHECKING:\n    from vllm.z import X\n    from .b import A\n    from vllm.b import A, B\n",
+    ),
+    Case(
         "does not join the run-time import",
         TYPING,
         "from typing import TYPE_CHECKING\n\nfrom vllm.b import A\n\nif TYPE_CHECKING:\n    from vllm.a import X\n",
@@ -380,6 +395,12 @@ def test_add_import_for_type_checking(case: Case) -> None:
         AddBase("A", "New"),
         "import os\n\nif os.name:\n    x = 1\n\n    class A(B):\n        pass\nelse:\n    y = 2\n",
         "import os\n\nif os.name:\n    x = 1\n\n    class A(B, New):\n        pass\nelse:\n    y = 2\n",
+    ),
+    Case(
+        "inside a with",
+        AddBase("A", "New"),
+        "with x:\n    class A(B): ...\n",
+        "with x:\n    class A(B, New): ...\n",
     ),
     Case(
         "inside a try, with other classes",
@@ -494,8 +515,8 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
     Case(
         "inside an if, with a docstring",
         PutMethods("A", 'def f(self):\n    """Doc.\n\n    More."""\n'),
-        "if x:\n    class A:\n        y = 1\n",
-        'if x:\n    class A:\n        y = 1\n\n        def f(self):\n            """Doc.\n\n            More."""\n',
+        "if x:\n    class Z: ...\n    class A:\n        y = 1\n",
+        'if x:\n    class Z: ...\n    class A:\n        y = 1\n\n        def f(self):\n            """Doc.\n\n            More."""\n',
     ),
     Case(
         "tabs",
@@ -618,10 +639,22 @@ ENTRY = AddDictEntry("D", "new", "Config(\n    a=1,\n    b='''\nx\n''',\n)")
         'D = {\n    "a": 1,\n    "new": f(\n        1,  # one\n    ),\n}\n',
     ),
     Case(
+        "a comment in the entry, one line",
+        AddDictEntry("D", "new", "f(\n    1,  # one\n)"),
+        'D = {"a": 1}  # d\n',
+        'D = {"a": 1, "new": f(\n    1,  # one\n)}  # d\n',
+    ),
+    Case(
+        "below a string over lines with a comment",
+        AddDictEntry("D", "new", "2"),
+        'D = {\n    "a": """x\n"""  # a\n}\n',
+        'D = {\n    "a": """x\n""",  # a\n    "new": 2\n}\n',
+    ),
+    Case(
         "inside an if",
         AddDictEntry("D", "new", "2"),
-        'if x:\n    D = {\n        "a": 1,\n    }\n',
-        'if x:\n    D = {\n        "a": 1,\n        "new": 2,\n    }\n',
+        'if x:\n    def f(): ...\n    D = {\n        "a": 1,\n    }\n',
+        'if x:\n    def f(): ...\n    D = {\n        "a": 1,\n        "new": 2,\n    }\n',
     ),
     Case("quotes in the key", AddDictEntry("D", "a\"b'c\\", "2"), "D = {}\n", 'D = {"a\\"b\'c\\\\": 2}\n'),
     Case("there already, another value", AddDictEntry("D", "a", "2"), 'D = {"a": 1}\n', None),
@@ -689,6 +722,7 @@ CLASS = "class A(B):\n    def f(self): ...\n    def p(self): ...\n    def p(self
         ),
         ("\nclass A(:\n", AddBase("A", "B"), "VCG432", 2, "cannot be parsed"),
         ("x = '\0'\n", AddBase("A", "B"), "VCG432", 1, "cannot be parsed"),
+        ("x = " + "-" * 200_000 + "1\n", AddBase("A", "B"), "VCG432", 1, "cannot be parsed"),
         ("import os\nfrom y import N\n", AddImport("x", "N"), "VCG433", 2, "`N` means something else"),
         ("import N.x\n", AddImport("x", "N"), "VCG433", 1, "`N` means something else"),
         ("class N: ...\n", AddImport("x", "N"), "VCG433", 1, "`N` means something else"),
@@ -805,6 +839,7 @@ def test_several_edits_see_each_other() -> None:
         AddBase("M", "B"),
         PutMethods("M", "def g(self): ...", after="f"),
         PutMethods("M", "def h(self): ...", after="g"),
+        PutMethods("M", "def g(self): ..."),
         PutFunction("X = 1\n", before="D"),
         PutFunction("X = 1\n\nY = 2\n", before="D"),
         AddDictEntry("D", "a", "1"),

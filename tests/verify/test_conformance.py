@@ -52,7 +52,7 @@ def change(profile: ProtocolProfile, mutate: Callable[[ast.FunctionDef], object]
     body = tree.body[0].body  # type: ignore[attr-defined]
     node = next(item for item in body if item.name == name)
     made = mutate(node)
-    if made is not None:
+    if isinstance(made, ast.AsyncFunctionDef):
         body[body.index(node)] = made
     return ast.unparse(tree)
 
@@ -65,7 +65,7 @@ FORWARD = "prepare_encoder_cudagraph_capture_inputs"
     [
         (lambda node: setattr(node.args.args[1], "arg", "budget"), "parameter 2 is `budget`"),
         (lambda node: node.args.args.reverse(), "parameter 1 is"),
-        (lambda node: node.args.args.pop(1) and None, "parameter 2 is"),
+        (lambda node: node.args.args.pop(1), "parameter 2 is"),
         (lambda node: node.args.args.append(ast.arg("more")), "(positional or keyword), the protocol has"),
         (lambda node: setattr(node.args, "vararg", ast.arg("args")), "`args` (var positional)"),
         (
@@ -73,18 +73,16 @@ FORWARD = "prepare_encoder_cudagraph_capture_inputs"
             "`kwargs` (var keyword), the protocol has nothing",
         ),
         (
-            lambda node: (
-                (node.args.kwonlyargs.append(ast.arg("k")), node.args.kw_defaults.append(ast.Constant(1))) and None
-            ),
+            lambda node: ((node.args.kwonlyargs.append(ast.arg("k")), node.args.kw_defaults.append(ast.Constant(1)))),
             "`k` = 1 (keyword only)",
         ),
         (
-            lambda node: (node.args.kwonlyargs.append(ast.arg("k")), node.args.kw_defaults.append(None)) and None,
+            lambda node: (node.args.kwonlyargs.append(ast.arg("k")), node.args.kw_defaults.append(None)),
             "`k` (keyword only)",
         ),
         (lambda node: setattr(node.args, "posonlyargs", [node.args.args.pop(0)]), "`self` (positional only)"),
         (lambda node: node.args.defaults.__setitem__(0, ast.Constant("other")), "= 'other'"),
-        (lambda node: node.args.defaults.pop() and None, "the protocol has"),
+        (lambda node: node.args.defaults.pop(), "the protocol has"),
         (lambda node: node.decorator_list.append(ast.Name("staticmethod")), "bound to the class in another way"),
         (
             lambda node: ast.AsyncFunctionDef(node.name, node.args, node.body, [], lineno=1, col_offset=0),

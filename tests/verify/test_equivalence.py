@@ -1,5 +1,8 @@
 """Planted mistakes: each is one wrong thing in an editor's result, and each must be refused with its code."""
 
+# Texts stand on one line each, so that before and after can be compared.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import pytest
@@ -259,6 +262,7 @@ def test_methods_in_another_order_are_refused(after: str) -> None:
         ("D = dict()\n", (AddDictEntry("D", "a", "1"),), "D = dict(a=1)\n", "VCG602"),
         ("D = {}\nD = {}\n", (AddDictEntry("D", "a", "1"),), "D = {}\nD = {}\n", "VCG602"),
         ('D = {"b": 1}\n', (AddDictEntry("D", "a", "1"),), 'D = {"a": 1, "b": 1}\n', "VCG603"),
+        ('D = {"b": 1}\n', (AddDictEntry("D", "a", "f(  # f\n)"),), 'D = {"b": 1, "a": f()}\n', "VCG605"),
         ("L = list()\n", (AddListEntry("L", "a"),), 'L = ["a"]\n', "VCG602"),
         ("import z\n", (AddImport("x", "N"),), "import z\nN\nfrom x import N\n", "VCG603"),
         ("import N\n", (AddImport("x", "N"),), "import N\nfrom x import N\n", "VCG601"),
@@ -269,6 +273,7 @@ def test_methods_in_another_order_are_refused(after: str) -> None:
         ("x = (\n", (AddBase("A", "B"),), "x = 1\n", "VCG600"),
         ("x = 1\n", (AddBase("A", "B"),), "x = (\n", "VCG600"),
         ("x = 1\n", (AddBase("A", "B"),), "x = '\0'\n", "VCG600"),
+        ("x = 1\n", (AddBase("A", "B"),), "x = " + "-" * 200_000 + "1\n", "VCG600"),
         ("x = 1\n", (), "x = 1\ny = 1\n", "VCG601"),
         ("x = 1\ny = 1\n", (), "x = 1\n", "VCG601"),
         ("x = 1\n", (), "x = 1\n# new\n", "VCG604"),
@@ -340,6 +345,7 @@ def test_a_result_that_the_plan_does_not_fit_is_refused(after: str) -> None:
         ("# coding: nonsense\nx = 1\n", "# coding: nonsense\nx = 1\n", "VCG607"),
         ("x = 1\n", "x = (\n", "VCG600"),
         ("x = 1\n", "x = '\0'\n", "VCG600"),
+        ("x = 1\n", "x = " + "-" * 200_000 + "1\n", "VCG600"),
         ("x = 1\n", "x = 1\nfrom __future__ import annotations\n", "VCG600"),
         ("x = 1\n", "x = 1\nreturn x\n", "VCG600"),
         (None, "x = 1\n", None),

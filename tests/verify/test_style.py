@@ -80,12 +80,26 @@ def test_markdown_is_left_alone(root: Callable[..., Path]) -> None:
 
 def test_a_file_far_from_its_format_is_formatted_block_by_block(root: Callable[..., Path]) -> None:
     before = "x = 1;\ndef f( a ):\n  if a :\n    return  a\ny = [ 1,\n2]\n"
-    after = before.replace("return  a", "return  a+1").replace("def f( a ):", "def f( a,b ):") + "z = {  'b':2 }\n"
+    after = (
+        before.replace("return  a", "return  a+1").replace("def f( a ):", "def f( a,b ):") + "w = 1\nz = {  'b':2 }\n"
+    )
     result = format_changed(before, after, path=PATH, config_root=root())
     assert "return a + 1" in result
     assert 'z = {"b": 2}' in result
     assert "y = [ 1,\n2]\n" in result
     assert result.startswith("x = 1;\n")
+
+
+@pytest.mark.parametrize(
+    ("after", "formatted"),
+    [
+        ("a\nb\nc\n", "(\nb\n)\n"),  # half of a change is no Python
+        ("a\nb\nc\n", "a2\nb\nc2\n"),  # half of a change is another program
+        ("a\nb\n", "(a, b)\n"),  # the change spans a line that is not ours
+    ],
+)
+def test_a_formatting_that_cannot_be_split_is_not_taken(after: str, formatted: str) -> None:
+    assert style._take_hunks(after, formatted, {0}) is None
 
 
 def test_no_settings_means_the_defaults_and_nobody_elses(root: Callable[..., Path]) -> None:
