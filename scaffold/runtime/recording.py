@@ -9,7 +9,7 @@ an output is overwritten as soon as any graph of the pool replays.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,8 +55,9 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 class _Tape(TorchDispatchMode):  # type: ignore[misc]
-    def __init__(self) -> None:
+    def __init__(self, bodies: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__()
+        self._bodies = bodies
         #: Operator, arguments, outputs with storage of their own (by position), whether it leaves them unwritten.
         self.steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[tuple[int, torch.Tensor]], bool]] = []
         self.made: dict[int, torch.Tensor] = {}
@@ -68,6 +69,9 @@ class _Tape(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name
+        if name in self._bodies:
+            with self:
+                return self._bodies[name](*args, **kwargs)
         inputs = _tensors((args, kwargs))
         if name in _SYNCHRONISING and not all(_storage(a) in self.host for a in inputs):
             raise CaptureError(f"{name.removeprefix('aten::')} reads a device value on the host while capturing")
@@ -145,8 +149,13 @@ class RecordingBackend:
 
     name = "recording"
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(
+        self, device: torch.device | None = None, bodies: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
         self.device = device or torch.device("cpu")
+        #: Python bodies of custom operators by qualified name: recorded step by step instead of as one opaque step.
+        self.bodies = bodies or {}
+        self.is_capturing = False
         self.graphs: list[RecordedGraph] = []
         self.captures = 0
         self.copies = 0
@@ -175,10 +184,14 @@ class RecordingBackend:
         self.captures += 1
         if self.fail(self.captures):
             raise CaptureError("refused by the test")
-        tape = _Tape()
+        tape = _Tape(self.bodies)
         tape.host = self._host_values(forward)
-        with tape:
-            output = forward()
+        self.is_capturing = True
+        try:
+            with tape:
+                output = forward()
+        finally:
+            self.is_capturing = False
         if not isinstance(output, torch.Tensor):
             raise CaptureError(f"the captured forward returned {type(output).__name__}, not a tensor")
         graph = RecordedGraph(self, tape, output)

@@ -1,0 +1,110 @@
+"""Run our drop-in on the real classes of one release tree, on the CPU, and compare with the model's own eager answer.
+
+    python tests/runtime/run_models.py TREE RECIPE...
+
+Prints one JSON object: the items that were replayed and run eager, by reason, and every wrong result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, prepare, start_distributed
+
+
+def main() -> int:
+    os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0}'  # a replay here is slower than eager
+    prepare(Path(sys.argv[1]), None)
+    import torch
+
+    from scaffold.verify.numeric.attention import flash_attn_varlen_func, set_tail
+
+    patch_vllm(flash_attn_varlen_func)
+    set_tail("fa3")  # the semantics in which an unwritten row spoils others
+    report: dict[str, object] = {"wrong": []}
+    with tempfile.TemporaryDirectory() as scratch:
+        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+            start_distributed(Path(scratch))
+            for name in sys.argv[2:]:
+                with torch.inference_mode():
+                    report[name] = check(import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE, report)
+    print(json.dumps(report))
+    return 1 if report["wrong"] else 0
+
+
+def check(recipe, report):  # type: ignore[no-untyped-def]
+    """Every session of a recipe: hits, misses by reason, and whether plans were reused."""
+    import torch
+
+    from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.vllm import EncoderCudaGraphManager
+    from scaffold.verify.numeric.recipes.base import configure, randomise
+
+    class OnCpu(EncoderCudaGraphManager):
+        def _make_backend(self):  # type: ignore[no-untyped-def]
+            backend = RecordingBackend(bodies=PYTHON_OPERATORS)
+            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
+            return backend
+
+    torch.manual_seed(0)
+    host, config = recipe.build()
+    host.eval().requires_grad_(False)
+    randomise(host, 0)
+    for module in host.modules():
+        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
+        if method is not None:
+            method(module)
+    totals: dict[str, object] = {"hits": 0, "misses": 0, "reused": 0, "reasons": {}}
+    for session in recipe.sessions():
+        configure(config, session, recipe.modalities)
+        manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
+        manager.capture((0, 0))
+        if manager.core.report.failed:
+            report["wrong"].append(f"{session.name}: {manager.core.report}")
+        kept = []
+        for number, case in enumerate((*session.cases, *session.cases)):
+            if not manager.supports_modality(case.modality):
+                continue
+            generator = torch.Generator().manual_seed(number)
+            inputs = recipe.make_inputs(case.modality, case.items, generator)
+            want = [t.clone() for t in host.embed_multimodal(**inputs)]
+            try:
+                got = manager.execute(dict(inputs))
+            except Exception as error:
+                report["wrong"].append(f"{session.name}: {case.name}: {type(error).__name__}: {error}")
+                continue
+            kept.append((case, got, want))
+            _compare(f"{session.name}: {case.name} {case.modality}", got, want, report)
+        for case, got, want in kept:
+            _compare(f"{session.name}: {case.name} after all others", got, want, report)
+        stats = manager.stats
+        totals["hits"] += stats.hits
+        totals["misses"] += stats.misses
+        totals["reused"] += stats.plans_reused
+        for reason, count in stats.reasons.items():
+            totals["reasons"][reason] = totals["reasons"].get(reason, 0) + count
+    return totals
+
+
+def _compare(name, got, want, report):  # type: ignore[no-untyped-def]
+    import torch
+
+    if len(got) != len(want):
+        report["wrong"].append(f"{name}: {len(got)} results for {len(want)} items")
+        return
+    for index, (a, b) in enumerate(zip(got, want, strict=True)):
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max())):
+            error = float((a - b).abs().max()) if a.shape == b.shape else tuple(a.shape)
+            report["wrong"].append(f"{name}: item {index}: {error}")
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())
