@@ -76,9 +76,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class RawHazard:
-    """A hazard before it is known whether its statement moves: `anchor` is the statement of the entry function."""
+    """A hazard before it is known whether its statement moves.
+
+    `anchor` is the statement of the entry function that leads to it, `site` the expression in it.
+    """
 
     anchor: ast.stmt
+    site: ast.AST
     what: str
     reason: str
     shown: str
@@ -125,7 +129,7 @@ class Interpreter:
         self.values: dict[ast.expr, Value] = {}
         #: The value of each variable that a statement of the entry function wrote, after that statement.
         self.after: dict[tuple[ast.stmt, str], Value] = {}
-        self.hazards: dict[tuple[int, str, int, str], RawHazard] = {}
+        self.hazards: dict[tuple[int, int, str, int, str], RawHazard] = {}
         self.static_reads: dict[ast.expr, tuple[str, str]] = {}
         self.followed: set[ast.Call] = set()
         self.state_writes: list[tuple[ast.stmt, str]] = []
@@ -133,6 +137,7 @@ class Interpreter:
         self._via: list[str] = []
         self._memo: dict[tuple[object, ...], tuple[Value, tuple[RawHazard, ...]]] = {}
         self._anchor: ast.stmt | None = None
+        self._site: ast.Call | None = None
         self._collect: list[list[RawHazard]] = []
         self.frame: Frame = Frame(None, None, {})  # type: ignore[arg-type]
 
@@ -881,13 +886,15 @@ class Interpreter:
         line = getattr(node, "lineno", 1)
         lines = module.text.split("\n")
         text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
-        raw = RawHazard(self._anchor, what, reason, module.shown, line, text, tuple(self._via), labels)
+        raw = RawHazard(
+            self._anchor, self._site or node, what, reason, module.shown, line, text, tuple(self._via), labels
+        )
         for collector in self._collect:
             collector.append(raw)
         self._add_hazard(raw)
 
     def _add_hazard(self, raw: RawHazard) -> None:
-        key = (id(raw.anchor), raw.shown, raw.line, raw.what)
+        key = (id(raw.anchor), id(raw.site), raw.shown, raw.line, raw.what)
         old = self.hazards.get(key)
         if old is None or len(raw.via) < len(old.via):
             self.hazards[key] = raw
@@ -970,11 +977,12 @@ class Interpreter:
         if key in self._memo:
             value, hazards = self._memo[key]
             for raw in hazards:
-                prefix = tuple(self._via)
                 assert self._anchor is not None
-                self._add_hazard(replace(raw, anchor=self._anchor, via=(*prefix, *raw.via)))
+                site = self._site or node
+                self._add_hazard(replace(raw, anchor=self._anchor, site=site, via=(*self._via, *raw.via)))
             return value
-        outer, depth = self.frame, len(self._via)
+        outer, depth, outer_site = self.frame, len(self._via), self._site
+        self._site = self._site or node
         self.frame = Frame(module, owner, bound)
         self._stack.append(function)
         self._via.append(f"{owner[1].name}.{function.name}" if owner is not None else function.name)
@@ -992,7 +1000,7 @@ class Interpreter:
                 part = Value(value.labels, Form.TENSOR, value.role, trail=value.trail, host=value.host)
                 value = replace(value, items=(part,) * count, form=Form.PYTHON)
         collected = self._collect.pop()
-        self.frame = outer
+        self.frame, self._site = outer, outer_site
         self._stack.pop()
         self._via.pop()
         self._memo[key] = (value, tuple(replace(raw, via=raw.via[depth:]) for raw in collected))

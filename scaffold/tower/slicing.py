@@ -274,7 +274,8 @@ class _Slicer:
         moved = self._moved_nodes(pieces)
         declassified = self._declassify(moved)
         constants = self._constants(pieces)
-        hazards = self._hazards(moved)
+        eager = {node for leaf in flatten(pieces) if leaf.place is Place.GUARD for node in _statements(leaf.node)}
+        hazards = self._hazards(moved | eager)
         child_keys = [key for child in self.children for key in child.slice.keys]
         return replace(
             self.base,
@@ -553,6 +554,7 @@ class _Slicer:
             and isinstance(node, (ast.Call, ast.BinOp, ast.Subscript, ast.UnaryOp, ast.Attribute, ast.IfExp))
             and not (_reads(node) & local)
             and not _is_choice(node)
+            and not self._crosses_as_it_is(node)
         ):
             name = _fresh(hint or _describe(node), taken)
             self.hoists.append(Hoist(node, leaf.node, name))
@@ -563,6 +565,18 @@ class _Slicer:
             local |= {arg.arg for arg in node.args.args}
         for child, child_hint in _children(node):
             self._hoist_in(child, child_hint, leaf, local, taken)
+
+    def _crosses_as_it_is(self, node: ast.expr) -> bool:
+        """Arithmetic on tensor variables, or slices of them, can run in the graph: their own names are better keys."""
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name):
+                value = self.interpreter.values.get(inner, CONST)
+                if value.labels & Label.META and value.form is not Form.TENSOR:
+                    return False
+            elif isinstance(inner, (ast.Call, ast.IfExp, ast.Compare, ast.Attribute)):
+                return False
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        return not any(not raw.via and raw.line in lines and raw.labels == Label.META for raw in self._raw_hazards())
 
     # ------------------------------------------------------------------ crossings
 
@@ -757,7 +771,7 @@ class _Slicer:
             if any(use.node is argument for argument in [*call.args, *(keyword.value for keyword in call.keywords)]):
                 raise self._refuse(
                     "VCG456",
-                    f"the metadata parameter `{use.name}` goes to `{ast.unparse(call.func)}`, which cannot be read here",
+                    f"the metadata parameter `{use.name}` goes to `{ast.unparse(call.func)}`, which is not readable",
                     use.node,
                     "its class is not visible in `__init__`; slice that class itself, or pass it tensors",
                 )
@@ -858,7 +872,7 @@ class _Slicer:
     def _moved_nodes(self, pieces: tuple[Piece, ...]) -> set[ast.stmt]:
         moved: set[ast.stmt] = set()
         for leaf in flatten(pieces):
-            if leaf.place in (Place.MOVE, Place.GUARD) or (leaf.place is Place.BOTH):
+            if leaf.place in (Place.MOVE, Place.BOTH):
                 moved.update(_statements(leaf.node))
         return moved
 
@@ -906,14 +920,15 @@ class _Slicer:
         )
 
     def _hazards(self, moved: set[ast.stmt]) -> tuple[Hazard, ...]:
-        hoisted_lines = {(hoist.statement, hoist.node.lineno) for hoist in self.hoists}
         child_of = {child.statement: child for child in self.children}
+        taken_out = {id(node) for hoist in self.hoists for node in ast.walk(hoist.node)}
+        taken_out |= {id(n) for child in self.children for _, argument in child.arguments for n in ast.walk(argument)}
         hazards: list[Hazard] = []
         for raw in self.interpreter.hazards.values():
             child = child_of.get(raw.anchor)
             if child is not None and raw.via and raw.via[0].startswith(f"{child.slice.class_name}."):
                 continue
-            is_moved = raw.anchor in moved or ((raw.anchor, raw.line) in hoisted_lines)
+            is_moved = raw.anchor in moved or id(raw.site) in taken_out
             hazards.append(Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, is_moved, raw.via, raw.labels))
         for child in self.children:
             hazards += [replace(h, via=(f"{child.slice.class_name}.forward", *h.via)) for h in child.slice.hazards]

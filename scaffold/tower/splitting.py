@@ -389,8 +389,12 @@ class _Splitter:
                 condition = f"{parameter} is not None"
                 if crossing.nullable:
                     condition += f" and {crossing.name} is not None"
-                value = f"{crossing.name} = {self.torch}.tensor({parameter}, dtype={self.torch}.int32)"
-                writer.add(f"if {condition}:\n    {value}", self.body_indentation)
+                value = _wrapped(
+                    f"{crossing.name} = {self.torch}.tensor",
+                    [parameter, f"dtype={self.torch}.int32"],
+                    len(self.body_indentation) + 4,
+                )
+                writer.add(f"if {condition}:\n" + indent(value, "    "), self.body_indentation)
             if crossing.key != crossing.name:
                 writer.add(f"{crossing.key} = {crossing.name}", self.body_indentation)
 
@@ -410,8 +414,8 @@ class _Splitter:
             target = f"{offsets.capacity[0]} or 0"
         missing = f"{count} + 1 - len({name})"
         if crossing.plain_form is Form.NUMPY:
-            pad = f"{name} = {self.numpy}.pad({name}, (0, {missing}), mode='edge')".replace("'", '"')
-            lines = [pad]
+            arguments = [name, f"(0, {missing})", 'mode="edge"']
+            lines = [_wrapped(f"{name} = {self.numpy}.pad", arguments, len(self.body_indentation) + 4)]
         else:
             tail = self._fresh("empty_seqs")
             expand = _wrapped(f"{tail} = {name}[-1:].expand", [missing], len(self.body_indentation) + 4)
@@ -574,9 +578,7 @@ class _Splitter:
             )
         needed = self._needed_by(piece)
         indentation = self.body_indentation
-        texts = [
-            self.source.statement(node, 0, [*self.moved_replacements], comments=False) for node in [*needed, piece.node]
-        ]
+        texts = [self.source.statement(node, 0, comments=False) for node in [*needed, piece.node]]
         block = textwrap.dedent("".join(texts))
         if {name for node in needed for name in _stores_of(node)} & set(self.tower.metadata):
             raise _refuse(
@@ -585,8 +587,6 @@ class _Splitter:
                 "compute it in a variable of its own",
                 piece.node,
             )
-        if any(d.replacement == "device" for d in self.tower.declassified if _contains([*needed, piece.node], d.node)):
-            raise _refuse(self.tower, "an early exit needs tensors on the device", "check the grid itself", piece.node)
         writer.blank()
         writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(block.rstrip("\n"), "    "), indentation)
 
@@ -686,7 +686,3 @@ def _stores(piece: Piece) -> set[str]:
 
 def _stores_of(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-def _contains(statements: list[ast.stmt], node: ast.AST) -> bool:
-    return any(inner is node for statement in statements for inner in ast.walk(statement))

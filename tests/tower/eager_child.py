@@ -1,8 +1,8 @@
 """Runs the pristine and the split tower of a release on the CPU and compares them bit for bit.
 
 A child process, because a release's `vllm` package can be imported once only. Standard input: one JSON object with
-`root` (of the release), `model` (a key of `TOWERS`), `files` (path in the tree -> new text). Standard output, last line:
-one JSON object of results.
+`root` (of the release), `model` (a key of `TOWERS`), `text` (of the module after the split), `capacities` (arguments of
+the metadata method), `cumulative` and `bounds` (keys). Standard output, last line: a JSON list, one entry a grid.
 """
 
 from __future__ import annotations
@@ -136,8 +136,7 @@ def main() -> None:
                 expected, got = old(pixels.clone(), sizes), new(pixels.clone(), copy)
                 metadata = new.prepare_encoder_metadata(copy)
                 given = new(pixels.clone(), None, encoder_metadata=metadata)
-                capacities = {k: v for k, v in request["capacities"].items()}
-                padded = new.prepare_encoder_metadata(copy, **capacities)
+                padded = new.prepare_encoder_metadata(copy, **request["capacities"])
                 with_padding = new(pixels.clone(), None, encoder_metadata=padded)
                 results.append(
                     {

@@ -1,0 +1,312 @@
+"""The slicer and the split on the towers of real releases."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tower_scene import apply_split
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.tower import Kind, TowerSlice, prove_split, slice_tower, split_tower
+
+MODELS = "vllm/model_executor/models"
+
+#: Pristine towers, and the keys that vLLM's own port chose by hand later, with the kind of each.
+PRISTINE: dict[str, tuple[str, str, str, dict[str, str]]] = {
+    "qwen3_vl": (
+        "0.18.0",
+        "Qwen3_VisionTransformer",
+        "x",
+        {
+            "pos_embeds": "rows",
+            "rotary_pos_emb_cos": "rows",
+            "rotary_pos_emb_sin": "rows",
+            "cu_seqlens": "two_section",
+            "sequence_lengths": "lengths",
+            "max_seqlen": "host_bound",
+        },
+    ),
+    "qwen2_5_vl": (
+        "0.20.0",
+        "Qwen2_5_VisionTransformer",
+        "x",
+        {
+            "rotary_pos_emb_cos": "rows",
+            "rotary_pos_emb_sin": "rows",
+            "window_index": "permutation",
+            "reverse_indices": "permutation",
+            "cu_seqlens": "cumulative",
+            "cu_window_seqlens": "cumulative",
+            "max_seqlen_full": "host_bound",
+            "max_seqlen_window": "host_bound",
+        },
+    ),
+    "qwen2_vl": (
+        "0.21.0",
+        "Qwen2VisionTransformer",
+        "x",
+        {
+            "rotary_pos_emb_cos": "rows",
+            "rotary_pos_emb_sin": "rows",
+            "cu_seqlens": "cumulative",
+            "max_seqlen": "host_bound",
+        },
+    ),
+    "ernie45_vl": (
+        "0.26.0",
+        "Ernie4_5_VisionTransformer",
+        "hidden_states",
+        {"rotary_pos_emb": "rows", "cu_seqlens": "cumulative", "max_seqlen": "host_bound"},
+    ),
+    "glm4_1v": (
+        "0.23.0",
+        "Glm4vVisionTransformer",
+        "x",
+        {
+            "rotary_pos_emb_cos": "rows",
+            "rotary_pos_emb_sin": "rows",
+            "cu_seqlens": "cumulative",
+            "max_seqlen": "host_bound",
+            "adapted_pos_embed": "rows",
+        },
+    ),
+}
+
+#: All releases whose tower is still pristine, besides the ones above.
+ALSO_PRISTINE = (
+    ("qwen2_vl", ("0.18.0", "0.20.0")),
+    ("qwen2_5_vl", ("0.18.0",)),
+    ("glm4_1v", ("0.18.0", "0.20.0", "0.21.0", "0.22.0")),
+    ("ernie45_vl", ("0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.25.0")),
+)
+
+#: Towers that a release has split already: release, model, class, keys, parameters of the metadata method.
+SPLIT = (
+    (
+        "0.20.0",
+        "qwen3_vl",
+        "Qwen3_VisionTransformer",
+        {"pos_embeds", "rotary_pos_emb_cos", "rotary_pos_emb_sin", "cu_seqlens", "max_seqlen", "sequence_lengths"},
+        ("grid_thw_list", "max_batch_size", "max_frames_per_batch", "max_seqlen_override", "device"),
+    ),
+    (
+        "0.22.0",
+        "qwen2_vl",
+        "Qwen2VisionTransformer",
+        {"rotary_pos_emb_cos", "rotary_pos_emb_sin", "cu_seqlens", "max_seqlen"},
+        ("grid_thw", "max_batch_size", "max_frames_per_batch", "max_seqlen_override", "device"),
+    ),
+    (
+        "0.33.0",
+        "qwen2_5_vl",
+        "Qwen2_5_VisionTransformer",
+        {
+            "rotary_pos_emb_cos",
+            "rotary_pos_emb_sin",
+            "window_index",
+            "reverse_indices",
+            "cu_seqlens",
+            "cu_window_seqlens",
+            "max_seqlen_full",
+            "max_seqlen_window",
+            "sequence_lengths_full",
+            "sequence_lengths_window",
+        },
+        (
+            "grid_thw",
+            "max_batch_size",
+            "max_frames_per_batch",
+            "max_window_seqs_per_batch",
+            "max_seqlen_override",
+            "max_seqlen_window_override",
+            "device",
+        ),
+    ),
+    (
+        "0.33.0",
+        "ernie45_vl",
+        "Ernie4_5_VisionTransformer",
+        {"rotary_pos_emb", "cu_seqlens", "max_seqlen"},
+        ("grid_thw", "num_pad", "max_batch_size", "max_seqlen_override", "device"),
+    ),
+)
+
+
+def _slice(release_tree: Any, model: str, version: str | None = None) -> TowerSlice:
+    first, cls, data, _ = PRISTINE[model]
+    return slice_tower(release_tree(version or first), f"{MODELS}/{model}.py", cls, data=(data,))
+
+
+def _kinds(tower: TowerSlice) -> dict[str, str]:
+    kinds = {crossing.key: crossing.kind.value for crossing in tower.crossings}
+    for child in tower.children:
+        kinds |= _kinds(child.slice)
+    return kinds
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", PRISTINE)
+def test_finds_the_keys_that_were_chosen_by_hand(model: str, release_tree: Any) -> None:
+    tower = _slice(release_tree, model)
+    assert _kinds(tower) == PRISTINE[model][3]
+    assert set(tower.keys) == set(PRISTINE[model][3])
+    assert all(crossing.certain for crossing in tower.crossings)
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(("model", "version"), [(m, v) for m, versions in ALSO_PRISTINE for v in versions])
+def test_same_keys_in_every_release_before_the_port(model: str, version: str, release_tree: Any) -> None:
+    assert _kinds(_slice(release_tree, model, version)) == PRISTINE[model][3]
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(("version", "model", "cls", "keys", "parameters"), SPLIT)
+def test_recognises_a_tower_that_is_split(
+    version: str, model: str, cls: str, keys: set[str], parameters: tuple[str, ...], release_tree: Any
+) -> None:
+    tower = slice_tower(release_tree(version), f"{MODELS}/{model}.py", cls, data=("whatever",))
+    assert tower.already_split
+    assert set(tower.keys) == keys
+    assert tuple(parameter.name for parameter in tower.method_parameters) == parameters
+    with pytest.raises(DiagnosticError, match="split already"):
+        split_tower(tower)
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", PRISTINE)
+def test_evidence_and_hazards_point_at_real_lines(model: str, release_tree: Any) -> None:
+    tower = _slice(release_tree, model)
+    tree = release_tree(PRISTINE[model][0])
+    prefix = f"{tree.label.rstrip('/')}/"
+    places = [(h.file, h.line, h.text) for h in tower.hazards]
+    places += [(e.file, e.line, "") for c in tower.crossings for e in c.evidence]
+    assert places
+    for file, line, text in places:
+        lines = tree.read(file.removeprefix(prefix)).splitlines()
+        assert 0 < line <= len(lines)
+        assert lines[line - 1].strip() == text or not text
+
+
+#: model -> (what, text of the line, whether the split takes it out)
+HAZARDS = {
+    "qwen3_vl": [(".tolist()", "grid_thw_list = grid_thw.tolist()", True)],
+    "qwen2_vl": [
+        (".tolist()", "grid_thw_list = grid_thw.tolist()", True),
+        (".numpy()", "grid_thw = grid_thw.numpy()", True),
+        (".to(device) of a host tensor", "cu_seqlens = cu_seqlens.to(self.device, non_blocking=True)", True),
+    ],
+    "qwen2_5_vl": [("branch on data", "if tensors.isinf().any() or tensors.isnan().any():", False)],
+    "glm4_1v": [(".tolist()", "seqlens = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()", True)],
+}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", HAZARDS)
+def test_known_hazards_are_listed(model: str, release_tree: Any) -> None:
+    found = {(h.what, h.text, h.moved) for h in _slice(release_tree, model).hazards}
+    assert [hazard for hazard in HAZARDS[model] if hazard not in found] == []
+
+
+@pytest.mark.trees
+def test_bounds_name_the_offsets_that_they_come_from(release_tree: Any) -> None:
+    tower = _slice(release_tree, "qwen2_5_vl")
+    assert tower.crossing("max_seqlen_full").source == "cu_seqlens"
+    assert tower.crossing("max_seqlen_window").source == "cu_window_seqlens"
+    padding = {padding.key: padding for padding in split_tower(tower).padding}
+    assert padding["cu_seqlens"].capacity == ("max_batch_size", "max_frames_per_batch")
+    assert padding["cu_window_seqlens"].capacity == ("max_window_seqs_per_batch",)
+    assert padding["max_seqlen_full"].override == "max_seqlen_override"
+    assert padding["max_seqlen_window"].override == "max_seqlen_window_override"
+    assert padding["window_index"].capacity == ()
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", PRISTINE)
+def test_split_is_a_move(model: str, release_tree: Any) -> None:
+    tower = _slice(release_tree, model)
+    split = split_tower(tower)
+    before = release_tree(PRISTINE[model][0]).read(tower.file)
+    after = apply_split(before, split, tower.file)
+    assert [d.message for d in prove_split(before, after, split)] == []
+    moved_text = next(edit.source for edit in split.edits if edit.class_name == tower.class_name)
+    assert "max_seqlen_override: int | None = None" in moved_text
+    assert all(len(line) <= 84 for line in moved_text.splitlines())  # 88 with the class's indentation
+
+
+def _mutants(after: str, model: str) -> dict[str, str]:
+    """Damaged results: a lost, changed, doubled, swapped statement, an extra one, a change elsewhere."""
+    start = after.index("def prepare_encoder_metadata(", after.index(f"class {PRISTINE[model][1]}"))
+    head, body = after[:start], after[start:]
+    embed = next(line for line in body.splitlines() if ".patch_embed(" in line)
+    rotary = next(line for line in body.splitlines() if "rot_pos_emb(" in line or "get_rope_by_thw(" in line)
+    return {
+        "changed data": head + body.replace(embed, embed + " * 2", 1),
+        "doubled data": head + body.replace(embed, f"{embed}\n{embed}", 1),
+        "lost data": head + body.replace(embed + "\n", "", 1),
+        "changed metadata": head + body.replace(rotary, rotary.replace("(", "(*", 1), 1),
+        "changed padding": head + body.replace("cu_seqlens[-1:]", "cu_seqlens[:1]", 1).replace('"edge"', '"wrap"', 1),
+        "elsewhere": after + "\nEXTRA = 1\n",
+    }
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", PRISTINE)
+def test_proof_refuses_damaged_results(model: str, release_tree: Any) -> None:
+    tower = _slice(release_tree, model)
+    split = split_tower(tower)
+    before = release_tree(PRISTINE[model][0]).read(tower.file)
+    after = apply_split(before, split, tower.file)
+    for name, text in _mutants(after, model).items():
+        assert text != after, name
+        ast.parse(text)
+        codes = {diagnostic.code for diagnostic in prove_split(before, text, split)}
+        assert codes & {"VCG490", "VCG492"}, name
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("model", PRISTINE)
+def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
+    """Eager, with its own metadata, and with metadata padded to a capacity: the same bits as the pristine tower."""
+    pytest.importorskip("vllm")
+    tree = release_tree(PRISTINE[model][0])
+    tower = _slice(release_tree, model)
+    split = split_tower(tower)
+    capacity = {p.name: 9 for p in split.method_parameters if p.name in ("max_batch_size", "max_frames_per_batch")}
+    capacity |= {name: 80 for p in split.padding for name in p.capacity if name not in capacity}
+    capacity |= {p.override: 4096 for p in split.padding if p.override}
+    offsets = {p.key: max(capacity[name] for name in p.capacity) for p in split.padding if p.capacity}
+    request = {
+        "root": str(tree.path("vllm").parent),
+        "model": model,
+        "text": apply_split(tree.read(tower.file), split, tower.file),
+        "capacities": capacity,
+        "cumulative": list(offsets),
+        "bounds": [p.key for p in split.padding if p.kind is Kind.HOST_BOUND],
+    }
+    child = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("eager_child.py"))],
+        input=json.dumps(request) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    results = json.loads(child.stdout.strip().splitlines()[-1])
+    assert len(results) >= 4
+    for result in results:
+        assert result["finite"]
+        assert result["spread"] > 0.1  # a tower that outputs a constant would pass any comparison
+        assert (result["eager"], result["given"], result["padded"]) == (True, True, True), result
+        assert result["keys"] == sorted(split.keys)
+        for key, sequences in offsets.items():
+            plain, padded = result["plain"][key], result["tails"][key]
+            assert padded[: len(plain)] == plain
+            assert padded[len(plain) :] == [plain[-1]] * (sequences + 1 - len(plain))
+        assert all(bound == [4096, "cpu", "torch.int32", 0] for bound in result["bounds"].values())

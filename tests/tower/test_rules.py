@@ -1,0 +1,544 @@
+"""Each slicing rule on a small tower: what crosses, moves and stays; and that the split tower computes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tower_scene import MODULE, apply_split, run_module, slice_small, small_source, texts
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.tower import prove_split, split_tower
+
+#: name -> (body of forward, {key: kind}, texts that must be among the moved lines, texts among the staying lines)
+RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
+    "metadata after data moves in front of it": (
+        """
+        x = self.patch_embed(x)
+        pos = self.lookup(grid_thw)
+        x = x + pos
+        return x
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw)"],
+        ["x = self.patch_embed(x)", "x = x + pos", "return x"],
+    ),
+    "device and dtype of data are not data": (
+        """
+        x = self.patch_embed(x)
+        pos = self.lookup(grid_thw).to(device=x.device, dtype=x.dtype)
+        return x + pos
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw).to(device=x.device, dtype=x.dtype)"],
+        ["return x + pos"],
+    ),
+    "the shape of data stays and is no metadata": (
+        """
+        rows = x.shape[0]
+        pos = self.lookup(grid_thw)
+        x = self.patch_embed(x).reshape(rows, -1)
+        return x + pos
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw)"],
+        ["rows = x.shape[0]", "x = self.patch_embed(x).reshape(rows, -1)"],
+    ),
+    "isinstance does not make what it guards depend on metadata": (
+        """
+        if isinstance(grid_thw, list):
+            sizes = grid_thw
+        else:
+            sizes = grid_thw.tolist()
+        x = self.patch_embed(x)
+        return x + self.lookup(sizes)
+        """,
+        {"lookup": "rows"},
+        ["if isinstance(grid_thw, list):"],
+        ["x = self.patch_embed(x)", "return x + self.lookup(sizes)"],
+    ),
+    "is None does not either": (
+        """
+        bound = (self.offsets(grid_thw)[1:] - self.offsets(grid_thw)[:-1]).max() if self.use_positions else None
+        cu = self.offsets(grid_thw)
+        if bound is not None:
+            x = self.patch_embed(x)
+        for block in self.blocks:
+            x = block(x, cu, bound)
+        return x
+        """,
+        {"bound": "host_bound", "cu": "cumulative"},
+        ["cu = self.offsets(grid_thw)"],
+        ["x = self.patch_embed(x)", "for block in self.blocks:"],
+    ),
+    "a choice per layer stays in the loop": (
+        """
+        cu_full = self.offsets(grid_thw)
+        cu_part = self.offsets([[1, 1, 1]] + list(grid_thw))
+        for number, block in enumerate(self.blocks):
+            if number in self.full:
+                cu_now = cu_full
+            else:
+                cu_now = cu_part
+            x = block(x, cu_now)
+        return x
+        """,
+        {"cu_full": "cumulative", "cu_part": "cumulative"},
+        ["cu_full = self.offsets(grid_thw)"],
+        ["for number, block in enumerate(self.blocks):"],
+    ),
+    "a mixed block under configuration is split in two": (
+        """
+        if self.use_positions:
+            pos = self.lookup(grid_thw)
+            x = x + pos
+        else:
+            x = x * 2
+        return self.patch_embed(x)
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw)"],
+        ["x = x + pos", "x = x * 2", "return self.patch_embed(x)"],
+    ),
+    "a value of one branch is None on the other": (
+        """
+        if self.use_positions:
+            pos = self.lookup(grid_thw)
+        x = self.patch_embed(x)
+        if self.use_positions:
+            x = x + pos
+        return x
+        """,
+        {"pos": "rows"},
+        ["if self.use_positions:"],
+        ["x = self.patch_embed(x)", "x = x + pos"],
+    ),
+    "a with block is split in two": (
+        """
+        with torch.no_grad():
+            pos = self.lookup(grid_thw)
+            x = self.patch_embed(x)
+            x = x + pos
+        return x
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw)"],
+        ["x = self.patch_embed(x)", "x = x + pos"],
+    ),
+    "a list built by append is a value of its loop": (
+        """
+        x = self.patch_embed(x)
+        parts = []
+        ends = [torch.tensor([0], dtype=torch.int32)]
+        last = 0
+        for t, h, w in grid_thw:
+            parts.append(self.table[torch.arange(t * h * w)])
+            ends.append(torch.tensor([h * w] * t).cumsum(0).to(torch.int32) + last)
+            last = last + t * h * w
+        pos = torch.cat(parts)
+        cu = torch.cat(ends)
+        for block in self.blocks:
+            x = block(x + pos, cu)
+        return x
+        """,
+        {"pos": "rows", "cu": "cumulative"},
+        ["parts = []", "for t, h, w in grid_thw:", "pos = torch.cat(parts)"],
+        ["x = self.patch_embed(x)", "for block in self.blocks:"],
+    ),
+    "a list of data under constant control stays": (
+        """
+        cu = self.offsets(grid_thw)
+        features = []
+        for number, block in enumerate(self.blocks):
+            x = block(x, cu)
+            if number in self.full:
+                features.append(x)
+        return torch.cat([x] + features, dim=1)
+        """,
+        {"cu": "cumulative"},
+        ["cu = self.offsets(grid_thw)"],
+        ["features = []", "return torch.cat([x] + features, dim=1)"],
+    ),
+    "a metadata-only part of a data expression gets a name": (
+        """
+        parts = [self.table[torch.arange(t * h * w)] for t, h, w in grid_thw]
+        x = self.patch_embed(x) + torch.cat(parts)
+        return x
+        """,
+        {"parts_cat": "rows"},
+        ["parts = [self.table[torch.arange(t * h * w)] for t, h, w in grid_thw]"],
+        ["x = self.patch_embed(x) + torch.cat(parts)"],
+    ),
+    "a part that depends on the loop's own variable is not taken out": (
+        """
+        tables = torch.stack([self.lookup(grid_thw), self.lookup(grid_thw) * 2])
+        for number in range(2):
+            x = x + tables[number]
+        return x
+        """,
+        {"tables": "rows"},
+        ["tables = torch.stack([self.lookup(grid_thw), self.lookup(grid_thw) * 2])"],
+        ["for number in range(2):"],
+    ),
+    "a constant goes to both sides": (
+        """
+        scale = self.spatial_merge_size * 2
+        pos = self.lookup(grid_thw) * scale
+        x = self.patch_embed(x) * scale
+        return x + pos
+        """,
+        {"pos": "rows"},
+        ["scale = self.spatial_merge_size * 2", "pos = self.lookup(grid_thw) * scale"],
+        ["scale = self.spatial_merge_size * 2", "x = self.patch_embed(x) * scale"],
+    ),
+    "a parameter with a default is passed on": (
+        """
+        pos = self.lookup(grid_thw) if flag else self.lookup(grid_thw) * 2
+        return self.patch_embed(x) + pos
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw) if flag else self.lookup(grid_thw) * 2"],
+        ["return self.patch_embed(x) + pos"],
+    ),
+    "metadata that is redefined after data has used it crosses twice": (
+        """
+        pos = self.lookup(grid_thw)
+        x = x + pos
+        pos = pos * 2
+        x = self.patch_embed(x) + pos
+        return x
+        """,
+        {"pos_0": "rows", "pos": "rows"},
+        ["pos = self.lookup(grid_thw)", "pos = pos * 2"],
+        ["x = x + pos", "x = self.patch_embed(x) + pos"],
+    ),
+    "a name that is data first and metadata later": (
+        """
+        pos = self.patch_embed(x)
+        x = x + pos
+        pos = self.lookup(grid_thw)
+        return x + pos
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw)"],
+        ["pos = self.patch_embed(x)", "x = x + pos", "return x + pos"],
+    ),
+    "an early return on metadata stays in the caller": (
+        """
+        total = sum(t * h * w for t, h, w in grid_thw)
+        if total == 0:
+            return x.new_zeros(0)
+        pos = self.lookup(grid_thw)
+        return self.patch_embed(x) + pos
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw)"],
+        ["return self.patch_embed(x) + pos"],
+    ),
+    "a check of metadata against the shape of data runs in eager only": (
+        """
+        total = sum(t * h * w for t, h, w in grid_thw)
+        assert total == x.shape[0], "rows and grid differ"
+        return self.patch_embed(x) + self.lookup(grid_thw)
+        """,
+        {"lookup": "rows"},
+        [],
+        ["return self.patch_embed(x) + self.lookup(grid_thw)"],
+    ),
+    "try and except whose body is metadata moves as one": (
+        """
+        try:
+            sizes = grid_thw.tolist()
+        except AttributeError:
+            sizes = grid_thw
+        x = self.patch_embed(x)
+        return x + self.lookup(sizes)
+        """,
+        {"lookup": "rows"},
+        ["try:"],
+        ["x = self.patch_embed(x)", "return x + self.lookup(sizes)"],
+    ),
+    "a permutation and its inverse": (
+        """
+        order = torch.arange(sum(t * h * w for t, h, w in grid_thw)).flip(0)
+        back = self.invert_permutation(order)
+        x = self.patch_embed(x)[order]
+        return x[back, :]
+        """,
+        {"order": "permutation", "back": "permutation"},
+        ["back = self.invert_permutation(order)"],
+        ["x = self.patch_embed(x)[order]", "return x[back, :]"],
+    ),
+    "a child module gets host values of the grid": (
+        """
+        lengths = [t * h * w for t, h, w in grid_thw]
+        x = self.embeddings(x, lengths, scale=2.0)
+        return self.patch_embed(x)
+        """,
+        {"positions": "rows"},
+        ["lengths = [t * h * w for t, h, w in grid_thw]"],
+        ["x = self.embeddings(x, lengths, scale=2.0)"],
+    ),
+    "an argument that a child ignores is dropped": (
+        """
+        x = self.plain(x, grid_thw)
+        pos = self.lookup(grid_thw)
+        return self.patch_embed(x) + pos
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw)"],
+        ["x = self.plain(x, grid_thw)"],
+    ),
+    "statements on one line": (
+        """
+        x = self.patch_embed(x); pos = self.lookup(grid_thw)
+        return x + pos
+        """,
+        {"pos": "rows"},
+        [],
+        ["return x + pos"],
+    ),
+    "state of the module is written by metadata": (
+        """
+        self.cached = self.lookup(grid_thw)
+        pos = self.cached * 2
+        return self.patch_embed(x) + pos
+        """,
+        {"pos": "rows"},
+        ["self.cached = self.lookup(grid_thw)", "pos = self.cached * 2"],
+        ["return self.patch_embed(x) + pos"],
+    ),
+}
+
+GRIDS: tuple[Any, ...] = ([[1, 2, 2]], [[2, 2, 4], [1, 4, 2], [3, 2, 2]])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str, tmp_path: Path) -> None:
+    body, keys, moved, staying = RULES[name]
+    tower = slice_small(tmp_path, body)
+    kinds = {crossing.key: crossing.kind.value for crossing in tower.crossings}
+    for child in tower.children:
+        kinds |= {crossing.key: crossing.kind.value for crossing in child.slice.crossings}
+    assert kinds == keys
+    assert set(tower.keys) == set(keys)
+    assert [line for line in moved if line not in texts(tower, tower.moved_lines)] == []
+    assert [line for line in staying if line not in texts(tower, tower.staying_lines)] == []
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_split_of_rule_is_a_move_and_computes_the_same(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    body = RULES[name][0]
+    split = split_tower(slice_small(tmp_path, body))
+    before = small_source(body)
+    after = apply_split(before, split, MODULE)
+    assert [d.message for d in prove_split(before, after, split)] == []
+    old, new = run_module(before, "before").Tower(), run_module(after, "after").Tower()
+    new.load_state_dict(old.state_dict())
+    for grid in GRIDS:
+        rows = sum(t * h * w for t, h, w in grid)
+        pixels = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows))
+        with torch.no_grad():
+            expected = old(pixels.clone(), grid)
+            assert torch.equal(new(pixels.clone(), grid), expected)
+            metadata = new.prepare_encoder_metadata(grid)
+            assert set(metadata) == set(split.keys)
+            assert torch.equal(new(pixels.clone(), None, encoder_metadata=metadata), expected)
+
+
+#: name -> (body, code, a part of the line that is blamed, a part of the message)
+REFUSALS: dict[str, tuple[str, str, str, str]] = {
+    "loop over the grid cuts data": (
+        """
+        parts, start = [], 0
+        for t, h, w in grid_thw:
+            parts.append(self.patch_embed(x[start : start + t * h * w]))
+            start += t * h * w
+        return torch.cat(parts)
+        """,
+        "VCG452",
+        "for t, h, w in grid_thw:",
+        "a loop over metadata touches data",
+    ),
+    "branch on the grid's values": (
+        """
+        if len(grid_thw) > 1:
+            x = x * 2
+        return self.patch_embed(x)
+        """,
+        "VCG452",
+        "if len(grid_thw) > 1:",
+        "a branch on metadata touches data",
+    ),
+    "metadata sized by the pixels": (
+        """
+        mask = torch.zeros(x.shape[0]) + self.offsets(grid_thw)[-1]
+        return self.patch_embed(x) * mask[:, None]
+        """,
+        "VCG453",
+        "mask = torch.zeros(x.shape[0])",
+        "the shape of data",
+    ),
+    "metadata from a list that data also fills": (
+        """
+        parts = []
+        for block in self.blocks:
+            x = block(x, self.offsets(grid_thw))
+            parts.append(self.lookup(grid_thw))
+        pos = torch.cat(parts)
+        return x + pos[: x.shape[0]]
+        """,
+        "VCG454",
+        "parts = []",
+        "`parts` collects values of metadata and of data",
+    ),
+    "metadata from the last step of a loop over data": (
+        """
+        for block in self.blocks:
+            x = block(x, self.offsets(grid_thw))
+            last = self.lookup(grid_thw)
+        pos = last * 2
+        return x + pos
+        """,
+        "VCG454",
+        "pos = last * 2",
+        "metadata reads `last`",
+    ),
+    "data written into metadata": (
+        """
+        pos = self.lookup(grid_thw)
+        pos += self.patch_embed(x)
+        return pos
+        """,
+        "VCG455",
+        "pos += self.patch_embed(x)",
+        "in place",
+    ),
+    "metadata changed in place after data used it": (
+        """
+        pos = self.lookup(grid_thw)
+        x = x + pos
+        pos[0] = 7.0
+        return self.patch_embed(x) + pos
+        """,
+        "VCG455",
+        "pos[0] = 7.0",
+        "after data has used it",
+    ),
+    "a Python number reaches data": (
+        """
+        total = int(sum(t * h * w for t, h, w in grid_thw))
+        return self.patch_embed(x)[:total]
+        """,
+        "VCG456",
+        "return self.patch_embed(x)[:total]",
+        "`total` is a Python value",
+    ),
+    "the grid itself reaches data": (
+        """
+        x = self.patch_embed(x)
+        return x * len(grid_thw) + torch.tensor(1.0) * sum(grid_thw[0])
+        """,
+        "VCG456",
+        "return x * len(grid_thw)",
+        "`grid_thw`",
+    ),
+    "a child cuts its rows by the grid": (
+        """
+        return self.merger(self.patch_embed(x), grid_thw)
+        """,
+        "VCG457",
+        "return self.merger(",
+        "child module `merger`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusal(name: str, tmp_path: Path) -> None:
+    body, code, line, message = REFUSALS[name]
+    with pytest.raises(DiagnosticError) as caught:
+        slice_small(tmp_path, body)
+    first = caught.value.diagnostics[0]
+    assert first.code == code
+    assert message in first.message
+    assert first.help
+    assert first.span is not None
+    assert first.span.file == f"tree/{MODULE}"
+    assert line in small_source(body).splitlines()[first.span.line - 1]
+
+
+#: Parameters and classes that are not there: (arguments of `slice_tower`, code, message)
+NAMES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "data": ({"data": ("pixels",)}, "VCG451", "no parameter `pixels`; it takes x, grid_thw, flag"),
+    "metadata": ({"metadata": ("grid_thv",)}, "VCG451", "no parameter `grid_thv`"),
+    "unnamed": ({"metadata": ()}, "VCG451", "`grid_thw` of `Tower.forward` is neither data nor metadata"),
+    "entry": ({"entry": "encode"}, "VCG450", "no method `encode`"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_names(name: str, tmp_path: Path) -> None:
+    options, code, message = NAMES[name]
+    with pytest.raises(DiagnosticError) as caught:
+        slice_small(tmp_path, "return x", **options)
+    assert caught.value.diagnostics[0].code == code
+    assert message in caught.value.diagnostics[0].message
+
+
+#: name -> (body, what, moved): one hazard each, in the part that the last column says
+HAZARDS: dict[str, tuple[str, str, bool]] = {
+    "tolist": ("s = torch.tensor(grid_thw).tolist()\nreturn self.patch_embed(x) + self.lookup(s)", ".tolist()", True),
+    "item of data": ("return self.patch_embed(x) * x.sum().item()", ".item()", False),
+    "branch on data": ("if x.sum() > 0:\n    x = x * 2\nreturn self.patch_embed(x)", "branch on data", False),
+    "boolean index": ("return self.patch_embed(x)[x[:, 0] > 0]", "boolean index", False),
+    "nonzero": ("return self.patch_embed(x)[torch.nonzero(x[:, 0])]", "nonzero()", False),
+    "host index": ("p = self.table[self.pos_ids(grid_thw)]\nreturn x + p", "host index of a device table", True),
+    "host copy": ("c = self.offsets(grid_thw).to(self.device)\nreturn x * c[-1]", ".to(device) of a host tensor", True),
+    "host data": ("c = torch.tensor(grid_thw)\nreturn x * c.sum()", "tensor() of host data", True),
+    "state": ("self.last = self.patch_embed(x)\nreturn self.last", "write to the module's state", False),
+    "repeats": (
+        "g = torch.tensor(grid_thw)\nreturn x + torch.repeat_interleave(g[:, 1], g[:, 0])[0]",
+        "repeat_interleave() with computed repeats",
+        True,
+    ),
+    "cpu": ("return self.patch_embed(x).cpu()", ".cpu()", False),
+}
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_hazard(name: str, tmp_path: Path) -> None:
+    body, what, moved = HAZARDS[name]
+    tower = slice_small(tmp_path, body)
+    found = [hazard for hazard in tower.hazards if hazard.what == what]
+    assert found, [hazard.what for hazard in tower.hazards]
+    assert {hazard.moved for hazard in found} == {moved}
+    for hazard in found:
+        assert tower.source.splitlines()[hazard.line - 1].strip() == hazard.text
+
+
+def test_nothing_to_split(tmp_path: Path) -> None:
+    tower = slice_small(tmp_path, "return self.patch_embed(x)")
+    assert tower.keys == ()
+    with pytest.raises(DiagnosticError) as caught:
+        split_tower(tower)
+    assert caught.value.diagnostics[0].code == "VCG458"
+
+
+def test_host_value_left_in_a_child_is_refused(tmp_path: Path) -> None:
+    tower = slice_small(tmp_path, "g = torch.tensor(grid_thw)\nreturn self.merger(self.patch_embed(x), g)")
+    with pytest.raises(DiagnosticError) as caught:
+        split_tower(tower)
+    first = caught.value.diagnostics[0]
+    assert first.code == "VCG460"
+    assert "iteration over a tensor (reached through Merger.forward)" in first.message
+
+
+def test_reserved_name_is_refused(tmp_path: Path) -> None:
+    tower = slice_small(tmp_path, "encoder_metadata = self.lookup(grid_thw)\nreturn x + encoder_metadata")
+    with pytest.raises(DiagnosticError) as caught:
+        split_tower(tower)
+    assert caught.value.diagnostics[0].code == "VCG458"
+    assert "`encoder_metadata`" in caught.value.diagnostics[0].message
