@@ -54,6 +54,7 @@ def error_event(role: str, stage: str, kind: str = "ValueError") -> str:
         pytest.param(error_event("oracle", "build"), "VCG656", "(oracle, build)", id="the oracle fails"),
         pytest.param(error_event("tree", "import", "ModuleNotFoundError"), "VCG656", "m", id="nothing is installed"),
         pytest.param(error_event("pair", "weights"), "VCG664", "m", id="parameters were renamed"),
+        pytest.param(error_event("both", "protocol"), "VCG667", "m", id="the model is not ported"),
     ],
 )
 def test_a_child_that_fails_is_a_failed_report(

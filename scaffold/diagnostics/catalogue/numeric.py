@@ -102,4 +102,10 @@ CODES: tuple[Code, ...] = (
         "A batch may fit the token budget and still have more frames than the graph has attention sequences for. It "
         "must run eagerly then; a copy into a buffer that is too short raises in the middle of serving.",
     ),
+    Code(
+        "VCG667",
+        "the model has no encoder CUDA graph methods",
+        "The host class under check does not implement the protocol, so there is no graph to compare. Either the tree "
+        "was never ported and no change was passed, or the change went into another class.",
+    ),
 )

@@ -203,13 +203,15 @@ def _check(
     recipe, options = load_recipe(request["recipe"]), request["options"]
     host, config = built
     lab = Lab([request["root"], request["changed_root"]])
-    bench = session.Bench(lab, host, config, recipe, request["modalities"], data["inputs"], data["oracle"])
+    modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
+    bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
     if request["role"] != "both" and options["eager_identity"]:
         stages.stage = "eager"
         session.check_eager_identity(bench)
-    stages.stage = "manager"
+    stages.stage = "protocol"
     if not hasattr(host, "get_encoder_cudagraph_config"):
-        raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods in this tree")
+        raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods")
+    stages.stage = "manager"
     for tensor in (*host.parameters(), *host.buffers()):
         lab.place(tensor)
     for group in recipe.sessions():

@@ -247,6 +247,8 @@ def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, 
             "VCG664",
             "the change must keep every parameter: names and shapes of the pristine model are loaded strictly",
         )
+    if stage == "protocol":
+        return "VCG667", "this tree is not ported: pass the changed files as the overlay, and look at the class's name"
     if stage in ("import", "build"):
         return "VCG654", "the changed files do not import or build; the last frame names the statement"
     return "VCG654", "the manager or the generated methods raised; the last frame names the statement"
