@@ -18,7 +18,7 @@ class Interrupted(BaseException):
 
 
 class Deferred:
-    """What has arrived so far. `check` is called where the run may still be given up."""
+    """What has arrived so far. `check` is called where the run can be given up for the last time."""
 
     def __init__(self) -> None:
         self.received: int | None = None

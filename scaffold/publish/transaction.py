@@ -124,7 +124,6 @@ def _run(
     dropped_dirs: tuple[str, ...] = (),
     reverts: int | None = None,
 ) -> RunRecord:
-    store.tidy()
     for step in steps:
         _check_target(store, step)
     files = tuple(FileRecord(step.path, disk.digest(step.before), disk.digest(step.after)) for step in steps)
@@ -137,8 +136,9 @@ def _run(
         reverts=reverts,
     )
     try:
-        _stage(store, signals, record, steps)
-        _apply(store, signals, record)
+        _stage(store, record, steps)
+        _apply(store, record)
+        signals.check()  # once, at the last moment: the way there takes milliseconds
         store.commit(record)
     except BaseException as error:
         _undo(store, record, error)
@@ -147,12 +147,11 @@ def _run(
     return record
 
 
-def _stage(store: Store, signals: Deferred, record: RunRecord, steps: Sequence[_Step]) -> None:
+def _stage(store: Store, record: RunRecord, steps: Sequence[_Step]) -> None:
     """Put all bytes, old and new, on the disk beside the tree. From here on neither way needs disk space."""
     folder = store.blobs / str(record.id)
     disk.mkdir(folder)
     for index, step in enumerate(steps):
-        signals.check()
         if step.before is not None:
             target = store.locate(step.path)
             disk.write_file(store.old(record.id, index), step.before, like=target, keep_time=True)
@@ -164,11 +163,10 @@ def _stage(store: Store, signals: Deferred, record: RunRecord, steps: Sequence[_
     store.open_journal(record)
 
 
-def _apply(store: Store, signals: Deferred, record: RunRecord) -> None:
+def _apply(store: Store, record: RunRecord) -> None:
     for folder in record.made_dirs:
         disk.mkdir(store.inside(folder))
     for index, file in enumerate(record.files):
-        signals.check()
         target = store.locate(file.path)
         if disk.digest(disk.read(target)) != file.before:  # someone was faster than we
             raise DiagnosticError(_changed_meanwhile(file.path))
@@ -177,7 +175,6 @@ def _apply(store: Store, signals: Deferred, record: RunRecord) -> None:
         else:
             disk.replace(store.new(record.id, index), target)
     _sync_folders(store, record)
-    signals.check()
 
 
 def _undo(store: Store, record: RunRecord, cause: BaseException) -> None:

@@ -17,14 +17,15 @@ from publish_scene import CALLS, JOBS, make_tree, on_each_call, run_publish, sna
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.publish import disk, recover, require_finished
 
-CODES = {
-    errno.ENOSPC: "VCG702",
-    errno.EDQUOT: "VCG702",
-    errno.EROFS: "VCG701",
-    errno.EACCES: "VCG701",
-    errno.EPERM: "VCG701",
-    errno.EIO: "VCG703",
-    errno.EBUSY: "VCG703",
+#: error -> (the code that it leads to, at which calls it comes: one of each kind of explanation at all of them)
+ERRORS = {
+    errno.ENOSPC: ("VCG702", 1),
+    errno.EDQUOT: ("VCG702", 9),
+    errno.EROFS: ("VCG701", 1),
+    errno.EACCES: ("VCG701", 9),
+    errno.EPERM: ("VCG701", 9),
+    errno.EIO: ("VCG703", 1),
+    errno.EBUSY: ("VCG703", 9),
 }
 
 NEEDS_SPACE = ("create", "write", "mkdir")
@@ -76,12 +77,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[int, str], BaseExc
     return trace
 
 
-@pytest.mark.parametrize("number", CODES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("job", ["publish", "revert"])
 def test_one_failing_call(job: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenes = Scenes(tmp_path, job)
+    code, stride = ERRORS[number]
     hit: set[str] = set()
-    for step in itertools.count(1):
+    for step in itertools.count(1, stride):
         root = scenes.fresh()
         with monkeypatch.context() as patch:
             error = OSError(number, os.strerror(number))
@@ -99,14 +101,15 @@ def test_one_failing_call(job: str, number: int, tmp_path: Path, monkeypatch: py
             assert recover(root).rolled_back is None
             assert snapshot(root) == scenes.after
         else:
-            assert [d.code for d in diagnostics] == [CODES[number]]
+            assert [d.code for d in diagnostics] == [code]
             assert diagnostics[0].exit is Exit.IO
             assert diagnostics[0].help
             assert snapshot(root) == scenes.before
             assert "journal.json" not in store_files(root)
             JOBS[job](root)
             assert snapshot(root) == scenes.after
-    assert hit == set(CALLS) - ({"rmdir", "unlink", "remove_tree"} if job == "publish" else set())
+    never = {"rmdir", "unlink", "remove_tree"} if job == "publish" else set()
+    assert hit == set(CALLS) - never if stride == 1 else len(hit) >= 4
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("a bug of ours")], ids=repr)

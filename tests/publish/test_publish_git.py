@@ -83,6 +83,10 @@ EDITS: dict[str, tuple[Edit, dict[str, DirtyState]]] = {
         lambda root: ((root / "fresh/deep").mkdir(parents=True), (root / "fresh/deep/new.py").write_bytes(b"1")),
         {"fresh/deep/new.py": DirtyState.UNTRACKED},
     ),
+    "untracked in a checkout that hides it": (
+        lambda root: (git(root, "config", "status.showUntrackedFiles", "no"), (root / "new.py").write_bytes(b"1")),
+        {"new.py": DirtyState.UNTRACKED},
+    ),
     "a name that git would quote, with pathspec letters": (
         lambda root: (root / ":naïve name [x].md").write_bytes(b"1"),
         {":naïve name [x].md": DirtyState.UNSTAGED},
