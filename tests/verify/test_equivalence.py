@@ -255,6 +255,12 @@ def test_methods_in_another_order_are_refused(after: str) -> None:
             "class A(B):\n    def g(self): ...\n    def h(self): ...\n\n    def f(self): ...\n",
             "VCG603",
         ),
+        (
+            "class A:\n    def old(self): ...\n\n    def x(self): ...\n",
+            (PutMethods("A", "def f(self): ...\n\ndef g(self): ...\n", remove=("old",)),),
+            "class A:\n    def f(self): ...\n\n    def x(self): ...\n\n    def g(self): ...\n",
+            "VCG603",
+        ),
         ("x = 1\n", (PutFunction("y = 1\n", after="x"),), "y = 1\nx = 1\n", "VCG603"),
         ("x = 1\n", (PutFunction("y = 1\n", before="x"),), "x = 1\ny = 1\n", "VCG603"),
         ("x = 1\n", (PutFunction("y = 1\n"),), "y = 1\nx = 1\n", "VCG603"),

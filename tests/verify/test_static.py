@@ -19,10 +19,6 @@ MODEL = "vllm/model_executor/models/llava.py"
 def plan_port(tree: SourceTree) -> list[PlannedFile]:
     """A port of a model that no release has ported, with the protocol's own signatures and empty bodies."""
     profile = read_protocol(tree)
-    block = "\n\n".join(
-        f"def {method.name}({', '.join(map(str, [p.name for p in method.parameters]))}):\n    raise NotImplementedError"
-        for method in profile.methods
-    )
     block = "\n\n".join(f"def {m.name}({_untyped(m)}):\n    raise NotImplementedError" for m in profile.methods)
     docs, tests, example = find_docs_table(tree), find_test_registry(tree), find_example_list(tree)
     header = next(t.header for t in find_tables(tree.read(docs.path)) if "CG for Image" in t.header)
