@@ -65,8 +65,6 @@ def everything() -> dict[str, dict[Key, set[str]]]:
                     codes |= {"VCG658"} | ({"VCG650"} if minor < 26 else set())
                 if recipe in PACKED and tail == "fa3" and minor <= 30:
                     codes |= {"VCG650"}
-                if minor < 22:
-                    codes -= {"VCG662"} if recipe != "qwen3_vl" else set()
                 if recipe == "qwen3_vl" and minor < 22:
                     codes |= {"VCG654"}  # floor division: an item that fills a budget does not fit its buffer
                 row[recipe, tail] = codes

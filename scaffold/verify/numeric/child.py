@@ -89,7 +89,7 @@ def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
     elif role == "oracle":
         _write_oracle(request, stages)
     elif role == "check":
-        built = _build(request, stages)
+        built = _build(request, stages, request["host"])
         while not Path(request["exchange"]).exists():  # the parent ends this process when the oracle fails
             time.sleep(0.05)
         _check(request, _read_oracle(request, built[0], stages), built, events, stages)
@@ -107,7 +107,7 @@ def _serve_pair(request: dict[str, Any], events: _Events, stages: _Stages) -> No
         from scaffold.verify.numeric.cpu_imports import switch_tree
 
         switch_tree(Path(request["root"]), Path(request["changed_root"]))
-        built = _build(request, stages)
+        built = _build(request, stages, request["host"])
         stages.stage = "weights"
         status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
         fork = 0
@@ -133,7 +133,7 @@ def _import_shared(tree: dict[str, Any]) -> None:
     importlib.import_module("vllm.v1.worker.encoder_cudagraph")
 
 
-def _build(request: dict[str, Any], stages: _Stages) -> tuple[Any, Any]:
+def _build(request: dict[str, Any], stages: _Stages, host_class: str | None = None) -> tuple[Any, Any]:
     """The host in evaluation mode, in float32, and its configuration.
 
     It is built inside the configuration context and process group that parallel layers ask for.
@@ -146,13 +146,13 @@ def _build(request: dict[str, Any], stages: _Stages) -> tuple[Any, Any]:
 
     recipe = load_recipe(request["recipe"])
     stages.stage = "import"
-    recipe.load_class()
+    recipe.load_class(host_class)
     stages.stage = "build"
     torch.manual_seed(0)
     config = VllmConfig(device_config=DeviceConfig(device="cpu"))
     with tempfile.TemporaryDirectory(prefix="vitcg-numeric-") as scratch, set_current_vllm_config(config):
         start_distributed(Path(scratch))
-        host, config = recipe.build()
+        host, config = recipe.build(host_class)
     return host.eval().requires_grad_(False), config
 
 

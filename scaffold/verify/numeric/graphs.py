@@ -77,7 +77,6 @@ class Lab:
         self._internal = 0
         self.graph: EmulatedGraph | None = None
         self.pending_device = False
-        self.forbidden: tuple[str, str] | None = None
 
     # -- placement -------------------------------------------------------------------------------------------------
 

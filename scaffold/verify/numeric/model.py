@@ -41,7 +41,8 @@ class NumericRequest:
 
     `tree` is the root of an unpacked release (it holds `vllm/`) and is never written to. `overlay` maps paths relative
     to it to new content; empty means "check the tree as it is". `tail` picks what the attention kernel does with rows
-    after the end of a sequence (`scaffold.verify.numeric.attention`). `release` only labels the report.
+    after the end of a sequence (`scaffold.verify.numeric.attention`). `release` only labels the report. `host` is
+    `module:class` of a subclass that takes the place of the model's class in the changed tree: a stand-alone adapter.
     """
 
     tree: Path
@@ -51,6 +52,7 @@ class NumericRequest:
     release: str = ""
     tail: Tail = "fa2"
     options: NumericOptions = field(default_factory=NumericOptions)
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,8 @@ class Check:
 class Hazard:
     """Something that a real capture refuses or silently freezes. `where` is `file:line` inside the tree.
 
-    `kind` is `host sync`, `dynamic shape`, `copy in capture`, `placement` or `data parallel`; `stage` is `capture`,
-    or `run` for what is wrong outside a capture too.
+    `kind` is `host sync`, `dynamic shape`, `copy in capture` or `placement`; `stage` is `capture`, or `run` for what is
+    wrong outside a capture too.
     """
 
     kind: str
@@ -190,7 +192,6 @@ _HAZARD_CODES = {
     "dynamic shape": "VCG652",
     "copy in capture": "VCG653",
     "placement": "VCG653",
-    "data parallel": "VCG661",
 }
 
 _HELP = {

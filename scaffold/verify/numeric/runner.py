@@ -155,6 +155,7 @@ class _Child:
                 "changed_modules": changed_modules(request.overlay),
                 "exchange": str(directory / "oracle.pt"),
                 "recipe": request.recipe,
+                "host": request.host,
                 "modalities": list(request.modalities),
                 "tail": request.tail,
                 "options": asdict(request.options),

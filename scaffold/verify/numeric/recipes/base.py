@@ -60,20 +60,21 @@ class Recipe(ABC):
     #: What the processing information answers for the frames of the longest video.
     video_frames = 6
 
-    def load_class(self) -> type[nn.Module]:
-        """The release's host class."""
-        cls = getattr(import_module(f"vllm.model_executor.models.{self.module}"), self.host_class)
+    def load_class(self, host: str | None = None) -> type[nn.Module]:
+        """The release's host class, or the subclass `host` (`module:class`) of it."""
+        module, _, name = (host or f"vllm.model_executor.models.{self.module}:{self.host_class}").partition(":")
+        cls = getattr(import_module(module), name)
         assert isinstance(cls, type)
         return cls
 
-    def build(self) -> tuple[nn.Module, SimpleNamespace]:
-        """The host, made by its own `__init__`, and the engine configuration that it was given.
+    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
+        """The host (of a subclass `module:class`), made by its own `__init__`, and the engine configuration that it was given.
 
         Only the language model, the tokenizer and the processor are stand-ins.
         """
-        cls = self.load_class()
+        cls = self.load_class(host_class)
         config = engine_config(self.model_config(), self.modalities)
-        with _without_language_model(sys.modules[cls.__module__]):
+        with _without_language_model(sys.modules[self.load_class().__module__]):
             host = cls(vllm_config=config, prefix="")
         _answer_processing_info(cls, config, self.video_frames)
         return host, config
