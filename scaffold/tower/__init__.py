@@ -15,6 +15,7 @@ from scaffold.tower.model import (
 from scaffold.tower.proof import prove_split
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, slice_tower
 from scaffold.tower.splitting import split_tower
+from scaffold.tower.tail import attention_leaves_rows, render_tail_cover, tail_pairs
 
 __all__ = [
     "METADATA_ARGUMENT",
@@ -29,7 +30,10 @@ __all__ = [
     "Place",
     "TowerSlice",
     "TowerSplit",
+    "attention_leaves_rows",
     "prove_split",
+    "render_tail_cover",
     "slice_tower",
     "split_tower",
+    "tail_pairs",
 ]

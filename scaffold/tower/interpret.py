@@ -988,7 +988,7 @@ class Interpreter:
         self._via.append(f"{owner[1].name}.{function.name}" if owner is not None else function.name)
         self._collect.append([])
         self.block(function.body)
-        value = _join_all(self.frame.returns) if self.frame.returns else NONE_VALUE
+        value = _join_returns(self.frame.returns) if self.frame.returns else NONE_VALUE
         annotation = ast.unparse(function.returns) if function.returns is not None else ""
         if value.form is Form.UNKNOWN and annotation in ("torch.Tensor", "Tensor"):
             value = replace(value, form=Form.TENSOR)
@@ -1149,6 +1149,15 @@ def _join_all(values: Iterable[Value]) -> Value:
     for value in values:
         result = value if result is None else join(result, value)
     return result if result is not None else CONST
+
+
+def _join_returns(values: Sequence[Value]) -> Value:
+    """What a function gives. A return of which nothing is known (a cache hit) is taken to be like the others."""
+    known = [v for v in values if v.form is not Form.UNKNOWN or v.role is not Role.NONE or v.items is not None]
+    label = Label.NONE
+    for value in values:
+        label |= value.labels
+    return _join_all(known or values).with_labels(label)
 
 
 def _join_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:

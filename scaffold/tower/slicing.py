@@ -126,7 +126,7 @@ def _slice_class(
     )
     method = program.method(owner, METADATA_METHOD)
     if METADATA_ARGUMENT in known and method is not None:
-        return _already_split(base, method[2])
+        return _already_split(program, base, function, method)
     for name in (*data, *metadata):
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
@@ -175,21 +175,25 @@ def _parameter(arg: ast.arg, default: ast.expr | None, keyword_only: bool) -> Pa
     )
 
 
-def _already_split(base: TowerSlice, method: FunctionNode) -> TowerSlice:
-    """Read the keys of an existing metadata method: of the dict that it returns, and of stores into that dict."""
+def _already_split(
+    program: Program, base: TowerSlice, entry: FunctionNode, found: tuple[Module, ast.ClassDef, FunctionNode]
+) -> TowerSlice:
+    """Read the keys of an existing metadata method, and interpret it for their kinds.
+
+    Keys are those of the dict that it returns and of stores into that dict.
+    """
+    module, cls, method = found
     returned = {
         node.value.id for node in ast.walk(method) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
     }
-    keys: list[tuple[int, int, str]] = []
+    stored: dict[str, ast.expr] = {}
     for node in ast.walk(method):
-        literals: list[ast.Dict] = []
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
-            literals.append(node.value)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
+            stored |= _entries(node.value)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name) and target.id in returned and isinstance(node.value, ast.Dict):
-                    literals.append(node.value)
+                    stored |= _entries(node.value)
                 if (
                     isinstance(target, ast.Subscript)
                     and isinstance(target.value, ast.Name)
@@ -197,17 +201,103 @@ def _already_split(base: TowerSlice, method: FunctionNode) -> TowerSlice:
                     and isinstance(target.slice, ast.Constant)
                     and isinstance(target.slice.value, str)
                 ):
-                    keys.append((target.lineno, target.col_offset, target.slice.value))
-        for literal in literals:
-            keys += [
-                (key.lineno, key.col_offset, key.value)
-                for key in literal.keys
-                if isinstance(key, ast.Constant) and isinstance(key.value, str)
-            ]
-    ordered = tuple(dict.fromkeys(key for _, _, key in sorted(keys)))
+                    stored[target.slice.value] = node.value
+    parameters = _parameters(method)
+    interpreter = Interpreter(program)
+    env = {
+        parameter.name: Value(Label.META, Form.PYTHON) if parameter.default is None else CONST
+        for parameter in parameters
+        if parameter.name != "device"
+    }
+    interpreter.run(module, (module, cls), method, env)
+    indexing = _indexing_keys(module, entry)
+    names = {node.id: key for key, node in stored.items() if isinstance(node, ast.Name)}
+    crossings = []
+    for key, node in sorted(stored.items(), key=lambda item: (item[1].lineno, item[1].col_offset)):
+        value = interpreter.values.get(node, CONST)
+        kind = _KINDS.get(value.role)
+        evidence = value.trail
+        if key in indexing:
+            kind, evidence = Kind.PERMUTATION, (*evidence, indexing[key])
+        crossings.append(
+            Crossing(
+                name=key,
+                key=key,
+                kind=kind or Kind.ROWS,
+                form=value.form,
+                nullable=value.nullable,
+                evidence=evidence,
+                defined_at=(node.lineno,),
+                used_at=(),
+                certain=kind is not None,
+                source=_source_key(interpreter, names, stored, value.source, key),
+            )
+        )
     return replace(
-        base, keys=ordered, already_split=True, metadata_method=method.name, method_parameters=_parameters(method)
+        base,
+        keys=tuple(crossing.key for crossing in crossings),
+        already_split=True,
+        metadata_method=method.name,
+        method_parameters=parameters,
+        crossings=tuple(crossings),
     )
+
+
+def _entries(node: ast.Dict) -> dict[str, ast.expr]:
+    return {
+        key.value: value
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+
+
+def _indexing_keys(module: Module, entry: FunctionNode) -> dict[str, Evidence]:
+    """Keys of the metadata dict that the entry uses to index something along its rows."""
+    names: dict[str, str] = {}
+    for node in ast.walk(entry):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            key = _metadata_key(node.value)
+            if key is not None:
+                names[node.targets[0].id] = key
+    found: dict[str, Evidence] = {}
+    for node in ast.walk(entry):
+        if isinstance(node, ast.Subscript) and _metadata_key(node) is None:
+            first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+            key = names.get(first.id) if isinstance(first, ast.Name) else _metadata_key(first)
+            if key is not None:
+                found[key] = Evidence(module.shown, node.lineno, "indexes rows of data")
+    return found
+
+
+def _metadata_key(node: ast.expr) -> str | None:
+    """The key that `encoder_metadata["key"]` reads."""
+    if (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == METADATA_ARGUMENT
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.slice.value, str)
+    ):
+        return node.slice.value
+    return None
+
+
+def _source_key(
+    interpreter: Interpreter, names: dict[str, str], stored: dict[str, ast.expr], source: str | None, own: str
+) -> str | None:
+    """The key of the offsets that a value was computed from: through aliases, and offsets rebuilt from a variable."""
+    seen: set[str] = set()
+    while source is not None and source not in seen:
+        seen.add(source)
+        if source in names and names[source] != own:
+            return names[source]
+        for key, node in stored.items():
+            if key != own and interpreter.values.get(node, CONST).source == source:
+                role = interpreter.values[node].role
+                if role in (Role.CUMULATIVE, Role.TWO_SECTION):
+                    return key
+        source = interpreter.frame.env.get(source, CONST).source
+    return None
 
 
 @dataclass(eq=False)

@@ -2,7 +2,8 @@
 
 A child process, because a release's `vllm` package can be imported once only. Standard input: one JSON object with
 `root` (of the release), `model` (a key of `TOWERS`), `text` (of the module after the split), `capacities` (arguments of
-the metadata method), `cumulative` and `bounds` (keys). Standard output, last line: a JSON list, one entry a grid.
+the metadata method), `cumulative`, `bounds` and `per_row` (keys), `rows` (of a padded run) and `cover` (source of the
+method that covers padding rows). Standard output, last line: a JSON list, one entry a grid.
 """
 
 from __future__ import annotations
@@ -94,6 +95,40 @@ def _load_split(name: str, text: str, directory: Path) -> Any:
     return module
 
 
+def _padded_run(
+    torch: Any, tower: Any, pixels: Any, metadata: dict[str, Any], request: dict[str, Any], size: int
+) -> Any:
+    """The tower on `size` rows of which only the first carry pixels, as a captured graph would see them.
+
+    What no kernel writes is NaN, and the last key/value tile of a sequence is loaded whole (FlashAttention 3).
+    """
+    from scaffold.verify.numeric import attention
+
+    rows = pixels.shape[0]
+    filled = dict(metadata)
+    for key in request["per_row"]:
+        value = metadata[key]
+        tail = value.new_zeros(value.shape[0] * (size - rows) // rows, *value.shape[1:])
+        filled[key] = torch.cat([value, tail])
+    if request["cover"]:
+        space: dict[str, Any] = {"torch": torch}
+        exec(request["cover"], space)
+        filled = space["_cover_padding_rows"](SimpleNamespace(visual=tower), filled, size)
+    real = torch.empty_like
+
+    def poisoned(tensor: Any, **options: Any) -> Any:
+        result = real(tensor, **options)
+        return result.fill_(float("nan")) if result.is_floating_point() else result
+
+    torch.empty_like = poisoned
+    attention.set_tail("fa3")
+    try:
+        return tower(torch.cat([pixels, pixels.new_zeros(size - rows, pixels.shape[1])]), None, encoder_metadata=filled)
+    finally:
+        torch.empty_like = real
+        attention.set_tail("fa2")
+
+
 def main() -> None:
     request = json.loads(sys.stdin.readline())
     from scaffold.verify.numeric import cpu_imports
@@ -138,6 +173,11 @@ def main() -> None:
                 given = new(pixels.clone(), None, encoder_metadata=metadata)
                 padded = new.prepare_encoder_metadata(copy, **request["capacities"])
                 with_padding = new(pixels.clone(), None, encoder_metadata=padded)
+                tail: dict[str, Any] = {}
+                for name_of_run, cover in (("bare", ""), ("covered", request["cover"])):
+                    output = _padded_run(torch, new, pixels, padded, {**request, "cover": cover}, request["rows"])
+                    valid = output[: expected.shape[0]]
+                    tail[name_of_run] = [bool(torch.isfinite(valid).all()), torch.equal(valid, expected)]
                 results.append(
                     {
                         "grid": grid,
@@ -149,6 +189,7 @@ def main() -> None:
                         "padded": torch.equal(expected, with_padding),
                         "lengths": {key: len(padded[key]) for key in request["cumulative"]},
                         "tails": {key: padded[key].tolist() for key in request["cumulative"]},
+                        "tail": tail,
                         "plain": {key: metadata[key].tolist() for key in request["cumulative"]},
                         "bounds": {
                             key: [padded[key].item(), padded[key].device.type, str(padded[key].dtype), padded[key].ndim]

@@ -13,7 +13,16 @@ import pytest
 from tower_scene import apply_split
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.tower import Kind, TowerSlice, prove_split, slice_tower, split_tower
+from scaffold.tower import (
+    Kind,
+    TowerSlice,
+    attention_leaves_rows,
+    prove_split,
+    render_tail_cover,
+    slice_tower,
+    split_tower,
+    tail_pairs,
+)
 
 MODELS = "vllm/model_executor/models"
 
@@ -173,6 +182,7 @@ def test_recognises_a_tower_that_is_split(
     tower = slice_tower(release_tree(version), f"{MODELS}/{model}.py", cls, data=("whatever",))
     assert tower.already_split
     assert set(tower.keys) == keys
+    assert {crossing.key for crossing in tower.crossings} == keys
     assert tuple(parameter.name for parameter in tower.method_parameters) == parameters
     with pytest.raises(DiagnosticError, match="split already"):
         split_tower(tower)
@@ -269,18 +279,29 @@ def test_proof_refuses_damaged_results(model: str, release_tree: Any) -> None:
         assert codes & {"VCG490", "VCG492"}, name
 
 
+#: Rows of a padded run, and bounds that are not the number of rows: a window of 2 x 2 merged patches has 16.
+ROWS = 640
+BOUNDS = {"max_seqlen_window_override": 16}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("version", ["0.20.0", "0.26.0", "0.30.0", "0.31.0", "0.33.0"])
+def test_knows_which_releases_zero_fill_attention(version: str, release_tree: Any) -> None:
+    assert attention_leaves_rows(release_tree(version)) is (version < "0.31")
+
+
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize("model", PRISTINE)
 def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
-    """Eager, with its own metadata, and with metadata padded to a capacity: the same bits as the pristine tower."""
+    """Eager, with its own metadata, with padded offsets, on padded rows: the same bits as the pristine tower."""
     pytest.importorskip("vllm")
     tree = release_tree(PRISTINE[model][0])
     tower = _slice(release_tree, model)
     split = split_tower(tower)
     capacity = {p.name: 9 for p in split.method_parameters if p.name in ("max_batch_size", "max_frames_per_batch")}
     capacity |= {name: 80 for p in split.padding for name in p.capacity if name not in capacity}
-    capacity |= {p.override: 4096 for p in split.padding if p.override}
+    capacity |= {p.override: BOUNDS.get(p.override, ROWS) for p in split.padding if p.override}
     offsets = {p.key: max(capacity[name] for name in p.capacity) for p in split.padding if p.capacity}
     request = {
         "root": str(tree.path("vllm").parent),
@@ -289,6 +310,9 @@ def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
         "capacities": capacity,
         "cumulative": list(offsets),
         "bounds": [p.key for p in split.padding if p.kind is Kind.HOST_BOUND],
+        "per_row": [p.key for p in split.padding if p.kind in (Kind.ROWS, Kind.PERMUTATION)],
+        "rows": ROWS,
+        "cover": render_tail_cover(tail_pairs(tower)),
     }
     child = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("eager_child.py"))],
@@ -309,4 +333,8 @@ def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
             plain, padded = result["plain"][key], result["tails"][key]
             assert padded[: len(plain)] == plain
             assert padded[len(plain) :] == [plain[-1]] * (sequences + 1 - len(plain))
-        assert all(bound == [4096, "cpu", "torch.int32", 0] for bound in result["bounds"].values())
+        wanted = {p.key: [capacity[p.override], "cpu", "torch.int32", 0] for p in split.padding if p.override}
+        assert result["bounds"] == wanted
+        # FlashAttention 3 and poisoned memory: NaN without the cover (the check can fail), the same bits with it.
+        assert result["tail"]["covered"] == [True, True], result
+    assert any(result["tail"]["bare"] == [False, False] for result in results)
