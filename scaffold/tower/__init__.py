@@ -13,6 +13,7 @@ from scaffold.tower.model import (
     TowerSplit,
 )
 from scaffold.tower.proof import prove_split
+from scaffold.tower.report import tower_report
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, slice_tower
 from scaffold.tower.splitting import split_tower
 from scaffold.tower.tail import attention_leaves_rows, render_tail_cover, tail_pairs
@@ -36,4 +37,5 @@ __all__ = [
     "slice_tower",
     "split_tower",
     "tail_pairs",
+    "tower_report",
 ]
