@@ -42,6 +42,31 @@ if not os.environ.get("VITCG_GPU"):
     type(platform).graph_pool_handle = lambda self: (0, 1)
 
 
+if os.environ.get("VITCG_GPU"):
+    import tempfile
+    import pytest
+    import torch
+
+    # What the release's own conftest provides, without its other imports.
+    @pytest.fixture
+    def dist_init():
+        from vllm.config import VllmConfig, set_current_vllm_config
+        from vllm.distributed import cleanup_dist_env_and_memory, parallel_state
+        with set_current_vllm_config(VllmConfig()):
+            store = tempfile.mkdtemp() + "/store"
+            parallel_state.init_distributed_environment(1, 0, f"file://{store}", 0, "nccl")
+            parallel_state.initialize_model_parallel(1, 1)
+            yield
+        cleanup_dist_env_and_memory()
+
+    @pytest.fixture
+    def workspace_init():
+        from vllm.v1.worker.workspace import init_workspace_manager, reset_workspace_manager
+        init_workspace_manager(torch.device(0))
+        yield
+        reset_workspace_manager()
+
+
 def pytest_collection_modifyitems(config, items):
     import vllm.v1.worker.encoder_cudagraph as module
     assert module.EncoderCudaGraphManager.__module__ == "scaffold.runtime.vllm.manager"

@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 def segments(offsets: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The sequence of each row, and its place in it, computed without reading offsets on the host."""
-    at = torch.arange(rows, dtype=offsets.dtype)
+    at = torch.arange(rows, dtype=offsets.dtype, device=offsets.device)
     sequence = (at[:, None] >= offsets[None, 1:]).sum(1)
     starts = offsets[sequence.clamp(max=offsets.shape[0] - 2)]
     return sequence, at - starts
@@ -51,10 +51,11 @@ class PackedTower:
     """Items are grids `(h, w)` in tokens; each token has `MERGE` rows. Attention reads offsets (and, with two
     sections, a second copy of them)."""
 
-    def __init__(self, *, two_section: bool = False, frames: bool = False, seed: int = 0) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.embed_in = torch.randn(4, WIDTH, generator=generator)
-        self.mix = torch.randn(WIDTH, WIDTH, generator=generator) / 3
+    def __init__(self, *, two_section: bool = False, device: torch.device = CPU) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.device = device
+        self.embed_in = torch.randn(4, WIDTH, generator=generator).to(device)
+        self.mix = torch.randn(WIDTH, WIDTH, generator=generator).to(device) / 3
         self.two_section = two_section
         self.calls = {"items": 0, "eager": 0, "embed": 0, "replay_values": 0, "select": 0, "capture_values": 0}
         self.seen_empty = False
@@ -138,7 +139,8 @@ class PackedTower:
         values["offsets"] = torch.cat([values["offsets"], tail])
         values["sections"] = torch.cat([values["sections"][:2], tail * WIDTH, values["sections"][2:], tail])
         values["lengths"] = torch.cat([values["lengths"], torch.zeros(sequences, dtype=torch.int32)])
-        return {"pixels": torch.zeros(rows, 4), **values}
+        values = {n: v if v.ndim == 0 else v.to(self.device) for n, v in values.items()}
+        return {"pixels": torch.zeros(rows, 4, device=self.device), **values}
 
     def replay_values(self, inputs: Mapping[str, Any], limits: Limits, path: str) -> dict[str, torch.Tensor]:
         self.calls["replay_values"] += 1
@@ -159,7 +161,7 @@ class PackedTower:
                 queries, _ = segments(values["sections"][:half] // WIDTH, x.shape[0])
                 keys, _ = segments(values["sections"][half:], x.shape[0])
                 same = queries[:, None] == keys[None, :]
-                scores = torch.where(same, (x @ x.T) / WIDTH, torch.full((), -1e9))
+                scores = torch.where(same, (x @ x.T) / WIDTH, torch.full((), -1e9, device=x.device))
                 x = x + torch.softmax(scores, dim=1) @ x @ self.mix
             else:
                 x = x + strict_attention(x, values["offsets"], longest) @ self.mix
@@ -168,7 +170,8 @@ class PackedTower:
 
     def eager(self, inputs: Mapping[str, Any], path: str = "default") -> torch.Tensor:
         self.calls["eager"] += 1
-        return self.forward({"pixels": inputs["pixels"], **self.metadata(inputs["grids"])}, path)
+        metadata = {n: v if v.ndim == 0 else v.to(self.device) for n, v in self.metadata(inputs["grids"]).items()}
+        return self.forward({"pixels": inputs["pixels"], **metadata}, path)
 
     def output_rows(self, path: str, tokens: int) -> int | None:
         return tokens
@@ -181,7 +184,7 @@ class PackedTower:
     def call(self, grids: Sequence[tuple[int, int, int]], seed: int = 0) -> dict[str, Any]:
         """Random pixels for some grids."""
         rows = sum(t * h * w * MERGE for t, h, w in grids)
-        pixels = torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed))
+        pixels = torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed)).to(self.device)
         return {"pixels": pixels, "grids": [tuple(g) for g in grids]}
 
 

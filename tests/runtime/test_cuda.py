@@ -1,0 +1,111 @@
+"""The same contracts on real CUDA graphs. Metadata are computed on the host, so the staging buffer is used."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from helpers import assert_equals_eager
+from towers import PackedTower
+
+from scaffold.runtime import EncoderGraphManager, GraphKey, Limits, Options, check_graphs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CUDA = torch.device("cuda")
+
+
+def make(tower, ladder=(8, 16, 32, 64), **options):
+    options.setdefault("calibration_ms", 0)
+    manager = EncoderGraphManager(
+        tower, CUDA, torch.float32, ladders={"default": list(ladder)}, limits=Limits(4), options=Options(**options)
+    )
+    manager.capture()
+    assert manager.report.failed == {}
+    return manager
+
+
+@pytest.mark.parametrize("two_section", [False, True])
+def test_random_traffic_equals_eager(two_section):
+    tower = PackedTower(two_section=two_section, device=CUDA)
+    manager = make(tower, sample_every=1)
+    random.seed(0)
+    kept = []
+    for seed in range(60):
+        grids = [(random.randint(1, 2), random.randint(1, 3), random.randint(1, 5)) for _ in range(random.randint(1, 6))]
+        outputs = assert_equals_eager(manager, tower.call(grids, seed))
+        kept += [(o, o.clone()) for o in outputs]
+    assert all(o.equal(copy) for o, copy in kept)
+    assert manager.stats.hits > 100
+    assert any(s.mean_ms for s in manager.stats.keys.values())
+
+
+def test_self_check_with_poisoned_pool():
+    tower = PackedTower(device=CUDA)
+    assert all(f.ok for f in check_graphs(make(tower)))
+
+    class Garbage(PackedTower):
+        def forward(self, values, path="default"):
+            out = super().forward(values, path)
+            return out + torch.empty_like(out)
+
+    assert not all(f.ok for f in check_graphs(make(Garbage(device=CUDA))))
+
+
+def test_a_failing_capture_leaves_the_others_usable():
+    class Hazard(PackedTower):
+        def forward(self, values, path="default"):
+            if values["pixels"].shape[0] == 32:
+                values["pixels"].sum().item()
+            return super().forward(values, path)
+
+    tower = Hazard(device=CUDA)
+    manager = EncoderGraphManager(
+        tower, CUDA, torch.float32, ladders={"default": [8, 16, 32]}, limits=Limits(4), options=Options(calibration_ms=0)
+    )
+    manager.capture()
+    assert list(manager.report.failed) == [GraphKey("default", 16)]
+    for seed, n in enumerate((5, 12, 30, 7, 15)):
+        assert_equals_eager(manager, tower.call([(1, 1, n)], seed))
+    assert manager.stats.reasons["capture-failed"] == 2
+    assert manager.stats.hits == 3
+    assert torch.randn(10, device=CUDA).sum().isfinite()  # the allocator and the stream are sound
+
+
+def test_clear_gives_the_memory_back():
+    def used():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    tower = PackedTower(device=CUDA)
+    make(tower).clear()
+    before = used()
+    manager = make(tower, [64, 1024])
+    manager.execute(tower.call([(1, 1, 1000)]))
+    assert used() > before
+    manager.clear()
+    del manager
+    assert used() == before
+
+
+def test_replay_does_not_wait_for_the_device():
+    tower = PackedTower(device=CUDA)
+    manager = make(tower, sample_every=2)
+    calls = [tower.call([(1, 1, n)], n) for n in (5, 12, 30)]
+    for inputs in calls:
+        manager.execute(inputs)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for inputs in itertools.chain(calls, calls):
+            manager.execute(inputs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert manager.stats.plans_reused == 6
+
+
+def test_lazy_capture_while_serving():
+    tower = PackedTower(device=CUDA)
+    manager = make(tower, [64], lazy_after=2)
+    for seed in range(5):
+        assert_equals_eager(manager, tower.call([(1, 3, 7)], seed))
+    assert GraphKey("default", 21) in manager.graphs
