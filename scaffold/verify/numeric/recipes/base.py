@@ -68,7 +68,7 @@ class Recipe(ABC):
         return cls
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        """The host (of a subclass `module:class`), made by its own `__init__`, and the engine configuration that it was given.
+        """The host, or a subclass `module:class` of it, made by its own `__init__`, and the configuration it was given.
 
         Only the language model, the tokenizer and the processor are stand-ins.
         """
