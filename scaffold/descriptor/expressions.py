@@ -170,9 +170,9 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant argument of a call: an integer, a string, `True`, `False` or `None`."""
+    """A constant argument of a call: an integer, a string, `True`, `False`, `None` or the empty list `[]`, as ()."""
 
-    value: int | str | bool | None
+    value: int | str | bool | tuple[()] | None
     start: int = field(default=0, compare=False)
     end: int = field(default=0, compare=False)
 
@@ -550,6 +550,9 @@ class _Parser:
                     "only attributes of `self` can be used here", name.start, self.peek.end, f"write self.{name.text}"
                 )
             return Name(name.text, name.start, name.end)
+        if token.text == "[" and self.tokens[self.at + 1].text == "]":
+            self.take()
+            return Literal((), token.start, self.take().end)
         raise self.unexpected(token, "expected an argument: a name, a number, a string, True, False, None or a call")
 
 
@@ -608,7 +611,7 @@ def _render_argument(argument: Argument, bindings: Mapping[str, str]) -> str:
     if isinstance(argument, Literal):
         if isinstance(argument.value, str):
             return f'"{argument.value}"' if '"' not in argument.value else repr(argument.value)
-        return repr(argument.value)
+        return "[]" if argument.value == () else repr(argument.value)
     return argument.python(bindings)
 
 

@@ -74,11 +74,11 @@ def docs_row(spec: AdapterSpec, table: TableAnchor) -> tuple[str, ...]:
 def _prompt(test: TestSpec, prompt: str | None) -> Code | None:
     if prompt is None:
         return None
-    literal = _wrapped(prompt)
+    literal = wrapped(prompt)
     return literal if test.template_name is None else Code(f"{test.template_name}({literal})")
 
 
-def _wrapped(text: str, width: int = 66) -> Code:
+def wrapped(text: str, width: int = 66) -> Code:
     """A string literal; a long one in several parts, broken after a space or a special token (`<|image_pad|>`).
 
     No formatter breaks a string, and lines of more than 88 columns are against vLLM's rules.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scaffold.plan.code import Names
+from scaffold.plan.code import CAPACITIES, Names
 from scaffold.render import Code, Signatures, pyrepr, render_template
 
 if TYPE_CHECKING:
@@ -38,10 +38,13 @@ class TreeFacts:
     """What the generated code has to know of the tree beyond its protocol; None means that it cannot be known.
 
     `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
+    `attention_fills_zeros`: attention's output is zero-filled while a graph is captured (0.31 on), so that rows of no
+    sequence hold no NaN.
     """
 
     has_input_dtype: bool | None = None
     has_gate: bool = True
+    attention_fills_zeros: bool = False
 
 
 def render_methods(spec: AdapterSpec, profile: ProtocolProfile, facts: TreeFacts = TreeFacts()) -> Methods:
@@ -180,9 +183,25 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "metadata_method": spec.metadata.method,
         "pixel_dtype": _pixel_dtype(spec, facts),
         "flashinfer": "FLASHINFER" in spec.attention.backends,
+        "cover_rows": not facts.attention_fills_zeros,
+        "one_more": Code("" if facts.attention_fills_zeros else " + 1  # for the rows behind a batch"),
+        **_filler(spec),
         "forward": _bound_call(spec.forward, {"pixels": inputs, "metadata": "inputs" if dialect.values else "buffers"}),
         "eager": _bound_call(spec.eager, {"pixels": "mm_kwargs[pixels_key]", "sizes": "sizes"}),
     }
+
+
+def _filler(spec: AdapterSpec) -> dict[str, Any]:
+    """Length of the sequences that cover the rows behind a batch.
+
+    A kernel computes no more rows of a sequence than the bound that was captured with it, so a set with a bound of its
+    own (a window) gives the length; otherwise one tile of FlashAttention's kernels does, 128 rows.
+    """
+    bounded = [set_.longest for set_ in spec.attention.sequences if not set_.longest.names & CAPACITIES.keys()]
+    if not bounded:
+        return {"filler_rows": Code("128"), "filler_lets": ()}
+    names, lets = Names.of(spec).localised(spec, *bounded, *bounded)
+    return {"filler_rows": names.code(bounded[0]), "filler_lets": lets}
 
 
 def _sequences_of_batch(spec: AdapterSpec) -> Code:
