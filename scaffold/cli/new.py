@@ -53,7 +53,7 @@ def command(
 
     spec = load_spec(descriptor)
     if vllm is None:
-        _generate_adapters(console, spec, mode, into or Path("generated"))
+        _generate_adapters(console, descriptor, mode, into or Path("generated"))
         return
 
     target = open_target(console, vllm)
@@ -110,17 +110,21 @@ def _summarise(console: Console, port: Port, verb: str) -> None:
     )
 
 
-def _generate_adapters(console: Console, spec: AdapterSpec, mode: str | None, folder: Path) -> None:
-    from scaffold.adapters import adapter_changes
-    from scaffold.publish import publish_changes
+def _generate_adapters(console: Console, descriptor: str, mode: str | None, folder: Path) -> None:
+    """Without a tree: the stand-alone adapters of one descriptor, as `regen` makes them."""
+    from scaffold.adapters import plan_regeneration, publish_regeneration
+    from scaffold.cli.regen import require_something, show_written
 
-    changes = [change for change in adapter_changes([spec], folder) if not change.is_noop]
+    plan = plan_regeneration(folder, [descriptor])
+    if require_something(console, plan):
+        raise click.exceptions.Exit(Exit.DESCRIPTOR)
+    console.report([*plan.notes, *plan.conflicts])
     if mode == "diff":
-        show_differences(console, changes)
-    for change in changes:
-        console.result(f"{'would change' if mode else 'changed':>12}  {folder / change.path}")
-    if mode == "check" and changes:
+        show_differences(console, plan.changes)
+    elif mode is None:
+        publish_regeneration(plan, label=f"new {descriptor}")
+    show_written(console, plan, "would change" if mode else "changed")
+    if plan.conflicts:
+        raise click.exceptions.Exit(Exit.CONFLICT)
+    if mode == "check" and plan.changes:
         raise click.exceptions.Exit(Exit.DRIFT)
-    if mode is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        publish_changes(folder, changes, label=f"new {spec.name}")

@@ -19,6 +19,7 @@ from scaffold.protocol import (
     PostprocessOutputs,
     SourceTree,
     generation_by_name,
+    known_profile,
     read_protocol,
 )
 from scaffold.protocol import generations as generations_module
@@ -258,10 +259,27 @@ def test_recording_into_an_empty_folder_reproduces_the_files(release_tree, tmp_p
     }
 
 
+@pytest.mark.parametrize("version", GENERATION_OF)
+def test_known_profile_is_what_is_read_from_each_release(release_tree, version: str) -> None:
+    """Except the release, line numbers and the spelling of annotations."""
+    read = read_protocol(release_tree(version))
+    known = known_profile(read.generation)
+
+    shapes = [
+        ProtocolShape(("Protocol",), profile.attributes, profile.methods, profile.dataclasses)
+        for profile in (known, read)
+    ]
+    assert compare_shapes(*shapes) == ()
+    assert shapes[0].canonical() == shapes[1].canonical()
+    for name in ("constants", "interfaces_module", "defs_module", "manager_module", "fingerprint", "dialect"):
+        assert getattr(known, name) == getattr(read, name), name
+    assert (known.release, known.line) == (None, 0)
+
+
 def test_stored_files_hold_facts_only() -> None:
     for path in generations_module._KNOWN.iterdir():
         facts = json.loads(path.read_text("utf-8"))
-        assert set(facts) == {"name", "first", "last", "fingerprint", "shape"}
+        assert set(facts) == {"name", "first", "last", "fingerprint", "shape", "modules", "constants", "manager"}
         assert ProtocolShape.from_canonical(facts["shape"]).canonical() == facts["shape"]
 
 

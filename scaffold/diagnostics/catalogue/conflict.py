@@ -64,4 +64,84 @@ CODES: tuple[Code, ...] = (
         "A note, not an error: the tree is a git checkout, but there is no `git` command on the PATH. Only files "
         "changed since our last run are recognised.",
     ),
+    Code(
+        "VCG530",
+        "a generated file is out of date",
+        "The file is what an earlier run wrote and nobody has edited it, but the descriptor, a template or the tool has "
+        "changed since. `vitcg-scaffold regen` writes what is generated now; the difference is shown.",
+    ),
+    Code(
+        "VCG531",
+        "a generated file is missing",
+        "A descriptor asks for this file and it is not there. `vitcg-scaffold regen` writes it.",
+    ),
+    Code(
+        "VCG532",
+        "a file is left over",
+        "No descriptor asks for this file. One that an earlier run wrote, and that nobody has edited, is removed by "
+        "`vitcg-scaffold regen`. Any other file is never removed: move it out of the folder, which holds output only.",
+    ),
+    Code(
+        "VCG533",
+        "a generated file was edited by hand",
+        "The file is not what any run wrote: its bytes differ from the manifest and from the hash in its own header. "
+        "The difference that is shown is the edit. Nothing is overwritten unasked: `--take-generated` drops the edit, "
+        "`--adopt` accepts the file as it is until something else is generated for it, `--merge` carries the edit over "
+        "to what is generated now.",
+    ),
+    Code(
+        "VCG534",
+        "the manifest cannot be trusted",
+        "`MANIFEST.json` is not one that this tool writes: it is no JSON, of another schema, or has a path that leads "
+        "out of its folder. Nothing in it is used. Restore it from git, or delete it and run `vitcg-scaffold regen`: "
+        "without it, left-over files are no longer recognised as ours.",
+    ),
+    Code(
+        "VCG535",
+        "there is nothing to generate",
+        "No descriptor gives an adapter, so that a check would pass without having looked at anything. Exit code 3. "
+        "Name a descriptor, or a folder whose manifest names one.",
+    ),
+    Code(
+        "VCG536",
+        "a merge has conflicts",
+        "An edit and the new output changed the same lines. Both are in the file, with git's marks around them. "
+        "Resolve them, then accept the file with `--adopt`.",
+    ),
+    Code(
+        "VCG537",
+        "the base of a merge is lost",
+        "A 3-way merge needs what was generated before the edit. It is found when descriptor and tool have not changed "
+        "since, in `.vitcg-scaffold/bases` on the machine that generated it, or in git's index and history; here it is "
+        "in none of them.",
+    ),
+    Code(
+        "VCG538",
+        "git cannot merge",
+        "`--merge` runs `git merge-file --zdiff3`, which needs git 2.35 or newer. Use `--adopt` or `--take-generated` "
+        "where there is none.",
+    ),
+    Code(
+        "VCG540",
+        "two descriptors have one name",
+        "Outputs are named after the descriptor's file. Rename one of the two files, or generate into another folder.",
+    ),
+    Code(
+        "VCG541",
+        "a descriptor's name is no module name",
+        "An adapter is a Python module that is named after the descriptor's file, such as `my_model.yaml`.",
+    ),
+    Code(
+        "VCG542",
+        "a generation has no stand-alone adapter",
+        "A note, not an error: an adapter is a subclass of the release's model class and cannot change its vision "
+        "tower. Where the tower would have to be split first, only a port into a tree (`vitcg-scaffold new --vllm`) "
+        "works.",
+    ),
+    Code(
+        "VCG543",
+        "a generated file cannot be compared",
+        "There is a symbolic link, a folder or a device in the place of a generated file, or it cannot be read. Links "
+        "are not followed: they may lead out of the folder. Put a regular file in its place, or remove it.",
+    ),
 )

@@ -1,0 +1,50 @@
+"""Stand-alone adapters: what `generated/` holds, whether it still is what the descriptors say, and how it is repaired.
+
+One adapter is a subclass of a release's own model class that implements the encoder CUDA graph protocol of one known
+generation. Nothing here needs a vLLM tree. Planning reads the folder; only `publish_regeneration` writes into it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scaffold.adapters.drift import Finding, Kind
+    from scaffold.adapters.manifest import Entry, Manifest, read_manifest
+    from scaffold.adapters.outputs import Output, Source, render_outputs
+    from scaffold.adapters.proof import prove_adapter
+    from scaffold.adapters.regenerate import Choice, Regeneration, plan_regeneration, publish_regeneration
+
+_HOMES = {
+    "drift": ("Finding", "Kind"),
+    "manifest": ("Entry", "Manifest", "read_manifest"),
+    "outputs": ("Output", "Source", "render_outputs"),
+    "proof": ("prove_adapter",),
+    "regenerate": ("Choice", "Regeneration", "plan_regeneration", "publish_regeneration"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Choice",
+    "Entry",
+    "Finding",
+    "Kind",
+    "Manifest",
+    "Output",
+    "Regeneration",
+    "Source",
+    "plan_regeneration",
+    "prove_adapter",
+    "publish_regeneration",
+    "read_manifest",
+    "render_outputs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(import_module(f"{__name__}.{module}"), name)

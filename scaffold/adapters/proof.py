@@ -1,0 +1,52 @@
+"""The numerical proof of one adapter: the lab runs the subclass in the place of the release's own class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scaffold.protocol import SourceTree
+    from scaffold.verify.numeric import NumericReport
+
+#: Where the adapter lies in the lab's tree of links: a module beside the release's models, which nothing else has.
+_MODULE = "vllm.model_executor.models.vitcg_adapter"
+
+
+def prove_adapter(
+    descriptor: str,
+    adapter: Path,
+    tree: SourceTree | str,
+    *,
+    tail: str = "fa2",
+    progress: Callable[[str], None] | None = None,
+) -> NumericReport:
+    """Run the file `adapter` in the CPU lab of `tree` (a release such as `0.30.0` is fetched).
+
+    The release's own files stay as they are: what is compared is `embed_multimodal` of its class with what its manager
+    makes of the adapter. Raises `DiagnosticError` as `check_numerics` and `resolve_target`.
+    """
+    from scaffold.protocol import Postprocess, read_protocol, resolve_target
+    from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
+    from scaffold.workflow import load_spec
+
+    spec = load_spec(descriptor)
+    source = resolve_target(tree).tree if isinstance(tree, str) else tree
+    # Without a hook for results (0.20, 0.21) the manager has no way to hand ready embeddings through.
+    passes_embeds = read_protocol(source).dialect.postprocess is not Postprocess.NONE
+    request = NumericRequest(
+        tree=source.root,
+        overlay={f"{_MODULE.replace('.', '/')}.py": adapter.read_bytes()},
+        recipe=spec.name,
+        modalities=tuple(modality.name for modality in spec.modalities),
+        release=source.release or "",
+        tail="fa3" if tail == "fa3" else "fa2",
+        options=NumericOptions(
+            image_embeds=passes_embeds and any(modality.embeds for modality in spec.modalities),
+            data_parallel_switch=bool(spec.data_parallel_switches),
+            min_budget_above_max=True,
+        ),
+        host=f"{_MODULE}:{spec.class_name}",
+    )
+    return check_numerics(request, progress=progress)

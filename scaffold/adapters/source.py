@@ -1,0 +1,85 @@
+"""The source of one adapter class, made from the same rendered methods as a port into a tree.
+
+What differs from a port: the class is a subclass of the release's own, which may implement the protocol itself. So
+nothing of that implementation may shine through: `super()` in a protocol method would reach it and becomes the protocol
+class by name, and a method that the adapter leaves to the protocol's default is bound to that default.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from typing import TYPE_CHECKING
+
+from scaffold.plan.methods import render_methods
+from scaffold.render import Code, render_template
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.protocol import ProtocolProfile
+
+PROTOCOL = "SupportsEncoderCudaGraph"
+
+
+def render_adapter(spec: AdapterSpec, profile: ProtocolProfile) -> str:
+    """The module of one adapter, before formatting and without its header."""
+    methods = render_methods(spec, profile)
+    block = name_defaults(methods.source, {method.name for method in profile.methods})
+    tree = ast.parse(block)
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    inherited = {method.name for method in profile.methods if method.has_default} - defined
+    package, _, module = spec.module.rpartition(".")
+    imports = {(package, module), (profile.interfaces_module, PROTOCOL), *methods.imports}
+    loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    generation = profile.generation
+    return render_template(
+        "adapter/model.py.jinja",
+        first=Code(generation.first),
+        last=Code(generation.last),
+        generation=Code(generation.name),
+        protocol=Code(PROTOCOL),
+        class_name=spec.class_name,
+        module=module,
+        modules=[name for name in ("torch",) if name in loaded],
+        imports=sorted(imports),
+        inherited=sorted(inherited),
+        methods=Code(textwrap.indent(block.strip("\n"), "    ")),
+    )
+
+
+def name_defaults(block: str, methods: set[str]) -> str:
+    """`super().m(a)` for a protocol method `m` as `SupportsEncoderCudaGraph.m(self, a)`; nothing else is touched.
+
+    Any other use of `super` would mean the release's class, which a port into a tree does not: our own mistake.
+    """
+    places: list[tuple[int, int]] = []
+    starts = [0]
+    for line in block.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    data = block.encode()
+    calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
+    named = [node for node in calls if _super_method(node) in methods]
+    uses = sum(isinstance(node, ast.Name) and node.id == "super" for node in ast.walk(ast.parse(block)))
+    assert uses == len(named), "a template uses super() for something else than a default of the protocol"
+    for node in named:
+        assert isinstance(node.func, ast.Attribute)
+        owner = node.func.value
+        assert owner.end_lineno is not None
+        assert owner.end_col_offset is not None
+        first = starts[owner.lineno - 1] + owner.col_offset
+        places.append((first, starts[owner.end_lineno - 1] + owner.end_col_offset))
+    for first, last in sorted(places, reverse=True):
+        opening = data.index(b"(", last)
+        comma = b"" if data[opening + 1 : opening + 2] == b")" else b", "
+        data = data[:first] + PROTOCOL.encode() + data[last : opening + 1] + b"self" + comma + data[opening + 1 :]
+    return data.decode()
+
+
+def _super_method(node: ast.Call) -> str | None:
+    """`m` of `super().m(...)`."""
+    function = node.func
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
+        return None
+    owner = function.value
+    bare = isinstance(owner.func, ast.Name) and owner.func.id == "super" and not owner.args and not owner.keywords
+    return function.attr if bare else None
