@@ -62,7 +62,7 @@ def everything() -> dict[str, dict[Key, set[str]]]:
             for tail in tails:
                 codes = set(MISSED if recipe in PACKED else MISSED_BY_TILES)
                 if recipe == "step3_vl":
-                    codes |= {"VCG658"} | ({"VCG650"} if minor < 26 else set())
+                    codes |= {"VCG658"} | ({"VCG650"} if minor < 25 else set())
                 if recipe in PACKED and tail == "fa3" and minor <= 30:
                     codes |= {"VCG650"}
                 if recipe == "qwen3_vl" and minor < 22:
