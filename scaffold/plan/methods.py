@@ -47,6 +47,11 @@ class TreeFacts:
     attention_fills_zeros: bool = False
 
 
+def can_render(spec: AdapterSpec, profile: ProtocolProfile) -> bool:
+    """Whether there are templates for the layout of `spec` in the dialect of `profile`."""
+    return spec.layout in _LAYOUTS and not spec.paths
+
+
 def render_methods(spec: AdapterSpec, profile: ProtocolProfile, facts: TreeFacts = TreeFacts()) -> Methods:
     """All protocol methods of `spec` for the dialect of `profile`, as a block without indentation."""
     signatures = Signatures(profile)
