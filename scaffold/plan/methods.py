@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from scaffold.descriptor.expressions import Expression, Function
 from scaffold.plan.code import CAPACITIES, Names
 from scaffold.render import Code, Signatures, pyrepr, render_template
 
@@ -179,13 +180,15 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "sets": tuple(
             replace(
                 view,
-                count=_count(capture_names.code(set_.count), has_hook=has_hook, main=index == 0),
+                count=_count(set_.count, capture_names, has_hook=has_hook, main=index == 0),
                 longest=capture_names.code(set_.longest),
             )
             for index, (view, set_) in enumerate(zip(sequence_views(spec), sequences, strict=True))
         ),
         "metadata_owner": owner,
         "metadata_method": spec.metadata.method,
+        "captured_grid": Code("torch.tensor(grid)" if spec.metadata.grid == "tensor" else "grid"),
+        "replayed_grid": Code("torch.tensor(sizes)" if spec.metadata.grid == "tensor" else "sizes"),
         "pixel_dtype": _pixel_dtype(spec, facts),
         "flashinfer": "FLASHINFER" in spec.attention.backends,
         "cover_rows": not facts.attention_fills_zeros,
@@ -222,7 +225,7 @@ def _only(name: str, columns: tuple[str, ...]) -> str:
     return f"{name} for {', '.join(column if column == name else '_' for column in columns)}"
 
 
-def _count(count: Code, *, has_hook: bool, main: bool) -> Code:
+def _count(count: Expression, names: Names, *, has_hook: bool, main: bool) -> Code:
     """Captured number of sequences.
 
     Without a hook for results a batch of too many frames cannot be sent to eager execution; the budget then is the
@@ -230,7 +233,12 @@ def _count(count: Code, *, has_hook: bool, main: bool) -> Code:
     """
     if not has_hook:
         return Code("token_budget")
-    return Code(f"max({count}, len(grid))" if main else count)
+    code = names.code(count)
+    if not main:
+        return code
+    is_max = isinstance(count.root, Function) and count.root.name == "max"
+    among = code.removeprefix("max(").removesuffix(")") if is_max else code
+    return Code(f"max({among}, len(grid))")
 
 
 def _pixel_dtype(spec: AdapterSpec, facts: TreeFacts) -> Code:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from scaffold.plan.model import Fact
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
     from scaffold.protocol import ModelAnchor, SourceTree
-    from scaffold.tower import TowerSlice, TowerSplit
+    from scaffold.tower import Parameter, TowerSlice, TowerSplit
 
 
 _ATTENTION = "vllm/v1/attention/ops/vit_attn_wrappers.py"
@@ -61,7 +62,7 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
-    _check_fit(spec, tree, tower, {parameter.name for parameter in parameters})
+    _check_fit(spec, tree, tower, parameters)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     if split is not None:
         for edit in split.edits:
@@ -116,17 +117,21 @@ def _tower_class(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner:
     )
 
 
-def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameters: set[str]) -> None:
-    """The metadata method has what the generated methods use: keys of buffers, parameters of capacities."""
+def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameters: Sequence[Parameter]) -> None:
+    """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid."""
+    assert spec.metadata is not None, "rule of the packed layout"
     wanted = {buffer.name for buffer in spec.buffers if buffer.source == "metadata" and buffer.kind != "lengths"}
     missing_keys = sorted(wanted - set(tower.keys))
     capacities = {name for view in sequence_views(spec) for name in (view.capacity, view.override)}
-    missing_parameters = sorted(capacities - parameters)
+    missing_parameters = sorted(capacities - {parameter.name for parameter in parameters})
+    grid = next((parameter for parameter in parameters if parameter.name != "self"), None)
     problems = []
     if missing_keys:
         problems.append(f"it has no metadata named {', '.join(missing_keys)} (it has {', '.join(tower.keys)})")
     if missing_parameters:
         problems.append(f"its metadata method takes no {', '.join(missing_parameters)}")
+    if grid is not None and not _takes(grid.annotation, spec.metadata.grid):
+        problems.append(f"it takes `{grid.name}` as {grid.annotation}, not as a {spec.metadata.grid}")
     if problems:
         raise DiagnosticError(
             Diagnostic(
@@ -134,9 +139,16 @@ def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameter
                 f"{tower.class_name} does not fit the descriptor: {'; '.join(problems)}",
                 tree.span(tower.file, _class(tree, tower.file, tower.class_name).lineno),
                 "compare `buffers` and `attention.sequences` with `vitcg-scaffold tower`",
-                notes=(f"asked for by {spec.span('buffers')}",),
+                notes=(f"asked for by {spec.span('buffers')} and {spec.span('metadata.grid')}",),
             )
         )
+
+
+def _takes(annotation: str | None, form: str) -> bool:
+    """Whether a parameter so annotated can be a list (or a tensor). Without an annotation nobody knows."""
+    if annotation is None:
+        return True
+    return "Tensor" in annotation if form == "tensor" else any(name in annotation for name in ("list", "Sequence", "Iterable"))
 
 
 def _has_input_dtype(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> bool:
