@@ -671,7 +671,22 @@ class Interpreter:
             if name == "invert_permutation":
                 followed = followed.as_role(Role.PERMUTATION, self._evidence(node, "inverse of a permutation"))
             return followed
+        if not self._top and self._is_unreadable(node.func, args, keywords, labels):
+            what = "metadata goes to a module whose class cannot be read"
+            self._hazard(node, what, "what it does with the grid is unknown", Label.META)
         return self._known(_Call(node, name, base, on_module, args, keywords, labels))
+
+    def _is_unreadable(self, func: ast.expr, args: list[Value], keywords: dict[str, Value], labels: Label) -> bool:
+        """Whether a call hands data and raw metadata (no known role) to a child whose class `__init__` does not show."""
+        if not (isinstance(func, ast.Attribute) and _is_self_attribute(func) and labels & Label.DATA):
+            return False
+        owner = self.frame.owner
+        if owner is None or self.program.method(owner, func.attr) is not None:
+            return False
+        if self.program.attribute_class(owner, func.attr) is not None:
+            return False
+        values = [*args, *keywords.values()]
+        return any(v.labels == Label.META and v.role is Role.NONE for v in values)
 
     def _known(self, call: _Call) -> Value:
         """Calls into torch, numpy and Python, by name."""

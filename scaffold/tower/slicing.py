@@ -300,17 +300,56 @@ def _source_key(
     return None
 
 
+#: The position of the top-level statement, then each split block around a leaf with the number of its body.
+_Path = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """A moved leaf that writes some variable."""
+
+    index: int
+    node: ast.stmt
+    path: _Path
+
+    @property
+    def top(self) -> int:
+        return self.path[0][0]
+
+
+def _exclusive(a: _Path, b: _Path) -> bool:
+    """Whether two leaves stand in different branches of one block, so that only one of them runs."""
+    for (block, body), (other, other_body) in zip(a[1:], b[1:], strict=False):
+        if block != other:
+            return False
+        if body != other_body:
+            return True
+    return False
+
+
+def _paths(pieces: tuple[Piece, ...], path: _Path = ()) -> Iterator[tuple[Piece, _Path]]:
+    """All leaves in order, with their paths."""
+    for number, piece in enumerate(pieces):
+        own = path or ((number, 0),)
+        if piece.place is Place.SPLIT:
+            for index, body in enumerate(piece.bodies):
+                yield from _paths(body, (*own, (id(piece), index)))
+        else:
+            yield piece, own
+
+
 @dataclass(eq=False)
 class _Use:
     """One read of a metadata variable by a staying leaf, or by the condition of a block that stays in part.
 
-    `before` is the number of leaves that come before the read.
+    `before` is the number of leaves that come before the read, `path` the split blocks that it stands in.
     """
 
     name: str
     node: ast.Name
     statement: ast.stmt
     before: int
+    path: _Path
     value: Value
 
 
@@ -680,52 +719,56 @@ class _Slicer:
         hoisted |= {id(node) for expression in self.dead for node in ast.walk(expression)}
         position = 0
 
-        def crossing(names: list[ast.Name], statement: ast.stmt) -> Iterator[_Use]:
+        def crossing(names: list[ast.Name], statement: ast.stmt, path: _Path) -> Iterator[_Use]:
             for name in names:
                 value = self.interpreter.values.get(name)
                 if id(name) in hoisted or value is None or not value.labels & Label.META or name.id in local:
                     continue
                 if not value.labels & (Label.DATA | Label.SHAPE):
-                    yield _Use(name.id, name, statement, position, value)
+                    yield _Use(name.id, name, statement, position, path, value)
 
-        def walk(group: tuple[Piece, ...]) -> Iterator[_Use]:
+        def walk(group: tuple[Piece, ...], path: _Path) -> Iterator[_Use]:
             nonlocal position, local
-            for piece in group:
+            for number, piece in enumerate(group):
+                own = path or ((number, 0),)
                 if piece.place is Place.SPLIT:
                     if any(leaf.place in (Place.STAY, Place.BOTH) for leaf in flatten((piece,))):
                         found: list[ast.Name] = []
                         _names(_header(piece.node), set(), found)
-                        yield from crossing(found, piece.node)
-                    for body in piece.bodies:
-                        yield from walk(body)
+                        yield from crossing(found, piece.node, own)
+                    entry, ends = set(local), []
+                    for index, body in enumerate(piece.bodies):
+                        local = set(entry)
+                        yield from walk(body, (*own, (id(piece), index)))
+                        ends.append(local)
+                    local = set.intersection(*ends)
                     continue
                 if piece.place in (Place.MOVE, Place.BOTH):
                     local -= piece.moved_writes
                 elif piece.place is Place.STAY:
-                    yield from crossing(exposed_reads([piece.node]), piece.node)
+                    yield from crossing(exposed_reads([piece.node]), piece.node, own)
                     local |= must_writes([piece.node])
                 position += 1
 
-        yield from walk(pieces)
+        yield from walk(pieces, ())
 
     def _crossings(self, pieces: tuple[Piece, ...], uses: list[_Use]) -> list[Crossing]:
-        leaves = flatten(pieces)
-        writers: dict[str, list[int]] = {}
-        for index, leaf in enumerate(leaves):
+        writers: dict[str, list[_Writer]] = {}
+        for index, (leaf, path) in enumerate(_paths(pieces)):
             if leaf.place in (Place.MOVE, Place.BOTH):
                 for name in leaf.moved_writes:
-                    writers.setdefault(name, []).append(index)
+                    writers.setdefault(name, []).append(_Writer(index, leaf.node, path))
         names = {use.name for use in uses}
         groups: dict[tuple[str, int], list[_Use]] = {}
         for use in uses:
-            before = [index for index in writers.get(use.name, []) if index < use.before]
-            groups.setdefault((use.name, before[-1] if before else -1), []).append(use)
+            groups.setdefault((use.name, self._version(use, writers.get(use.name, []))), []).append(use)
         found: list[tuple[int, Crossing]] = []
         for (name, version), members in groups.items():
-            last = writers.get(name, [-1])[-1]
+            tops = list(dict.fromkeys(writer.top for writer in writers.get(name, [])))
             key = name
-            if version != last:
-                key = f"{name}_{writers[name].index(version)}" if version >= 0 else f"{name}_in"
+            if tops and version != tops[-1]:
+                key = f"{name}_{tops.index(version)}" if version >= 0 else f"{name}_in"
+            made = [writer for writer in writers.get(name, []) if writer.top <= version]
             value = members[0].value
             for use in members[1:]:
                 role, nullable = max(value.role, use.value.role), value.nullable or use.value.nullable
@@ -738,7 +781,7 @@ class _Slicer:
             always = version < 0 or any(
                 piece.place in (Place.MOVE, Place.BOTH) and name in must_writes([piece.node])
                 for piece in pieces
-                if piece.node.lineno <= leaves[version].node.lineno
+                if piece.node.lineno <= pieces[version].node.lineno
             )
             plain_form, pad_before = self._padding_point(pieces, name, names) if _is_offsets(kind) else (None, None)
             crossing = Crossing(
@@ -748,14 +791,14 @@ class _Slicer:
                 form=value.form,
                 nullable=value.nullable or not always,
                 evidence=evidence,
-                defined_at=tuple(leaves[index].line for index in writers.get(name, []) if index <= version),
+                defined_at=tuple(writer.node.lineno for writer in made),
                 used_at=tuple(dict.fromkeys(use.node.lineno for use in members)),
                 certain=certain,
                 source=value.source if value.source != name else None,
                 always=always,
                 host=value.host,
                 users=tuple(dict.fromkeys(use.statement for use in members)),
-                definer=leaves[version].node if version >= 0 else None,
+                definer=made[-1].node if made else None,
                 plain_form=plain_form,
                 pad_before=pad_before,
             )
@@ -783,6 +826,27 @@ class _Slicer:
             found.append((hoist.node.lineno, crossing))
         found.sort(key=lambda item: (item[0], item[1].used_at[0]))
         return [crossing for _, crossing in found]
+
+    def _version(self, use: _Use, writers: list[_Writer]) -> int:
+        """The top-level statement (its position) after which a variable has the value that `use` reads; -1 at entry.
+
+        Branches of one block exclude each other, so that the value at the end of the block serves both.
+        """
+        top = use.path[0][0]
+        here = [writer for writer in writers if writer.top == top and not _exclusive(writer.path, use.path)]
+        later = [writer for writer in here if writer.index >= use.before]
+        earlier = [writer for writer in here if writer.index < use.before]
+        if earlier and later:
+            raise self._refuse(
+                "VCG455",
+                f"one block makes two values of `{use.name}`, and data uses the first",
+                later[0].node,
+                "give the later value a name of its own",
+            )
+        if not later and any(writer.top == top for writer in writers):
+            return top
+        before = [writer.top for writer in writers if writer.top < top]
+        return before[-1] if before else -1
 
     def _padding_point(
         self, pieces: tuple[Piece, ...], name: str, crossing: set[str]

@@ -79,6 +79,7 @@ class Program:
     def __init__(self, tree: SourceTree) -> None:
         self._tree = tree
         self._modules: dict[str, Module | None] = {}
+        self._attributes: dict[tuple[int, str], tuple[Module, ast.ClassDef] | None] = {}
 
     def module(self, file: str) -> Module | None:
         """The module at `file`, or None when the tree has no such file."""
@@ -148,6 +149,14 @@ class Program:
 
     def attribute_class(self, owner: tuple[Module, ast.ClassDef], attribute: str) -> tuple[Module, ast.ClassDef] | None:
         """The class of `self.<attribute>`, read from `__init__` (also the element class of an `nn.ModuleList`)."""
+        key = (id(owner[1]), attribute)
+        if key not in self._attributes:
+            self._attributes[key] = self._attribute_class(owner, attribute)
+        return self._attributes[key]
+
+    def _attribute_class(
+        self, owner: tuple[Module, ast.ClassDef], attribute: str
+    ) -> tuple[Module, ast.ClassDef] | None:
         init = self.method(owner, "__init__")
         if init is None:
             return None

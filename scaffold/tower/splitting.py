@@ -17,6 +17,7 @@ import ast
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.tower.model import (
@@ -316,7 +317,10 @@ class _Splitter:
                     if offsets.crossing.pad_before is piece.node:
                         self._emit_padding(writer, offsets)
             if piece.place in (Place.MOVE, Place.BOTH):
-                writer.keep(self.source.statement(piece.node, above, self.moved_replacements))
+                text = self.source.statement(piece.node, above, self.moved_replacements)
+                if any(_contains(piece.node, declassified.node) for declassified in self.tower.declassified):
+                    text = _joined(text)
+                writer.keep(text)
                 wrote = True
             elif piece.place is Place.SPLIT:
                 wrote |= self._emit_block(writer, piece, above, moved=True)
@@ -352,7 +356,8 @@ class _Splitter:
             if index == 1:
                 if not part.text:
                     continue
-                writer.keep(f"{indentation}else:\n")
+                if not self.source.is_elif(raw[1]):
+                    writer.keep(f"{indentation}else:\n")
             if part.text:
                 writer.keep(part.text.lstrip("\n"))
                 writer.added += part.added
@@ -631,10 +636,15 @@ class _Splitter:
 # ---------------------------------------------------------------------- helpers
 
 
+@lru_cache(maxsize=4)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def _function(tower: TowerSlice) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """The entry function's own node: the pieces were cut from it."""
     target = tower.pieces[0].node
-    for node in ast.walk(ast.parse(tower.source)):
+    for node in _parsed(tower.source).body:
         if isinstance(node, ast.ClassDef) and node.name == tower.class_name:
             for function in node.body:
                 if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.name == tower.entry:
@@ -644,7 +654,7 @@ def _function(tower: TowerSlice) -> ast.FunctionDef | ast.AsyncFunctionDef:
 
 
 def _alias(source: str, module: str) -> str | None:
-    for node in ast.walk(ast.parse(source)):
+    for node in _parsed(source).body:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name == module:
@@ -686,3 +696,16 @@ def _stores(piece: Piece) -> set[str]:
 
 def _stores_of(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _contains(statement: ast.stmt, node: ast.AST) -> bool:
+    return any(inner is node for inner in ast.walk(statement))
+
+
+def _joined(text: str) -> str:
+    """A call that a shorter argument lets fit on one line, written there, as the formatter would."""
+    lines = text.rstrip("\n").split("\n")
+    if len(lines) < 3 or not lines[-3].endswith("(") or lines[-1].strip() != ")" or lines[-2].endswith(","):
+        return text
+    line = lines[-3] + lines[-2].strip() + ")"
+    return "\n".join([*lines[:-3], line]) + "\n" if len(line) <= _WIDTH else text

@@ -70,6 +70,12 @@ class SourceText:
         """The last line of a block's header."""
         return self._header_end(node, body[0].lineno)
 
+    def is_elif(self, orelse: Sequence[ast.stmt]) -> bool:
+        """Whether the else part of an `if` is written as `elif`."""
+        if len(orelse) != 1 or not isinstance(orelse[0], ast.If):
+            return False
+        return self.lines[orelse[0].lineno - 1][orelse[0].col_offset :].startswith(b"elif")
+
     def expression(self, node: ast.expr, replacements: Sequence[Replacement] = ()) -> str:
         """The text of an expression, with parentheses if it spans lines."""
         assert node.end_lineno is not None

@@ -114,6 +114,38 @@ RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
         ["if self.use_positions:"],
         ["x = self.patch_embed(x)", "x = x + pos"],
     ),
+    "elif stays elif on both sides": (
+        """
+        if self.full == [7]:
+            pos = self.lookup(grid_thw) * 3
+            x = x + pos
+        elif self.use_positions:
+            # this comment goes with its statement
+            pos = self.lookup(grid_thw)
+            x = x - pos
+        else:
+            x = x * 2
+        return self.patch_embed(x)
+        """,
+        {"pos": "rows"},
+        ["pos = self.lookup(grid_thw) * 3", "pos = self.lookup(grid_thw)"],
+        ["x = x + pos", "x = x - pos", "x = x * 2"],
+    ),
+    "an earlier value that a later block replaces": (
+        """
+        pos = self.lookup(grid_thw)
+        x = x + pos
+        if flag:
+            pos = pos * 2
+            x = x + pos
+        else:
+            x = x - pos
+        return self.patch_embed(x)
+        """,
+        {"pos_0": "rows", "pos": "rows"},
+        ["pos = self.lookup(grid_thw)", "pos = pos * 2"],
+        ["x = x + pos", "x = x - pos"],
+    ),
     "a with block is split in two": (
         """
         with torch.no_grad():
@@ -427,6 +459,19 @@ REFUSALS: dict[str, tuple[str, str, str, str]] = {
         "pos[0] = 7.0",
         "after data has used it",
     ),
+    "one block makes two values": (
+        """
+        if flag:
+            pos = self.lookup(grid_thw)
+            x = x + pos
+            pos = pos * 2
+            x = x + pos
+        return self.patch_embed(x)
+        """,
+        "VCG455",
+        "pos = pos * 2",
+        "one block makes two values of `pos`",
+    ),
     "a Python number reaches data": (
         """
         total = int(sum(t * h * w for t, h, w in grid_thw))
@@ -534,6 +579,34 @@ def test_host_value_left_in_a_child_is_refused(tmp_path: Path) -> None:
     first = caught.value.diagnostics[0]
     assert first.code == "VCG460"
     assert "iteration over a tensor (reached through Merger.forward)" in first.message
+
+
+#: Slices that are clean, and text that cannot be written: (body, a part of the message)
+UNWRITABLE = {
+    "a block on one line": (
+        "if flag: x = x + self.lookup(grid_thw)\nreturn x",
+        "a block on one line has to be split",
+    ),
+    "an early exit inside a block": (
+        "if flag:\n    if len(grid_thw) == 0:\n        return x\n    x = x + self.lookup(grid_thw)\nreturn x",
+        "an early exit on metadata stands inside a block",
+    ),
+    "offsets without a zero in front": (
+        "ends = torch.tensor([t * h * w for t, h, w in grid_thw]).cumsum(0)\nreturn self.patch_embed(x) * ends[-1]",
+        "it is not clear where its offsets are finished",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNWRITABLE)
+def test_unwritable(name: str, tmp_path: Path) -> None:
+    body, message = UNWRITABLE[name]
+    tower = slice_small(tmp_path, body)
+    with pytest.raises(DiagnosticError) as caught:
+        split_tower(tower)
+    assert caught.value.diagnostics[0].code == "VCG458"
+    assert message in caught.value.diagnostics[0].message
+    assert caught.value.diagnostics[0].help
 
 
 def test_reserved_name_is_refused(tmp_path: Path) -> None:
