@@ -677,7 +677,7 @@ class Interpreter:
         return self._known(_Call(node, name, base, on_module, args, keywords, labels))
 
     def _is_unreadable(self, func: ast.expr, args: list[Value], keywords: dict[str, Value], labels: Label) -> bool:
-        """Whether a call hands data and raw metadata (no known role) to a child whose class `__init__` does not show."""
+        """Whether a call hands data and metadata of no known role to a child whose class `__init__` does not show."""
         if not (isinstance(func, ast.Attribute) and _is_self_attribute(func) and labels & Label.DATA):
             return False
         owner = self.frame.owner

@@ -120,6 +120,9 @@ class Crossing:
     pad_before: ast.stmt | None = field(default=None, repr=False, compare=False)
 
 
+_FORMS = {"list": ("list", "List", "Sequence", "tuple"), "tensor": ("Tensor",)}
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a function, with the text of its annotation and default."""
@@ -128,6 +131,13 @@ class Parameter:
     annotation: str | None
     default: str | None
     keyword_only: bool = False
+
+    @property
+    def forms(self) -> frozenset[str]:
+        """What may be passed, as far as the annotation tells: "list", "tensor" or both. A grid is one or the other."""
+        text = self.annotation or ""
+        found = {form for form, words in _FORMS.items() if any(word in text for word in words)}
+        return frozenset(found or _FORMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +197,8 @@ class TowerSlice:
     """
 
     file: str
+    #: The file as people see it: with the tree's label in front.
+    shown: str
     source: str = field(repr=False)
     class_name: str
     entry: str

@@ -40,7 +40,7 @@ def prove_split(
         if edit.file != file:
             continue
         touched |= {(edit.class_name, name) for name in (edit.replaces, *edit.adds)}
-        problems += _prove_class(before, after, edit, slices[id(edit)], file)
+        problems += _prove_class(before, after, edit, slices[id(edit)])
     old, new = _without(before, touched), _without(after, touched)
     if old != new:
         line = next(
@@ -72,9 +72,7 @@ def _without(tree: ast.Module, methods: set[tuple[str, str]]) -> list[str]:
     return result
 
 
-def _prove_class(
-    before: ast.Module, after: ast.Module, edit: MethodEdit, tower: TowerSlice, file: str
-) -> list[Diagnostic]:
+def _prove_class(before: ast.Module, after: ast.Module, edit: MethodEdit, tower: TowerSlice) -> list[Diagnostic]:
     old = _method(before, edit.class_name, edit.replaces)
     new = _method(after, edit.class_name, edit.replaces)
     method = _method(after, edit.class_name, METADATA_METHOD)
@@ -100,7 +98,7 @@ def _prove_class(
             Diagnostic(
                 "VCG490",
                 f"this statement of `{edit.class_name}.{edit.replaces}` is lost, changed or out of order",
-                _span(file, worst) if worst is not None else None,
+                _span(tower.shown, worst) if worst is not None else None,
                 _HELP,
             )
         )

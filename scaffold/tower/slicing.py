@@ -115,6 +115,7 @@ def _slice_class(
     known = [parameter.name for parameter in parameters]
     base = TowerSlice(
         file=module.file,
+        shown=module.shown,
         source=module.text,
         class_name=holder.name,
         entry=entry,
@@ -233,14 +234,52 @@ def _already_split(
                 source=_source_key(interpreter, names, stored, value.source, key),
             )
         )
+    hazards = [*_hazards_of_split_entry(program, base, (module, cls), entry)]
+    hazards += [_hazard(raw, moved=True) for raw in interpreter.hazards.values()]
     return replace(
         base,
         keys=tuple(crossing.key for crossing in crossings),
+        hazards=_sorted_hazards(hazards),
         already_split=True,
         metadata_method=method.name,
         method_parameters=parameters,
         crossings=tuple(crossings),
     )
+
+
+def _hazards_of_split_entry(
+    program: Program, base: TowerSlice, owner: tuple[Module, ast.ClassDef], entry: FunctionNode
+) -> Iterator[Hazard]:
+    """What a tower that is split already still does while it is captured, its metadata given."""
+    names = [parameter.name for parameter in base.parameters]
+    data = [name for name in base.data if name in names] or names[:1]
+    env: dict[str, Value] = {}
+    for parameter in base.parameters:
+        if parameter.name in data:
+            env[parameter.name] = Value(Label.DATA, Form.TENSOR, host=False)
+        elif parameter.name == METADATA_ARGUMENT or parameter.default is None:
+            env[parameter.name] = Value(Label.META)
+        else:
+            env[parameter.name] = CONST
+    interpreter = Interpreter(program)
+    interpreter.run(owner[0], owner, entry, env)
+    eager: set[ast.stmt] = set()
+    for node in ast.walk(entry):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == f"{METADATA_ARGUMENT} is None":
+            eager |= {inner for statement in node.body for inner in _statements(statement)}
+    for raw in interpreter.hazards.values():
+        if raw.anchor not in eager:
+            yield _hazard(raw, moved=False)
+
+
+def _hazard(raw: RawHazard, *, moved: bool) -> Hazard:
+    return Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, moved, raw.via, raw.labels)
+
+
+def _sorted_hazards(hazards: Iterable[Hazard]) -> tuple[Hazard, ...]:
+    """One of each, what stays first, by place."""
+    unique = {(h.file, h.line, h.what, h.moved): h for h in hazards}
+    return tuple(sorted(unique.values(), key=lambda h: (h.moved, h.file, h.line, h.what)))
 
 
 def _entries(node: ast.Dict) -> dict[str, ast.expr]:
@@ -1083,11 +1122,10 @@ class _Slicer:
             if child is not None and raw.via and raw.via[0].startswith(f"{child.slice.class_name}."):
                 continue
             is_moved = raw.anchor in moved or id(raw.site) in taken_out
-            hazards.append(Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, is_moved, raw.via, raw.labels))
+            hazards.append(_hazard(raw, moved=is_moved))
         for child in self.children:
             hazards += [replace(h, via=(f"{child.slice.class_name}.forward", *h.via)) for h in child.slice.hazards]
-        unique = {(h.file, h.line, h.what, h.moved): h for h in hazards}
-        return tuple(sorted(unique.values(), key=lambda h: (h.moved, h.file, h.line, h.what)))
+        return _sorted_hazards(hazards)
 
 
 # ---------------------------------------------------------------------- reading the AST

@@ -93,7 +93,7 @@ def _refuse(tower: TowerSlice, message: str, help_text: str, node: ast.AST | Non
     span = None
     if node is not None:
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-        span = Span(tower.file, line, column, line, column + 1)
+        span = Span(tower.shown, line, column, line, column + 1)
     return DiagnosticError(Diagnostic("VCG458", f"{message} (`{tower.class_name}.{tower.entry}`)", span, help_text))
 
 

@@ -223,6 +223,46 @@ def test_known_hazards_are_listed(model: str, release_tree: Any) -> None:
     assert [hazard for hazard in HAZARDS[model] if hazard not in found] == []
 
 
+#: What each tower takes as its grid: a diagnostic can say so before a run shows it.
+FORMS = {
+    "qwen3_vl": {"list", "tensor"},
+    "qwen2_5_vl": {"list"},
+    "qwen2_vl": {"list", "tensor"},
+    "ernie45_vl": {"tensor"},
+    "glm4_1v": {"list", "tensor"},
+}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", FORMS)
+def test_says_what_form_of_grid_a_tower_takes(model: str, release_tree: Any) -> None:
+    tower = _slice(release_tree, model)
+    grid = next(parameter for parameter in tower.parameters if parameter.name == "grid_thw")
+    assert grid.forms == FORMS[model]
+
+
+#: What towers that were split by hand still do while they are captured: (release, model, class, texts of the lines)
+STILL_THERE = (
+    (
+        "0.22.0",
+        "qwen2_vl",
+        "Qwen2VisionTransformer",
+        {"grid_thw_list = grid_thw if isinstance(grid_thw, list) else grid_thw.tolist()"},
+    ),
+    ("0.23.0", "qwen2_vl", "Qwen2VisionTransformer", set()),
+    ("0.20.0", "qwen3_vl", "Qwen3_VisionTransformer", set()),
+)
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(("version", "model", "cls", "texts"), STILL_THERE)
+def test_hazards_of_towers_that_were_split_by_hand(
+    version: str, model: str, cls: str, texts: set[str], release_tree: Any
+) -> None:
+    tower = slice_tower(release_tree(version), f"{MODELS}/{model}.py", cls)
+    assert {hazard.text for hazard in tower.hazards if not hazard.moved} == texts
+
+
 @pytest.mark.trees
 def test_bounds_name_the_offsets_that_they_come_from(release_tree: Any) -> None:
     tower = _slice(release_tree, "qwen2_5_vl")
