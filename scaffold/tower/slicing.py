@@ -127,6 +127,16 @@ def _slice_class(
     )
     method = program.method(owner, METADATA_METHOD)
     if METADATA_ARGUMENT in known and method is not None:
+        if METADATA_ARGUMENT not in _reads(function):
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG461",
+                    f"`{owner[1].name}.{entry}` takes `{METADATA_ARGUMENT}` and ignores it",
+                    module.span(function.args),
+                    f"the metadata method is that of `{method[1].name}`, another tower: split this one itself, or "
+                    "switch its encoder graphs off",
+                )
+            )
         return _already_split(program, base, function, method)
     for name in (*data, *metadata):
         if name not in known:

@@ -189,6 +189,15 @@ def test_recognises_a_tower_that_is_split(
 
 
 @pytest.mark.trees
+def test_inherited_metadata_that_is_ignored_is_no_split(release_tree: Any) -> None:
+    """GLM-OCR inherits GLM-4.1V's metadata method, has no position embeddings, and drops what it is given."""
+    with pytest.raises(DiagnosticError) as caught:
+        slice_tower(release_tree("0.33.0"), f"{MODELS}/glm_ocr.py", "GlmOcrVisionTransformer")
+    assert caught.value.diagnostics[0].code == "VCG461"
+    assert "`Glm4vVisionTransformer`" in (caught.value.diagnostics[0].help or "")
+
+
+@pytest.mark.trees
 @pytest.mark.parametrize("model", PRISTINE)
 def test_evidence_and_hazards_point_at_real_lines(model: str, release_tree: Any) -> None:
     tower = _slice(release_tree, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -562,6 +563,40 @@ def test_hazard(name: str, tmp_path: Path) -> None:
     assert {hazard.moved for hazard in found} == {moved}
     for hazard in found:
         assert tower.source.splitlines()[hazard.line - 1].strip() == hazard.text
+
+
+def test_later_reader_of_padded_offsets_is_pointed_out(tmp_path: Path) -> None:
+    body = """
+    cu = self.offsets(grid_thw)
+    lengths = cu[1:] - cu[:-1]
+    mean = cu.float().mean()
+    for block in self.blocks:
+        x = block(x, cu, lengths) + mean
+    return x
+    """
+    tower = slice_small(tmp_path, body)
+    assert {crossing.key: crossing.kind.value for crossing in tower.crossings}["lengths"] == "lengths"
+    assert [(w.code, w.severity.value) for w in tower.warnings] == [("VCG459", "warning")]
+    assert tower.warnings[0].span is not None
+    assert "mean = cu" in small_source(body).splitlines()[tower.warnings[0].span.line - 1]
+
+
+def test_proof_refuses_an_addition_that_could_change_eager(tmp_path: Path) -> None:
+    body = RULES["metadata after data moves in front of it"][0]
+    split = split_tower(slice_small(tmp_path, body))
+    extra = "pos = pos * 2"
+    edit = split.edits[0]
+    assert edit.added[0][0] == "prepare_encoder_metadata"
+    bad_edit = replace(
+        edit,
+        source=edit.source.replace("    return {", f"    {extra}\n    return {{", 1),
+        added=((edit.added[0][0], (*edit.added[0][1], extra)), *edit.added[1:]),
+    )
+    bad = replace(split, edits=(bad_edit,))
+    before = small_source(body)
+    problems = prove_split(before, apply_split(before, bad, MODULE), bad)
+    assert [problem.code for problem in problems] == ["VCG491"]
+    assert extra in problems[0].message
 
 
 def test_nothing_to_split(tmp_path: Path) -> None:

@@ -74,6 +74,12 @@ CODES: tuple[Code, ...] = (
         "message names the line and the calls that lead to it.",
     ),
     Code(
+        "VCG461",
+        "the tower takes metadata and ignores it",
+        "A tower that inherits the metadata method of another one and does not read what it is given looks split, but "
+        "a captured graph would keep the metadata of the capture in it.",
+    ),
+    Code(
         "VCG490",
         "the split of the tower is not a pure move",
         "After writing the split, every statement of the old `forward` must be found again, unchanged and in order, "
