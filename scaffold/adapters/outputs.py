@@ -111,8 +111,7 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
                 continue
             spoken.append(generation)
             drafts.append(_adapter(source, generation))
-            module = f"{PACKAGE}.{generation.name}.{source.name}"
-            table.setdefault(generation.name, {})[source.spec.class_name] = f"{module}:{source.spec.class_name}"
+            table.setdefault(generation.name, {})[source.spec.class_name] = source.name
         refused += missing
         if spoken:
             drafts += _companions(source, spoken, missing)

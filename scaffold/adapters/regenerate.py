@@ -392,6 +392,6 @@ def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic
                 "VCG542",
                 f"{source.name} has no adapter for {', '.join(generations)}: {reason}",
                 source.spec.span("layout"),
-                f"port it into a tree: vitcg-scaffold new {source.reference} --vllm RELEASE",
+                "see `vitcg-scaffold explain VCG542`",
                 Severity.INFO,
             )

@@ -11,6 +11,7 @@ import ast
 import textwrap
 from typing import TYPE_CHECKING
 
+from scaffold.adapters.support import tree_facts
 from scaffold.plan.methods import render_methods
 from scaffold.render import Code, render_template
 
@@ -23,7 +24,7 @@ PROTOCOL = "SupportsEncoderCudaGraph"
 
 def render_adapter(spec: AdapterSpec, profile: ProtocolProfile) -> str:
     """The module of one adapter, before formatting and without its header."""
-    methods = render_methods(spec, profile)
+    methods = render_methods(spec, profile, tree_facts(spec, profile.generation))
     block = name_defaults(methods.source, {method.name for method in profile.methods})
     tree = ast.parse(block)
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scaffold.adapters.towers import known_tower
+
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.plan.methods import TreeFacts
     from scaffold.protocol import Generation
 
 
 def refusal(spec: AdapterSpec, generation: Generation) -> str | None:
     """The reason why there is no stand-alone adapter, None when there is one."""
-    if spec.paths:
-        return "models with several paths are ported into a tree only (--vllm)"
-    if spec.layout != "tiles":
-        return "the tower has to be split, which only a port into a tree can do (--vllm)"
-    return None
+    from scaffold.plan.methods import can_render
+    from scaffold.protocol import known_profile
+
+    if not can_render(spec, known_profile(generation)):
+        return "its layout is not generated yet"
+    return known_tower(spec, generation).reason
+
+
+def tree_facts(spec: AdapterSpec, generation: Generation) -> TreeFacts:
+    """What holds in every release of a generation that was not refused."""
+    facts = known_tower(spec, generation).facts
+    assert facts is not None, "the generation was refused"
+    return facts

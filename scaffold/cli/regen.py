@@ -48,7 +48,7 @@ def command(
         raise click.exceptions.Exit(Exit.DESCRIPTOR)
     if check:
         console.report([*plan.notes_to_show(check=True), *plan.drift])
-        state_summary(console, plan)
+        console.result(plan.summary)
         if plan.drift:
             raise click.exceptions.Exit(Exit.DRIFT)
         return
@@ -58,7 +58,7 @@ def command(
     else:
         publish_regeneration(plan, label="regen")
         show_written(console, plan, "changed")
-    state_summary(console, plan)
+    console.result(plan.summary)
     if plan.conflicts:
         raise click.exceptions.Exit(Exit.CONFLICT)
 
@@ -67,22 +67,13 @@ def require_something(console: Console, plan: Regeneration) -> bool:
     """Whether the run looked at nothing: a check of nothing must not pass."""
     if plan.files:
         return False
-    console.report([*plan.notes, plan.nothing])
-    state_summary(console, plan)
+    console.report([*plan.notes_to_show(check=True), plan.nothing])
+    console.result(plan.summary)
     return True
 
 
 def show_written(console: Console, plan: Regeneration, verb: str) -> None:
     """One line a file that is written or removed."""
-    if console.output_format == "text":
-        for change in plan.changes:
-            done = "removed" if change.after is None and verb == "changed" else verb
-            console.result(f"{done:>12}  {(plan.folder / change.path).as_posix()}")
-
-
-def state_summary(console: Console, plan: Regeneration) -> None:
-    """What was looked at, whatever was found. Machine formats have stdout for themselves."""
-    if console.output_format == "text":
-        console.result(plan.summary)
-    else:
-        click.echo(plan.summary, err=True)
+    for change in plan.changes:
+        done = "removed" if change.after is None and verb == "changed" else verb
+        console.result(f"{done:>12}  {(plan.folder / change.path).as_posix()}")

@@ -1,0 +1,273 @@
+"""What `regen --check` sees, what it says to do, and that `regen` does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from regen_scene import Scene
+
+ADAPTER = "vitcg_adapters/v0_30/my_model.py"
+OTHER = "vitcg_adapters/v0_22/my_model.py"
+DOCS = "docs/my_model.md"
+
+
+def _outdate(scene: Scene) -> None:
+    scene.change_descriptor("models: [InternVL3.5, InternVL3,", "models: [InternVL4, InternVL3.5, InternVL3,")
+
+
+def _remove(scene: Scene) -> None:
+    (scene.folder / ADAPTER).unlink()
+
+
+def _leave_over(scene: Scene) -> None:
+    """The descriptor loses its test entry, and with it the example."""
+    text = scene.descriptor.read_text("utf-8")
+    start, end = text.index("  test:\n"), text.index("  docs:")
+    scene.descriptor.write_text(text[:start] + text[end:], "utf-8")
+
+
+def _add_foreign(scene: Scene) -> None:
+    (scene.folder / "docs/notes.md").write_text("mine\n", "utf-8")
+
+
+def _edit(scene: Scene) -> None:
+    scene.edit(ADAPTER, "# A replay of video tiles", "# My own words: a replay of video tiles")
+
+
+def _edit_header(scene: Scene) -> None:
+    scene.edit(ADAPTER, "do not edit\n", "do not edit\n# but I did\n")
+
+
+def _tamper_with_manifest(scene: Scene) -> None:
+    text = scene.read("MANIFEST.json")
+    (scene.folder / "MANIFEST.json").write_text(text.replace('"v0_30"', '"v0_29"', 1), "utf-8")
+
+
+def _lose_manifest(scene: Scene) -> None:
+    (scene.folder / "MANIFEST.json").unlink()
+
+
+#: What happens to the folder -> the codes, the path that is named, and what the help must offer.
+DRIFTS: list[tuple[Callable[[Scene], None], set[str], str, str]] = [
+    (_outdate, {"VCG530"}, DOCS, "run `vitcg-scaffold regen --into"),
+    (_remove, {"VCG531"}, ADAPTER, "run `vitcg-scaffold regen --into"),
+    (_leave_over, {"VCG530", "VCG532"}, "examples/my_model.py", "which removes it"),
+    (_add_foreign, {"VCG532"}, "docs/notes.md", "rm "),
+    (_edit, {"VCG533"}, ADAPTER, "--take-generated"),
+    (_edit_header, {"VCG533"}, ADAPTER, "--adopt"),
+    (_tamper_with_manifest, {"VCG530"}, "MANIFEST.json", "run `vitcg-scaffold regen --into"),
+]
+
+
+def test_fresh_folder_has_no_drift(scene: Scene) -> None:
+    result = scene.regen("--check")
+
+    assert result.exit == 0
+    assert result.out == "checked 16 files from 1 descriptors\n"
+    assert result.err == ""
+
+
+@pytest.mark.parametrize(("spoil", "codes", "path", "offer"), DRIFTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_check_reports_each_drift_and_writes_nothing(
+    scene: Scene, spoil: Callable[[Scene], None], codes: set[str], path: str, offer: str
+) -> None:
+    spoil(scene)
+    before = scene.content()
+
+    result = scene.regen("--check", format="json")
+
+    assert result.exit == 1
+    found = json.loads(result.out)["diagnostics"]
+    assert {item["code"] for item in found} == codes
+    named = [item for item in found if path in item["message"]]
+    assert named, found
+    assert offer in named[0]["help"]
+    assert f"checked {15 if spoil is _leave_over else 16} files from 1 descriptors" in result.err
+    assert scene.content() == before
+
+
+@pytest.mark.parametrize("spoil", [_outdate, _remove, _leave_over, _tamper_with_manifest])
+def test_regen_repairs_what_nobody_edited(scene: Scene, spoil: Callable[[Scene], None]) -> None:
+    spoil(scene)
+
+    assert scene.regen().exit == 0
+    assert scene.regen("--check").exit == 0
+    assert (scene.folder / "examples/my_model.py").exists() == (spoil is not _leave_over)
+
+
+def test_without_a_manifest_the_descriptor_must_be_named_again(scene: Scene) -> None:
+    before = scene.content()
+    _lose_manifest(scene)
+
+    assert scene.regen(str(scene.descriptor)).exit == 0
+    assert scene.content() == before
+
+
+def test_foreign_file_is_never_removed(scene: Scene) -> None:
+    _add_foreign(scene)
+
+    result = scene.regen("--take-generated")
+
+    assert result.exit == 0
+    assert "warning[VCG532]" in result.err
+    assert scene.read("docs/notes.md") == "mine\n"
+
+
+def test_left_over_file_that_was_edited_is_not_removed_unasked(scene: Scene) -> None:
+    edited = scene.edit("examples/my_model.py", "temperature=0.0", "temperature=0.5")
+    _leave_over(scene)
+    before = scene.content()
+
+    refused = scene.regen()
+    assert (refused.exit, "error[VCG533]" in refused.err) == (5, True)
+    assert scene.content() == before
+    assert scene.content()["examples/my_model.py"] == edited
+
+    assert scene.regen("--take-generated").exit == 0
+    assert "examples/my_model.py" not in scene.content()
+
+
+@pytest.mark.parametrize("format", ["github", "sarif"])
+def test_check_speaks_every_format(scene: Scene, format: str) -> None:
+    _edit(scene)
+
+    result = scene.regen("--check", format=format)
+
+    assert result.exit == 1
+    assert "VCG533" in result.out
+    assert ADAPTER in result.out
+    assert "checked 16 files from 1 descriptors" in result.err
+    if format == "sarif":
+        json.loads(result.out)
+
+
+def test_check_needs_no_write_permission(scene: Scene) -> None:
+    """Not one file is created, touched or removed, `.vitcg-scaffold` included."""
+    _edit(scene)
+    places = [scene.folder, *scene.folder.rglob("*")]
+    before = {place: (place.stat().st_mtime_ns, place.stat().st_ino) for place in places}
+    for place in places:
+        place.chmod(0o555 if place.is_dir() else 0o444)
+    try:
+        assert scene.regen("--check").exit == 1
+    finally:
+        for place in places:
+            place.chmod(0o755 if place.is_dir() else 0o644)
+    assert {place: (place.stat().st_mtime_ns, place.stat().st_ino) for place in scene.folder.rglob("*")} == {
+        place: facts for place, facts in before.items() if place != scene.folder
+    }
+
+
+def test_checking_nothing_is_an_error(scene: Scene) -> None:
+    scene.change_descriptor("layout: tiles", "layout: packed")
+    (scene.folder / "MANIFEST.json").write_text('{"schema": 1, "descriptors": [], "files": []}', "utf-8")
+
+    result = scene.regen("--check", format="json")
+
+    assert result.exit == 3
+    assert result.codes == ["VCG535"]
+    assert "checked 0 files from 0 descriptors" in result.err
+
+
+def test_wrong_descriptor_is_reported_before_anything_else(scene: Scene) -> None:
+    scene.change_descriptor("layout: tiles", "layout: tile")
+    before = scene.content()
+
+    for arguments in ((), ("--check",), ("--take-generated",)):
+        assert scene.regen(*arguments).exit == 3
+    assert scene.content() == before
+
+
+def test_check_takes_no_way_out(scene: Scene) -> None:
+    assert scene.regen("--check", "--adopt").exit == 2
+
+
+def test_two_descriptors_of_one_name(scene: Scene, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / "my_model.yaml"
+    other.parent.mkdir()
+    other.write_bytes(scene.descriptor.read_bytes())
+    before = scene.content()
+
+    result = scene.regen(str(other), format="json")
+
+    assert (result.exit, result.codes) == (5, ["VCG540"])
+    assert scene.content() == before
+
+
+def test_name_that_is_no_module(scene: Scene) -> None:
+    other = scene.descriptor.with_name("my-model.yaml")
+    other.write_bytes(scene.descriptor.read_bytes())
+
+    result = scene.regen(str(other), format="json")
+
+    assert (result.exit, result.codes) == (5, ["VCG541"])
+
+
+def test_one_descriptor_of_several(scene: Scene) -> None:
+    """The others keep their files and entries; what all share lists both."""
+    assert scene.regen("internvl").exit == 0
+    both = scene.content()
+    _outdate(scene)
+
+    assert scene.regen("internvl").exit == 0
+    assert scene.content() == both
+    assert scene.regen("--check", "internvl").exit == 0
+    assert scene.regen("--check").exit == 1
+    assert {entry["descriptor"] for entry in scene.manifest()["files"]} == {None, "internvl", "../my_model.yaml"}
+    assert '"InternVLChatModel": "my_model"' in scene.read("vitcg_adapters/__init__.py")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_links_are_not_followed(scene: Scene, tmp_path: Path, kind: str) -> None:
+    outside = tmp_path / "outside"
+    place = scene.folder / (ADAPTER if kind == "file" else "vitcg_adapters/v0_30")
+    place.rename(outside)
+    place.symlink_to(outside)
+
+    for arguments in (("--check",), (), ("--take-generated",)):
+        result = scene.regen(*arguments, format="json")
+        assert (result.exit, result.codes) == (5, ["VCG543"])
+    assert place.is_symlink()
+
+
+def test_new_without_a_tree_is_the_same_as_regen(scene: Scene, tmp_path: Path) -> None:
+    into = tmp_path / "again"
+    shown = scene.run("new", str(scene.descriptor), "--into", str(into), "--check")
+    assert shown.exit == 1
+    assert not into.exists()
+
+    made = scene.run("new", str(scene.descriptor), "--into", str(into))
+
+    assert made.exit == 0
+    assert {path.relative_to(into).as_posix() for path in into.rglob("*.py")} == {
+        path for path in scene.content() if path.endswith(".py")
+    }
+    assert scene.run("new", str(scene.descriptor), "--into", str(into), "--check").exit == 0
+
+
+def test_run_is_undone_by_revert(scene: Scene) -> None:
+    before = scene.content()
+    _outdate(scene)
+    assert scene.regen().exit == 0
+    assert scene.content() != before
+
+    assert scene.run("revert", str(scene.folder)).exit == 0
+    assert scene.content() == before
+
+
+def test_git_sees_outputs_only(scene: Scene, tmp_path: Path) -> None:
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, env=environment)
+    listed = subprocess.run(
+        ["git", "-C", str(scene.folder), "ls-files", "--others", "--exclude-standard"],
+        check=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert set(listed.stdout.split()) == set(scene.content())
