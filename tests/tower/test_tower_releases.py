@@ -364,7 +364,7 @@ def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
         "cover": render_tail_cover(tail_pairs(tower)),
     }
     child = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("eager_child.py"))],
+        [sys.executable, str(Path(__file__).with_name("tower_child.py"))],
         input=json.dumps(request) + "\n",
         capture_output=True,
         text=True,
