@@ -159,7 +159,10 @@ def _splice(
     prefix = _body_prefix(document, node)
     text = indent_snippet(snippet, document, document.indent, prefix)
     config = cst.PartialParserConfig(default_newline=document.newline, default_indent=document.indent)
-    wrapper = cst.ensure_type(cst.parse_module(f"class _:{document.newline}{text}", config).body[0], cst.ClassDef)
+    source = f"class _:{document.newline}{text}"
+    if prefix == document.indent:  # in a class inside a block, libcst must move the bodies to the right
+        source = document.fold_methods(source, ast.parse(source).body)
+    wrapper = cst.ensure_type(cst.parse_module(source, config).body[0], cst.ClassDef)
     new = list(cst.ensure_type(wrapper.body, cst.IndentedBlock).body)
 
     def change(statement: cst.BaseStatement) -> cst.BaseStatement:
