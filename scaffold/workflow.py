@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
     from scaffold.verify.numeric import NumericReport
+
+
+_REPORT_IT = "this is a bug of vitcg-scaffold or of a snippet of yours: report it with the descriptor and these files"
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,14 @@ class Port:
     @property
     def changed(self) -> tuple[FileChange, ...]:
         return tuple(change for change in self.changes if not change.is_noop)
+
+
+class RefusedResult(DiagnosticError):
+    """A proof refused our own result. `changes` are the refused files, for a look at what went wrong."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic], changes: tuple[FileChange, ...]) -> None:
+        super().__init__(diagnostics)
+        self.changes = changes
 
 
 def load_spec(reference: str) -> AdapterSpec:
@@ -75,7 +87,8 @@ def prepare_port(spec: AdapterSpec, tree: SourceTree, *, replace: bool = False) 
         )
         changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))
     found = (*_prove_split(plan, tree), *verify_changes(planned))
-    raise_errors(found)
+    if any(diagnostic.severity is Severity.ERROR for diagnostic in found):
+        raise RefusedResult(found, tuple(change for change in changes if not change.is_noop))
     return Port(plan, tuple(changes), (*plan.notes, *found))
 
 
@@ -90,9 +103,32 @@ def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:
     found: list[Diagnostic] = []
     for path in dict.fromkeys(edit.file for edit in plan.split.edits):
         before = tree.read(path)
-        edits = [ReplaceMethod(edit.class_name, edit.replaces, edit.source) for edit in plan.split.edits if edit.file == path]
-        found += prove_split(before, apply_edits(before, edits, path=tree.display(path)).text, plan.split, path)
+        edits = [
+            ReplaceMethod(edit.class_name, edit.replaces, edit.source) for edit in plan.split.edits if edit.file == path
+        ]
+        after = apply_edits(before, edits, path=path, display=tree.display(path)).text
+        found += prove_split(before, after, plan.split, path)
     return tuple(found)
+
+
+def keep_refused(error: RefusedResult) -> Diagnostic:
+    """Put the refused files into a new temporary folder, never into the tree, and say where."""
+    import tempfile
+
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="vitcg-refused-"))
+        for change in error.changes:
+            target = folder / change.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(change.after or b"")
+    except OSError as problem:
+        kept, advice = (
+            f"the refused files could not be kept: {problem}",
+            "make room in the temporary folder (TMPDIR) and run again",
+        )
+    else:
+        kept, advice = f"nothing was written to the tree; the refused files are in {folder}", _REPORT_IT
+    return Diagnostic("VCG624", kept, help=advice, severity=Severity.INFO)
 
 
 def prove_numerics(
@@ -136,9 +172,3 @@ def prove_numerics(
 
 def _is_package(path: str) -> bool:
     return path.startswith("vllm/")
-
-
-def raise_errors(diagnostics: Sequence[Diagnostic]) -> None:
-    """Raise all of `diagnostics` if one of them is an error."""
-    if any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics):
-        raise DiagnosticError(diagnostics)

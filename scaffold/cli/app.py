@@ -6,17 +6,21 @@ here, next to the module that holds each of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from types import FrameType
+from typing import Any
 
 import click
 
 from scaffold import __version__
 from scaffold.cli.console import Console
-from scaffold.diagnostics import DiagnosticError, Exit
+from scaffold.cli.options import PROGRAM
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 
 #: command -> (module below scaffold.cli, summary), in the order of use.
 COMMANDS = {
@@ -34,6 +38,10 @@ COMMANDS = {
 }
 
 
+class _ReaderGone(Exception):
+    """Nobody reads our output any more (`| head`). An exception of our own: click would make exit code 1 of it."""
+
+
 class _LazyGroup(click.Group):
     """A group whose commands are imported when they are invoked."""
 
@@ -43,9 +51,11 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if ctx.resilient_parsing or _only_listing(ctx):
-            return click.Command(cmd_name, short_help=COMMANDS[cmd_name][1], help=COMMANDS[cmd_name][1])
-        command: click.Command = import_module(f"scaffold.cli.{COMMANDS[cmd_name][0]}").command
+        module, summary = COMMANDS[cmd_name]
+        if "scaffold.invoking" not in ctx.meta:  # only listed: by --help, or by the shell's completion
+            return click.Command(cmd_name, short_help=summary, help=summary)
+        command: click.Command = import_module(f"scaffold.cli.{module}").command
+        command.params += [option for option in _output_options(inner=True) if option.name not in _names(command)]
         return command
 
     def resolve_command(
@@ -54,85 +64,143 @@ class _LazyGroup(click.Group):
         ctx.meta["scaffold.invoking"] = True
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
+        except click.UsageError:
             from difflib import get_close_matches
 
             close = get_close_matches(args[0], COMMANDS, n=1)
-            if close:
-                error.message += f" Did you mean '{close[0]}'?"
-            raise
+            if not close:
+                raise
+            raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{close[0]}'?", ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
 
 
-def _only_listing(ctx: click.Context) -> bool:
-    return "scaffold.invoking" not in ctx.meta
+def _names(command: click.Command) -> set[str | None]:
+    return {parameter.name for parameter in command.params}
 
 
-@click.group(
-    cls=_LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done, 1 drift, 2 usage, 3 descriptor, 4 target, 5 conflict, 6 proof, 7 input/output.",
-)
-@click.version_option(__version__, "-V", "--version", prog_name="vitcg-scaffold")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json", "github", "sarif"]),
-    default="text",
-    help="How diagnostics are written.",
-)
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours in the output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
-@click.option("--debug", is_flag=True, help="Show the traceback of an unexpected error.")
-@click.pass_context
-def cli(ctx: click.Context, output_format: str, color: str, quiet: bool, debug: bool) -> None:
+def _output_options(*, inner: bool = False) -> list[click.Option]:
+    """The choices of output. They stand before the command and after it; the latter wins."""
+
+    def configure(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        console = ctx.ensure_object(Console)
+        if value is not None and value is not False:
+            setattr(console, str(option.name), value)
+
+    common: dict[str, Any] = {"expose_value": False, "is_eager": True, "callback": configure, "hidden": inner}
+    formats = click.Choice(["text", "json", "github", "sarif"])
+    return [
+        click.Option(["--format", "output_format"], type=formats, help="How diagnostics are written [text].", **common),
+        click.Option(
+            ["--color"], type=click.Choice(["auto", "always", "never"]), help="Colours in the output [auto].", **common
+        ),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Print results and errors only.", **common),
+        click.Option(["--debug"], is_flag=True, help="Show the traceback of an unexpected error.", **common),
+    ]
+
+
+def _root() -> None:
     """Port vLLM vision encoders to CUDA graphs.
 
     A YAML descriptor of a model becomes a complete, proven `SupportsEncoderCudaGraph` implementation in your own vLLM
     tree, with its test entry, docs row and example entry.
 
-    Start with `vitcg-scaffold new internvl --vllm 0.22.0 --diff`.
+    The options below may also follow the command. With a machine format, stdout holds one document and nothing else.
     """
-    ctx.obj = Console(output_format=output_format, color=color, quiet=quiet, debug=debug)
+
+
+cli = _LazyGroup(
+    PROGRAM,
+    callback=_root,
+    help=_root.__doc__,
+    params=_output_options(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="""\b
+    Example:
+      vitcg-scaffold new internvl --vllm 0.22.0 --diff
+
+    Exit codes: 0 done, 1 drift or changes pending, 2 usage, 3 descriptor, 4 target, 5 conflict, 6 proof, 7
+    input/output, 130 and 143 interrupted.
+
+    \b
+    Completion, in ~/.bashrc (or zsh_source, fish_source):
+      eval "$(_VITCG_SCAFFOLD_COMPLETE=bash_source vitcg-scaffold)"
+    """,
+)
+cli = click.version_option(__version__, "-V", "--version", prog_name=PROGRAM)(cli)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of `scaffold.diagnostics.Exit`."""
-    signal.signal(signal.SIGTERM, _raise_terminated)
-    debug = "--debug" in (arguments if arguments is not None else sys.argv)
+    previous = signal.signal(signal.SIGTERM, _raise_terminated)
+    console = Console()
     try:
-        code = cli.main(arguments, prog_name="vitcg-scaffold", standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("Interrupted.", err=True)
-        code = 128 + signal.SIGINT
+        code = _run(console, arguments)
+        with _no_reader_needed():
+            sys.stdout.flush()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    sys.exit(code)
+
+
+def _run(console: Console, arguments: list[str] | None) -> int:
+    try:
+        done = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False, obj=console)
+        code = int(done) if isinstance(done, int) else int(Exit.OK)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _stopped("Interrupted.", signal.SIGINT)
+    except _Terminated:
+        return _stopped("Terminated.", signal.SIGTERM)
     except click.ClickException as error:
         error.show()
-        code = error.exit_code
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
+        return error.exit_code
     except DiagnosticError as error:
-        # A command that was set up reports its own errors (see `Console.report`); this is the option parser's turn.
-        Console().report(error.diagnostics)
-        code = error.exit
-    except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
-        code = 128 + signal.SIGINT
-    except _Terminated:
-        click.echo("Terminated.", err=True)
-        code = 128 + signal.SIGTERM
-    except BrokenPipeError:
-        # The reader went away (`| head`): not an error of ours. Keep the interpreter from flushing into it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.OK
+        console.report([*error.diagnostics, *_dump(error)])
+        code = int(error.exit)
+    except _ReaderGone:
+        code = int(Exit.OK)
+        _close_stdout()
     except Exception as error:
-        if debug:
+        if console.debug:
             raise
         click.echo(
             f"error: {type(error).__name__}: {error}\n"
             "This is a bug of vitcg-scaffold. Run again with --debug and report the traceback.",
             err=True,
         )
-        code = Exit.PROOF
-    sys.exit(int(code) if isinstance(code, int) else 0)
+        return int(Exit.PROOF)
+    with _no_reader_needed():
+        console.finish(code)
+    return code
+
+
+def _stopped(message: str, number: int) -> int:
+    click.echo(message, err=True)
+    return 128 + number
+
+
+def _dump(error: DiagnosticError) -> list[Diagnostic]:
+    """Where the files are that a proof refused."""
+    from scaffold.workflow import RefusedResult, keep_refused
+
+    return [keep_refused(error)] if isinstance(error, RefusedResult) else []
+
+
+@contextlib.contextmanager
+def _no_reader_needed() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        _close_stdout()
+
+
+def _close_stdout() -> None:
+    """Keep the interpreter from flushing into a closed pipe when it ends: that would be exit code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Terminated(BaseException):

@@ -1,11 +1,17 @@
-"""What a command prints, and where: results on stdout, progress and diagnostics on stderr."""
+"""What a command prints, and where.
+
+Text: results on stdout, progress and diagnostics on stderr. With a machine format stdout holds one document, written
+when the run ends (`finish`), so that notes and a later error are one list; what is meant for people goes to stderr. A
+command whose result is itself a document (a patch, a schema, JSON that was asked for) takes stdout for it, and
+everything else goes to stderr.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +20,7 @@ import click
 from scaffold.diagnostics import Diagnostic, Severity
 
 
-@dataclass(frozen=True)
+@dataclass
 class Console:
     """The user's choices of output, passed to every command as `ctx.obj`."""
 
@@ -22,6 +28,13 @@ class Console:
     color: str = "auto"
     quiet: bool = False
     debug: bool = False
+    _held: list[Diagnostic] = field(default_factory=list, repr=False)
+    _stdout_taken: bool = False
+    _used: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        return self.output_format == "text"
 
     def wants_color(self, stream: IO[str]) -> bool:
         """Colours only on a terminal, unless asked for; `NO_COLOR` is honoured."""
@@ -30,31 +43,46 @@ class Console:
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def result(self, text: str) -> None:
-        """Write a result to stdout."""
-        click.echo(text, color=self.wants_color(sys.stdout))
+        """A result for people."""
+        self._used = True
+        _write(text, err=self._stdout_taken or not self.is_text)
+
+    def document(self, text: str) -> None:
+        """A result for a program: stdout holds documents and nothing else from now on. Written byte for byte."""
+        self._stdout_taken = True
+        click.echo(text.encode("utf-8"), nl=False)
 
     def note(self, text: str) -> None:
-        """Write progress or a hint to stderr; `--quiet` drops it."""
+        """Progress or a hint; `--quiet` drops it."""
+        self._used = True
         if not self.quiet:
-            click.echo(text, err=True, color=self.wants_color(sys.stderr))
-
-    def style(self, text: str, **options: str | bool) -> str:
-        return click.style(text, **options)  # type: ignore[arg-type]
+            _write(text, err=True)
 
     def report(self, diagnostics: Sequence[Diagnostic]) -> None:
-        """Write diagnostics: text to stderr, machine formats to stdout, even when there are none."""
-        from scaffold.report import render_diagnostics
-
+        """Diagnostics: at once as text, at the end of the run in a machine format."""
+        self._used = True
         if self.quiet:
             diagnostics = [d for d in diagnostics if d.severity is Severity.ERROR]
-        if not diagnostics and self.output_format == "text":
+        if not self.is_text:
+            self._held.extend(diagnostics)
             return
-        text = render_diagnostics(
-            diagnostics, format=self.output_format, color=self.wants_color(sys.stderr), sources=_read_source
-        )
-        click.echo(text, err=self.output_format == "text", color=self.wants_color(sys.stderr), nl=False)
-        if text and not text.endswith("\n"):
-            click.echo(err=self.output_format == "text")
+        from scaffold.report import render_diagnostics
+
+        color = self.wants_color(sys.stderr)
+        text = render_diagnostics(diagnostics, format="text", color=color, sources=_read_source)
+        click.echo(text, err=True, color=True, nl=False)
+
+    def finish(self, exit_code: int) -> None:
+        """Write the document of a machine format, also when there is nothing to say. Called once, at the end.
+
+        Not when the run was only asked for help, or for a document that came without any diagnostic.
+        """
+        if self.is_text or not self._used:
+            return
+        from scaffold.report import render_diagnostics
+
+        text = render_diagnostics(self._held, format=self.output_format, exit_code=exit_code)
+        click.echo(text.encode("utf-8"), err=self._stdout_taken, nl=False)
 
     def progress(self, label: str) -> Callable[[int, int | None], None]:
         """A callback `(done bytes, total bytes or None)` that draws a bar on a terminal and one line elsewhere."""
@@ -87,6 +115,11 @@ class _Progress:
         else:
             text = f"\r{self._label} {done / 1e6:.1f} MB"
         click.echo(text, err=True, nl=done == total)
+
+
+def _write(text: str, *, err: bool) -> None:
+    """As it is: who styles a text has asked `wants_color` before."""
+    click.echo(text, err=err, color=True)
 
 
 def _read_source(file: str) -> str | None:

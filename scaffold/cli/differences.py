@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterator, Sequence
+
+import click
 
 from scaffold.changes import FileChange
 from scaffold.cli.console import Console
 
 
 def show_differences(console: Console, changes: Sequence[FileChange]) -> None:
-    """Print the changes as one patch that `git apply` and `patch -p1` take."""
-    for change in changes:
-        for line in unified_difference(change):
-            console.result(_coloured(console, line))
+    """Print the changes as one patch that `git apply` and `patch -p1` take: stdout then holds nothing else."""
+    lines = [line for change in changes for line in unified_difference(change)]
+    if console.wants_color(sys.stdout):
+        lines = [_coloured(line) for line in lines]
+    console.document("".join(f"{line}\n" for line in lines))
 
 
 def unified_difference(change: FileChange) -> Iterator[str]:
@@ -26,13 +30,17 @@ def unified_difference(change: FileChange) -> Iterator[str]:
 
 
 def _lines(content: bytes | None) -> list[str]:
-    return [] if content is None else content.decode("utf-8").splitlines(keepends=True)
+    """Lines as patches have them: only a line feed ends one, not a form feed or a Unicode separator."""
+    if not content:
+        return []
+    lines = content.decode("utf-8").split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def _coloured(console: Console, line: str) -> str:
+def _coloured(line: str) -> str:
     if line.startswith(("---", "+++")):
-        return console.style(line, bold=True)
+        return click.style(line, bold=True)
     for prefix, color in (("@@", "cyan"), ("+", "green"), ("-", "red")):
         if line.startswith(prefix):
-            return console.style(line, fg=color)
+            return click.style(line, fg=color)
     return line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,19 +10,25 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
-from scaffold.cli.options import open_target, target_option
-from scaffold.diagnostics import Exit
+from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
-    from scaffold.protocol import SourceTree
+    from scaffold.protocol import SourceTree, Target
     from scaffold.workflow import Port
 
 
-@click.command("new")
-@click.argument("descriptor")
+@click.command(
+    "new",
+    epilog=examples(
+        "new internvl --vllm 0.22.0 --diff",
+        "new my_model.yaml --vllm ~/src/vllm",
+        "new my_model.yaml --vllm . --check --format github",
+    ),
+)
+@descriptor_argument()
 @target_option(required=False)
-@click.option("--diff", "mode", flag_value="diff", help="Show the change; write nothing.")
+@click.option("--diff", "mode", flag_value="diff", help="Print the change as a patch on stdout; write nothing.")
 @click.option("--check", "mode", flag_value="check", help="Exit 1 if anything would change; write nothing.")
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
 @click.option("--allow-dirty", is_flag=True, help="Edit files that have uncommitted changes.")
@@ -46,9 +53,11 @@ def command(
     class, the generation test, the docs table and the example list. It is proven before anything is written, written
     all or nothing, and undone by `vitcg-scaffold revert`.
 
-    With a RELEASE, a working copy is made first, in ./vllm-RELEASE; --diff and --check look at the pristine release
-    and make none. Without --vllm, stand-alone adapters for every protocol generation go to ./generated.
+    With a RELEASE, the port goes into a working copy, ./vllm-RELEASE, which is made if there is none; --diff and
+    --check look at the pristine release, unless --into names a copy. Without --vllm, stand-alone adapters for every
+    protocol generation go to ./generated.
     """
+    from scaffold.publish import require_finished
     from scaffold.workflow import load_spec, prepare_port
 
     spec = load_spec(descriptor)
@@ -56,43 +65,91 @@ def command(
         _generate_adapters(console, descriptor, mode, into or Path("generated"))
         return
 
-    target = open_target(console, vllm)
-    tree = target.tree if mode else _working_copy(console, target.tree, into)
-    port = prepare_port(spec, tree, replace=replace)
+    place = _place(open_target(console, vllm), into, mode)
+    require_finished(place.tree.root)
+    port = prepare_port(spec, place.tree, replace=replace)
     console.report(port.notes)
     if mode == "diff":
         show_differences(console, port.changed)
         _summarise(console, port, "would change")
     elif mode == "check":
         _summarise(console, port, "would change")
-        if port.changed:
-            raise click.exceptions.Exit(Exit.DRIFT)
+        _require_nothing(console, port, descriptor, vllm)
     else:
-        _publish(console, tree, spec, port, allow_dirty)
+        _publish(console, place, port, allow_dirty=allow_dirty)
 
 
-def _working_copy(console: Console, tree: SourceTree, into: Path | None) -> SourceTree:
-    """The tree to write into: the tree itself, or a copy of a cached release, which is never written."""
-    from scaffold.protocol import open_tree, unpack_release
+@dataclass(frozen=True)
+class _Place:
+    """The tree to plan on, and the folder of a working copy that is still to be made of it."""
 
-    if not tree.read_only or tree.release is None or tree.installed:
-        return tree
-    destination = into or Path(f"vllm-{tree.release}")
-    if not destination.exists():
-        console.note(f"Making a working copy of vLLM {tree.release} in {destination}")
-        unpack_release(tree.release, destination)
-    return open_tree(destination)
+    tree: SourceTree
+    copy: Path | None = None
 
 
-def _publish(console: Console, tree: SourceTree, spec: AdapterSpec, port: Port, allow_dirty: bool) -> None:
+def _place(target: Target, into: Path | None, mode: str | None) -> _Place:
+    """Where a run looks and writes. A cached release is never written: a copy of it is, made after the proofs."""
+    from scaffold.protocol import TargetKind, open_tree
+
+    if target.kind is not TargetKind.RELEASE:
+        if into is not None:
+            raise click.UsageError("--into names the working copy of a release; other trees are changed in place.")
+        return _Place(target.tree)
+    if mode is not None and (into is None or not into.exists()):
+        return _Place(target.tree)
+    folder = into or Path(target.tree.label)
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return _Place(target.tree, folder)
+    copy = open_tree(folder)
+    if copy.release != target.tree.release:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG409",
+                f"`{folder}` holds vLLM {copy.release or 'of no known release'}, not {target.tree.release}",
+                help="name another folder with --into, or give this one as --vllm",
+            )
+        )
+    return _Place(copy)
+
+
+def _publish(console: Console, place: _Place, port: Port, *, allow_dirty: bool) -> None:
     from scaffold.publish import publish_changes, require_clean
 
+    root, label = place.tree.root, place.tree.label
+    if place.copy is not None and port.changed:
+        from scaffold.protocol import unpack_release
+
+        console.note(f"Making a working copy of vLLM {place.tree.release} in {place.copy}")
+        root, label = unpack_release(place.tree.release or "", place.copy), str(place.copy)
     if not allow_dirty:
-        require_clean(tree.root, [change.path for change in port.changed])
-    publish_changes(tree.root, port.changed, label=f"new {spec.name}")
+        console.report(require_clean(root, [change.path for change in port.changed]))
+    publish_changes(root, port.changed, label=f"new {port.plan.spec.name}")
     _summarise(console, port, "changed")
     if port.changed:
-        console.note(f"Undo with: vitcg-scaffold revert {tree.label}")
+        console.note(f"Undo with: vitcg-scaffold revert {label}")
+
+
+def _require_nothing(console: Console, port: Port, descriptor: str, vllm: str) -> None:
+    """The verdict of `--check`: one diagnostic a file that would change, for machines; exit 1 if there are any."""
+    if not port.changed:
+        return
+    run = f"vitcg-scaffold new {descriptor} --vllm {vllm}"
+    reasons = {file.path: file.reason for file in port.plan.files}
+    if not console.is_text:
+        console.report(
+            [
+                Diagnostic(
+                    "VCG521",
+                    f"{change.path} would change: {reasons[change.path]}",
+                    port.plan.spec.span("model"),
+                    help=f"run `{run}` to change it, or add --diff to see how",
+                    severity=Severity.WARNING,
+                )
+                for change in port.changed
+            ]
+        )
+    console.note(f"To change them: {run}")
+    raise click.exceptions.Exit(Exit.DRIFT)
 
 
 def _summarise(console: Console, port: Port, verb: str) -> None:

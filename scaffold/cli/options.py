@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from scaffold.cli.console import Console
     from scaffold.protocol import Target
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: The program's name, as a shell knows it.
+PROGRAM = "vitcg-scaffold"
+
+#: Releases that completion offers after `--vllm`; any other is taken as well.
+_RELEASES = tuple(f"0.{minor}.0" for minor in range(33, 19, -1))
 
 
 def target_option(*, required: bool) -> Callable[[_Command], _Command]:
@@ -20,8 +29,19 @@ def target_option(*, required: bool) -> Callable[[_Command], _Command]:
         "--vllm",
         metavar="PATH|RELEASE|installed",
         required=required,
+        shell_complete=_complete_target,
         help="The vLLM tree: a checkout, a release such as 0.22.0 (fetched once, by name), or the installed package.",
     )
+
+
+def descriptor_argument(name: str = "descriptor", **settings: Any) -> Callable[[_Command], _Command]:
+    """A descriptor's file or shipped name; completion offers both."""
+    return click.argument(name, shell_complete=_complete_descriptor, **settings)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: examples that click leaves on lines of their own."""
+    return "\b\nExample:\n" + "\n".join(f"  {PROGRAM} {line}" for line in lines)
 
 
 def open_target(console: Console, text: str) -> Target:
@@ -29,3 +49,48 @@ def open_target(console: Console, text: str) -> Target:
     from scaffold.protocol import resolve_target
 
     return resolve_target(text, progress=console.progress(f"Fetching vLLM {text}"))
+
+
+def tree_with_runs(given: Path | None) -> Path:
+    """The tree that `revert` and `recover` mean: the given one, or the nearest one above the current folder.
+
+    Raises VCG506 with the trees right below, when the current folder is in none.
+    """
+    if given is not None:
+        return given
+    here = Path()
+    for folder in (here, *here.absolute().parents):
+        if (folder / _STORE).is_dir():
+            return folder
+    below = sorted(folder for folder in here.iterdir() if (folder / _STORE).is_dir())
+    if not below:
+        return here
+    from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG506",
+            "the current folder is in no tree that a run wrote to",
+            help=f"name the tree: {' or '.join(f'`{folder}`' for folder in below)}",
+        )
+    )
+
+
+#: `scaffold.publish.store.STORE`, which is too heavy to import for a default.
+_STORE = ".vitcg-scaffold"
+
+
+def _complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    words = [word for word in ("installed", *_RELEASES) if word.startswith(incomplete)]
+    return [*map(CompletionItem, words), CompletionItem(incomplete, type="dir")]
+
+
+def _complete_descriptor(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from scaffold.descriptor import shipped_names
+
+    words = [name for name in shipped_names() if name.startswith(incomplete)]
+    return [*map(CompletionItem, words), CompletionItem(incomplete, type="file")]

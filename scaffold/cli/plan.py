@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import open_target, target_option
+from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
 
 if TYPE_CHECKING:
     from scaffold.edit.operations import Edit
 
 
-@click.command("plan")
-@click.argument("descriptor")
+@click.command("plan", epilog=examples("plan internvl --vllm 0.22.0 -v"))
+@descriptor_argument()
 @target_option(required=True)
 @click.option("--replace", is_flag=True, help="Plan the swap of an existing implementation.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what was derived from the tree, with its place.")

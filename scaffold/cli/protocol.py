@@ -8,10 +8,10 @@ from dataclasses import fields
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import open_target, target_option
+from scaffold.cli.options import examples, open_target, target_option
 
 
-@click.command("protocol")
+@click.command("protocol", epilog=examples("protocol --vllm 0.33.0 --json"))
 @target_option(required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON.")
 @click.pass_obj
@@ -37,7 +37,7 @@ def command(console: Console, vllm: str, as_json: bool) -> None:
             "dataclasses": {entry.name: [str(field) for field in entry.fields] for entry in profile.dataclasses},
             "dialect": dialect,
         }
-        console.result(json.dumps(facts, indent=2))
+        console.document(json.dumps(facts, indent=2) + "\n")
         return
     generation = profile.generation
     console.result(f"{tree.label}: protocol {generation.name} (vLLM {generation.first} to {generation.last})")

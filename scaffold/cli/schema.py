@@ -7,9 +7,10 @@ import json
 import click
 
 from scaffold.cli.console import Console
+from scaffold.cli.options import examples
 
 
-@click.command("schema")
+@click.command("schema", epilog=examples("schema > descriptor.schema.json"))
 @click.pass_obj
 def command(console: Console) -> None:
     """Print the JSON Schema of descriptors.
@@ -18,4 +19,4 @@ def command(console: Console) -> None:
     """
     from scaffold.descriptor import json_schema
 
-    console.result(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    console.document(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")

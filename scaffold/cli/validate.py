@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from scaffold.cli.console import Console
+from scaffold.cli.options import descriptor_argument, examples
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 
-@click.command("validate")
-@click.argument("descriptors", nargs=-1, required=True)
+@click.command("validate", epilog=examples("validate my_model.yaml", "validate descriptors/*.yaml --format github"))
+@descriptor_argument("descriptors", nargs=-1, required=True)
 @click.pass_obj
 def command(console: Console, descriptors: tuple[str, ...]) -> None:
     """Check DESCRIPTORS (YAML files or names of shipped ones) and report every problem with its place and its fix."""
@@ -18,11 +19,11 @@ def command(console: Console, descriptors: tuple[str, ...]) -> None:
     found: list[Diagnostic] = []
     for reference in descriptors:
         try:
-            load_descriptor(reference)
+            found.extend(load_descriptor(reference).warnings)
         except DiagnosticError as error:
             found.extend(error.diagnostics)
     console.report(found)
     bad = [diagnostic for diagnostic in found if diagnostic.exit]
     if bad:
         raise click.exceptions.Exit(max(diagnostic.exit for diagnostic in bad))
-    console.note(f"{len(descriptors)} descriptor{'s' * (len(descriptors) > 1)} checked, no problem found")
+    console.note(f"{len(descriptors)} descriptor{'s' * (len(descriptors) > 1)} checked, no error found")

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import open_target, target_option
+from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
 from scaffold.diagnostics import Exit
 
 if TYPE_CHECKING:
     from scaffold.verify.numeric import NumericReport
 
 
-@click.command("verify")
-@click.argument("descriptor")
+@click.command("verify", epilog=examples("verify internvl --vllm 0.22.0 --tail both"))
+@descriptor_argument()
 @target_option(required=True)
-@click.option("--tail", type=click.Choice(["fa2", "fa3", "both"]), default="fa2", help="What attention does with rows after a sequence's end.")
+@click.option(
+    "--tail",
+    type=click.Choice(["fa2", "fa3", "both"]),
+    default="fa2",
+    help="What attention does with rows after a sequence's end.",
+)
 @click.option("--modality", "modalities", multiple=True, help="Only this modality (repeatable).")
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
 @click.option("-v", "--verbose", is_flag=True, help="One line a comparison.")
@@ -54,7 +59,7 @@ def command(
         progress=console.note,
     )
     if as_json:
-        console.result(json.dumps([report.to_json() for report in reports], indent=2))
+        console.document(json.dumps([report.to_json() for report in reports], indent=2) + "\n")
     for report in reports:
         console.report(report.diagnostics())
         if not as_json:

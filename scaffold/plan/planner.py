@@ -23,7 +23,7 @@ from scaffold.edit.operations import (
     PutMethods,
 )
 from scaffold.plan.entries import chat_template, docs_row, test_entry
-from scaffold.plan.methods import render_methods
+from scaffold.plan.methods import can_render, render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.towers import TowerPlan, plan_tower
 from scaffold.protocol import (
@@ -46,9 +46,11 @@ _MODELS = "vllm/model_executor/models/"
 def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
     """The edits that port `spec` into `tree`.
 
-    Raises `DiagnosticError`: VCG42x when an anchor is missing or ambiguous, VCG520 when the class implements the
-    protocol by other code than ours and `replace` was not asked for.
+    Raises `DiagnosticError`: VCG399 when the layout has no template, VCG42x when an anchor is missing or
+    ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for.
     """
+    if not can_render(spec, profile):
+        raise DiagnosticError(_no_template(spec))
     model = find_model(tree, spec.module, spec.class_name)
     tower = plan_tower(spec, tree, model)
     files = [_plan_model(spec, tree, profile, model, tower, replace)]
@@ -78,6 +80,15 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
     if reason is not None:
         notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
     return Plan(spec, profile, tuple(files), tuple(notes), tuple(facts), tower.split)
+
+
+def _no_template(spec: AdapterSpec) -> Diagnostic:
+    return Diagnostic(
+        "VCG399",
+        f"there is no template for the layout `{spec.layout}`{' with several paths' if spec.paths else ''} yet",
+        spec.span("layout"),
+        "nothing is wrong with the descriptor; `validate` and `schema` work for it, generation does not",
+    )
 
 
 def _plan_model(
@@ -153,7 +164,9 @@ def _test_edits(test: TestSpec, registry: RegistryAnchor) -> Iterator[Edit]:
 def _plan_docs(spec: AdapterSpec, table: TableAnchor) -> FilePlan:
     cells = docs_row(spec, table)
     edits = (
-        () if any(row.architecture == spec.class_name for row in table.rows) else (AddTableRow(table.columns, cells[0], cells),)
+        ()
+        if any(row.architecture == spec.class_name for row in table.rows)
+        else (AddTableRow(table.columns, cells[0], cells),)
     )
     return FilePlan(table.path, edits, "list the model as supported")
 

@@ -45,16 +45,9 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     facts, notes = _gate(spec, tree, model, owner)
     if spec.split is None:
         return TowerPlan({}, None, facts, notes=notes)
-    from scaffold.tower import slice_tower, split_tower
+    from scaffold.tower import split_tower
 
-    tower = slice_tower(
-        tree,
-        model.path,
-        spec.split.class_name or _tower_class(spec, tree, model, owner),
-        entry=spec.split.entry,
-        data=(spec.split.data,),
-        metadata=spec.split.metadata,
-    )
+    tower = slice_of(spec, tree, model)
     facts = replace(
         facts,
         has_input_dtype=_has_input_dtype(spec, tree, tower),
@@ -75,6 +68,21 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
         Fact("metadata", ", ".join(tower.keys), f"{tower.metadata_method or 'prepare_encoder_metadata'}"),
     )
     return TowerPlan({path: tuple(items) for path, items in edits.items()}, split, facts, evidence, notes)
+
+
+def slice_of(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> TowerSlice:
+    """The slice of the tower that a descriptor with a `tower` section names. Raises VCG419 or VCG45x."""
+    from scaffold.tower import slice_tower
+
+    assert spec.split is not None, "asked for by the caller"
+    return slice_tower(
+        tree,
+        model.path,
+        spec.split.class_name or _tower_class(spec, tree, model, _class(tree, model.path, model.class_name)),
+        entry=spec.split.entry,
+        data=(spec.split.data,),
+        metadata=spec.split.metadata,
+    )
 
 
 def _gate(
@@ -148,7 +156,11 @@ def _takes(annotation: str | None, form: str) -> bool:
     """Whether a parameter so annotated can be a list (or a tensor). Without an annotation nobody knows."""
     if annotation is None:
         return True
-    return "Tensor" in annotation if form == "tensor" else any(name in annotation for name in ("list", "Sequence", "Iterable"))
+    return (
+        "Tensor" in annotation
+        if form == "tensor"
+        else any(name in annotation for name in ("list", "Sequence", "Iterable"))
+    )
 
 
 def _has_input_dtype(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> bool:

@@ -20,19 +20,22 @@ from scaffold.report.render import by_place
 FORMAT, VERSION = "vitcg-diagnostics", 1
 
 
-def render_json(diagnostics: Iterable[Diagnostic]) -> str:
+def render_json(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> str:
     """One JSON document, keys in a fixed order, one diagnostic after the other in the order of the text."""
-    return json.dumps(payload(diagnostics), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(payload(diagnostics, exit_code), indent=2, ensure_ascii=False) + "\n"
 
 
-def payload(diagnostics: Iterable[Diagnostic]) -> dict[str, Any]:
-    """The document as plain values."""
+def payload(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> dict[str, Any]:
+    """The document as plain values. Without `exit_code` it is the one that the diagnostics lead to."""
+    if exit_code is None:
+        diagnostics = list(diagnostics)
+        exit_code = max((entry.exit for entry in diagnostics), default=0)
     listed = by_place(diagnostics)
     return {
         "format": FORMAT,
         "version": VERSION,
         "counts": {severity.value: sum(entry.severity is severity for entry in listed) for severity in Severity},
-        "exit_code": int(max((entry.exit for entry in listed), default=0)),
+        "exit_code": int(exit_code),
         "diagnostics": [_entry(entry) for entry in listed],
     }
 

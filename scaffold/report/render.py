@@ -14,12 +14,18 @@ Sources = Callable[[str], "str | None"]
 
 
 def render_diagnostics(
-    diagnostics: Iterable[Diagnostic], *, format: str, color: bool = False, sources: Sources | None = None
+    diagnostics: Iterable[Diagnostic],
+    *,
+    format: str,
+    color: bool = False,
+    sources: Sources | None = None,
+    exit_code: int | None = None,
 ) -> str:
     """All diagnostics in one format, ending with a newline unless there is nothing to say.
 
     `color` matters for `text` only. `sources` gives the text of a file for source lines; it is called at most once per
-    file. Raises `ValueError` for an unknown format.
+    file. `exit_code` is that of the process where it does not follow from the diagnostics (JSON says it). Raises
+    `ValueError` for an unknown format.
     """
     listed = list(diagnostics)
     if format == "text":
@@ -33,7 +39,7 @@ def render_diagnostics(
     if format == "json":
         from scaffold.report.json import render_json
 
-        return render_json(listed)
+        return render_json(listed, exit_code)
     if format == "sarif":
         from scaffold.report.sarif import render_sarif
 

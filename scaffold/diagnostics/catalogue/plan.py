@@ -46,4 +46,16 @@ CODES: tuple[Code, ...] = (
         "so they are not touched unasked.\n\nWith --replace they are swapped for the generated methods, together with "
         "the private helpers that only they use; `revert` brings them back.",
     ),
+    Code(
+        "VCG521",
+        "a file is not up to date",
+        "`new --check` found that a file does not hold what the descriptor generates. Exit code 1; nothing was "
+        "written. Run `new` without --check, or change the descriptor.",
+    ),
+    Code(
+        "VCG399",
+        "no template for this layout",
+        "The descriptor is valid, but the tool cannot generate code for its layout yet. `vitcg-scaffold explain` and "
+        "the release notes say which layouts have templates.",
+    ),
 )

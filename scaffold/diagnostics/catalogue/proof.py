@@ -82,4 +82,10 @@ CODES: tuple[Code, ...] = (
         "ruff cannot be run",
         "ruff formats and checks the changed lines. It is a dependency of this tool; the environment is incomplete.",
     ),
+    Code(
+        "VCG624",
+        "the refused result was kept",
+        "A proof refused what the tool made, so nothing was written to the tree. The refused files are in a temporary "
+        "folder, under the paths that they would have had, so that they can be compared and reported.",
+    ),
 )

@@ -1,0 +1,155 @@
+"""`vitcg-scaffold tower`: how a vision tower splits, and what must not run while a graph is captured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaffold.cli.console import Console
+from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+if TYPE_CHECKING:
+    from scaffold.protocol import SourceTree
+    from scaffold.tower import Hazard, TowerSlice
+    from scaffold.tower.model import Crossing
+
+#: Parameters that carry the grid, by what towers call them, when `--metadata` does not say.
+_GRID_WORDS = ("grid", "thw", "hws", "spatial_shapes", "tgt_sizes")
+
+
+@click.command(
+    "tower",
+    epilog=examples("tower qwen2_5_vl --vllm 0.22.0 -v", "tower glm4_1v:Glm4vVisionTransformer --vllm 0.22.0 --json"),
+)
+@descriptor_argument("model")
+@target_option(required=True)
+@click.option("--entry", default="forward", help="With MODULE:CLASS: the method that runs the tower [forward].")
+@click.option("--data", multiple=True, help="With MODULE:CLASS: a parameter with pixels [the first one].")
+@click.option("--metadata", multiple=True, help="With MODULE:CLASS: a parameter with the grid [found by its name].")
+@click.option("-v", "--verbose", is_flag=True, help="Every statement with its place, and all evidence.")
+@click.option("--json", "as_json", is_flag=True, help="Print the slice as JSON.")
+@click.pass_obj
+def command(
+    console: Console,
+    model: str,
+    vllm: str,
+    entry: str,
+    data: tuple[str, ...],
+    metadata: tuple[str, ...],
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Show how a vision tower splits: data and metadata, what crosses the cut and why, and each capture hazard.
+
+    MODEL is a descriptor (a YAML file or the name of a shipped one), or MODULE:CLASS for a tower without a descriptor:
+    a module below vllm/model_executor/models and the tower's class in it. Writes nothing.
+    """
+    from scaffold.tower import tower_report
+
+    tree = open_target(console, vllm).tree
+    module, colon, class_name = model.rpartition(":")
+    if colon and class_name.isidentifier():
+        tower = _slice_class(tree, module, class_name, entry, data, metadata)
+    else:
+        if entry != "forward" or data or metadata:
+            raise click.UsageError("--entry, --data and --metadata go with MODULE:CLASS; a descriptor says it itself.")
+        tower = _slice_descriptor(tree, model)
+    if as_json:
+        console.document(json.dumps(_facts(tower), indent=2) + "\n")
+    else:
+        console.result(tower_report(tower, verbose=verbose).rstrip("\n"))
+    console.report(tower.warnings if as_json else ())
+
+
+def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
+    from scaffold.plan.towers import slice_of
+    from scaffold.protocol import find_model
+    from scaffold.workflow import load_spec
+
+    spec = load_spec(reference)
+    if spec.split is None:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG451",
+                f"{spec.name} names no tower to split: the layout `{spec.layout}` has no metadata",
+                spec.span("layout"),
+                "to look at a tower all the same, name it as MODULE:CLASS",
+            )
+        )
+    return slice_of(spec, tree, find_model(tree, spec.module, spec.class_name))
+
+
+def _slice_class(
+    tree: SourceTree, module: str, class_name: str, entry: str, data: tuple[str, ...], metadata: tuple[str, ...]
+) -> TowerSlice:
+    from scaffold.protocol import find_model
+    from scaffold.tower import slice_tower
+
+    anchor = find_model(tree, module, class_name)
+    parameters = _parameters(tree, anchor.path, anchor.line, entry)
+    data = data or tuple(parameters[:1])
+    metadata = metadata or tuple(
+        name for name in parameters if name not in data and any(word in name for word in _GRID_WORDS)
+    )
+    return slice_tower(tree, anchor.path, class_name, entry=entry, data=data, metadata=metadata)
+
+
+def _parameters(tree: SourceTree, path: str, line: int, entry: str) -> list[str]:
+    """Names of the entry's parameters after self; none if the class has no such method of its own."""
+    import ast
+
+    for owner in ast.walk(tree.parse(path)):
+        if isinstance(owner, ast.ClassDef) and owner.lineno == line:
+            for node in owner.body:
+                if isinstance(node, ast.FunctionDef) and node.name == entry:
+                    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)][1:]
+    return []
+
+
+def _facts(tower: TowerSlice) -> dict[str, Any]:
+    """The slice as plain values; a child module that is split as well nests its own."""
+    return {
+        "file": tower.file,
+        "class": tower.class_name,
+        "entry": tower.entry,
+        "data": list(tower.data),
+        "metadata": list(tower.metadata),
+        "already_split": tower.already_split,
+        "metadata_method": tower.metadata_method,
+        "crossings": [_crossing(crossing) for crossing in tower.crossings],
+        "moved_lines": list(tower.moved_lines),
+        "staying_lines": list(tower.staying_lines),
+        "hazards": [_hazard(hazard) for hazard in tower.hazards],
+        "children": [
+            {"attribute": child.attribute, "line": child.call.lineno, "slice": _facts(child.slice)}
+            for child in tower.children
+        ],
+    }
+
+
+def _crossing(crossing: Crossing) -> dict[str, Any]:
+    return {
+        "key": crossing.key,
+        "name": crossing.name,
+        "kind": crossing.kind.value,
+        "certain": crossing.certain,
+        "nullable": crossing.nullable,
+        "source": crossing.source,
+        "expression": crossing.expr,
+        "evidence": [{"file": item.file, "line": item.line, "what": item.what} for item in crossing.evidence],
+    }
+
+
+def _hazard(hazard: Hazard) -> dict[str, Any]:
+    return {
+        "file": hazard.file,
+        "line": hazard.line,
+        "text": hazard.text,
+        "what": hazard.what,
+        "reason": hazard.reason,
+        "leaves_with_metadata": hazard.moved,
+        "via": list(hazard.via),
+    }
