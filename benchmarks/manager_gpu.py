@@ -354,9 +354,9 @@ def measure(subject: Subject, backend: str, rounds: int, check: bool) -> dict[st
                 spent = [once(lambda i=inputs: manager.execute(i)) for _ in range(rounds) for inputs in calls.values()]  # type: ignore[misc] # noqa: B023
             host_ms[kind] = statistics.median(spent)
     rows = []
-    for name in calls:
+    for name, inputs in calls.items():
         median = {kind: statistics.median(samples[name, kind]) for kind in ("exact", "ours", "fitted", "vllm", "eager")}
-        plan = next((p for s, p in ours.core._plans.items() if s == ours.core.adapter.signature(calls[name])), None)
+        plan = next((p for s, p in ours.core._plans.items() if s == ours.core.adapter.signature(inputs)), None)
         used = [
             str(run.captured.key) if run.captured is not None else run.reason
             for step in (plan.steps if plan else [])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         scatter_rows,
     )
     from scaffold.runtime.backend import CaptureError, CudaGraphBackend
-    from scaffold.runtime.budgets import geometric_ladder, optimal_ladder
+    from scaffold.runtime.budgets import geometric_ladder, octave_ladder, optimal_ladder
     from scaffold.runtime.manager import CaptureReport, EncoderGraphManager, Options
     from scaffold.runtime.parallel import TorchGroup
     from scaffold.runtime.recording import RecordingBackend
@@ -35,7 +35,7 @@ _HOME = {
         "scatter_rows",
     ),
     "backend": ("CaptureError", "CudaGraphBackend"),
-    "budgets": ("geometric_ladder", "optimal_ladder"),
+    "budgets": ("geometric_ladder", "octave_ladder", "optimal_ladder"),
     "manager": ("CaptureReport", "EncoderGraphManager", "Options"),
     "parallel": ("TorchGroup",),
     "recording": ("RecordingBackend",),
@@ -66,6 +66,7 @@ __all__ = [
     "check_graphs",
     "export_to_prometheus",
     "geometric_ladder",
+    "octave_ladder",
     "optimal_ladder",
     "scatter_rows",
 ]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+
+logger = logging.getLogger("scaffold.runtime")
 
 
 class CaptureError(RuntimeError):
@@ -51,8 +54,8 @@ class GraphBackend(Protocol):
     def warm_up(self, forward: Callable[[], torch.Tensor]) -> int:
         """Run a forward once, eagerly. Returns the peak of bytes that it needed."""
 
-    def capturing(self) -> Any:
-        """A context around a series of captures."""
+    def capturing(self, *, collect: bool = True) -> Any:
+        """A context around a series of captures. `collect`: there is time to collect garbage first."""
 
     def memory_used(self) -> int:
         """Bytes of device memory in use by this process."""
@@ -122,6 +125,8 @@ class CudaGraphBackend:
         self.device = device
         self._stream: torch.cuda.Stream | None = None
         self._spoiler: tuple[Any, Graph] | None = None
+        #: Pools that took the place of pools that a failed capture broke.
+        self._successors: dict[Any, Any] = {}
 
     def new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
@@ -133,7 +138,7 @@ class CudaGraphBackend:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     @contextmanager
-    def capturing(self) -> Iterator[None]:
+    def capturing(self, *, collect: bool = True) -> Iterator[None]:
         """Captures run on one side stream with the garbage collector off.
 
         `torch.cuda.graph` may collect garbage before each capture (about 330 ms a graph in a vLLM process), and a
@@ -141,8 +146,9 @@ class CudaGraphBackend:
         keeps the collector from walking it again afterwards.
         """
         enabled = gc.isenabled()
-        gc.collect()
-        gc.freeze()
+        if collect:
+            gc.collect()
+            gc.freeze()
         gc.disable()
         torch.cuda.synchronize(self.device)
         current = torch.cuda.current_stream(self.device)
@@ -155,7 +161,8 @@ class CudaGraphBackend:
             yield
         finally:
             torch.cuda.synchronize(self.device)
-            gc.unfreeze()
+            if collect:
+                gc.unfreeze()
             if enabled:
                 gc.enable()
 
@@ -163,6 +170,7 @@ class CudaGraphBackend:
         stream = self._stream or torch.cuda.Stream(self.device)
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
+        pool = self._successors.get(pool, pool)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             # thread_local: another thread's harmless CUDA call (a copy of finished outputs) must not break us.
@@ -183,9 +191,14 @@ class CudaGraphBackend:
         try:
             graph.capture_end()
         except RuntimeError:
-            # The runtime had invalidated the capture; then torch leaves its allocator routed to the pool.
-            with contextlib.suppress(RuntimeError, AttributeError):
-                torch._C._cuda_endAllocateToPool(self.device.index or 0, pool)
+            # The runtime had invalidated the capture; then torch leaves its allocator routed to the pool, which
+            # refuses every later capture and never frees the pool.
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            try:
+                torch._C._cuda_endAllocateToPool(index, pool)
+            except (RuntimeError, AttributeError) as error:
+                logger.warning("the pool of a failed capture cannot be used again: %s", error)
+                self._successors[pool] = torch.cuda.graph_pool_handle()
         with contextlib.suppress(RuntimeError):
             torch.cuda.synchronize(self.device)
 

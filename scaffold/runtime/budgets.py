@@ -9,11 +9,30 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-#: Worst padding of the default ladder. On an H200, ratio 2 costs 33 % over an exact graph and 1.125 9 %; see docs.
-DEFAULT_RATIO = 1.0625
+#: Steps an octave of the default ladder: at most 1/32 of a batch is padding, 1.1 % on average.
+DEFAULT_STEPS = 32
 
 
-def geometric_ladder(low: int, high: int, ratio: float = DEFAULT_RATIO, granule: int = 1) -> list[int]:
+def octave_ladder(low: int, high: int, steps: int = DEFAULT_STEPS) -> list[int]:
+    """The default ladder: geometric by octaves, each cut into `steps` equal steps, as floating-point numbers are.
+
+    Waste is bounded as in a geometric ladder of ratio 1 + 1/steps, and every budget is a multiple of a power of two.
+    That matters: matrix products work on tiles of 64 to 256 rows, and on an H200 a graph for 267 tokens (1068 rows)
+    takes 11 % longer than one for 256 (1024 rows), while its inputs are 4 % larger.
+    """
+    if low < 1 or high < low:
+        raise ValueError(f"a ladder needs 1 <= low <= high, got {low} and {high}")
+    if steps < 1:
+        raise ValueError(f"a ladder needs at least one step an octave, got {steps}")
+    ladder = [low]
+    while ladder[-1] < high:
+        here = ladder[-1]
+        step = max((1 << (here.bit_length() - 1)) // steps, 1)
+        ladder.append(min((here // step + 1) * step, high))
+    return ladder
+
+
+def geometric_ladder(low: int, high: int, ratio: float = 1 + 1 / DEFAULT_STEPS, granule: int = 1) -> list[int]:
     """Budgets from `low` to `high`, neighbours at most `ratio` apart, above `low` multiples of `granule`.
 
     A geometric ladder bounds the waste of every size alike, which is the best one can do without knowing the traffic.

@@ -65,6 +65,8 @@ class Slot:
 
     name: str
     offset: int
+    #: Shape and type only, without memory: the tensor that the capture was described with must not stay alive (83
+    #: graphs of Qwen3-VL would keep 1.3 GB of position embeddings).
     like: torch.Tensor
     spec: BufferSpec
     context: PadContext
@@ -82,7 +84,8 @@ class Layout:
         offset = 0
         for name, tensor in metadata.items():
             spec, context = contexts[name]
-            self.slots[name] = Slot(name, offset, tensor, spec, context)
+            like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+            self.slots[name] = Slot(name, offset, like, spec, context)
             offset += -(-nbytes_of(tensor) // ALIGNMENT) * ALIGNMENT
         self.nbytes = offset
 

@@ -44,22 +44,26 @@ class Curve:
 class Crossover:
     """Replay and eager times of one path.
 
-    `eager_extra_ms` is what an eager call costs besides the tower's kernels (metadata, first launches).
+    Eager runs the same kernels as a replay without padding, but takes at least `launch_ms`, the host's time to launch
+    them, and `extra_ms` more for metadata. So the comparison of a large replay with eager depends on the padding alone,
+    not on the noise between two measurements, and without padding a replay never loses.
     """
 
     replay: Curve = field(default_factory=Curve)
-    eager: Curve = field(default_factory=Curve)
-    eager_extra_ms: float = 0.0
-    #: Replay must lose by this factor before eager is chosen: predictions are not exact, and eager's host time is
-    #: taken from other work.
-    margin: float = 1.01
+    launch_ms: float | None = None
+    extra_ms: float | None = None
+
+    def eager_at(self, tokens: int) -> float | None:
+        """The predicted time of an eager call, or None without samples."""
+        kernels = self.replay.at(tokens)
+        if kernels is None or self.launch_ms is None:
+            return None
+        return max(kernels, self.launch_ms) + (self.extra_ms or 0.0)
 
     def prefers_eager(self, tokens: int, budget: int) -> bool:
         """Whether eager on `tokens` is predicted to be faster than the graph of `budget`."""
-        replay, eager = self.replay.at(budget), self.eager.at(tokens)
-        if replay is None or eager is None:
-            return False
-        return replay > (eager + self.eager_extra_ms) * self.margin
+        replay, eager = self.replay.at(budget), self.eager_at(tokens)
+        return replay is not None and eager is not None and replay > eager
 
 
 def sample_budgets(ladder: Sequence[int], samples: int) -> list[int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,9 @@ logger = logging.getLogger("scaffold.runtime")
 class Options:
     """What a user may choose. The defaults are safe and fast.
 
+    `start_graphs` of every ladder are captured at start-up, evenly spread; the others when their budget is needed for
+    the `demand_after`-th time, at most `demand_graphs` of them (None: capture all at start-up). A graph takes 20 to 70
+    ms to capture, so a fine ladder costs no start-up time, and only what the traffic needs costs memory.
     `max_graph_bytes` and `max_capture_seconds` cap the start-up: the largest budgets are dropped for memory, the ladder
     is thinned for time. `lazy_after` captures an exact graph for a call's sizes once they were seen that often (at most
     `lazy_graphs`). `sample_every` times one replay in so many. `calibration_ms` bounds the time spent on measuring the
@@ -56,15 +59,18 @@ class Options:
     """
 
     packing: str = "planned"
+    start_graphs: int | None = 10
+    demand_after: int = 2
+    demand_graphs: int = 96
     max_graph_bytes: int | None = None
     max_capture_seconds: float | None = None
     max_tokens: int | None = None
     lazy_after: int | None = None
     lazy_graphs: int = 16
-    calibration_ms: float = 300.0
+    calibration_ms: float = 100.0
     sample_every: int = 64
     plan_entries: int = 1024
-    plan_bytes: int = 64 << 20
+    plan_bytes: int = 128 << 20
     max_stretch: float = 2.0
     debug_addresses: bool = False
 
@@ -78,6 +84,8 @@ class CaptureReport:
     """What `capture` did. `dropped` and `failed` say why, in words."""
 
     captured: list[GraphKey] = field(default_factory=list)
+    #: How many more graphs may be captured when they are needed.
+    on_demand: int = 0
     shared: dict[GraphKey, GraphKey] = field(default_factory=dict)
     dropped: dict[GraphKey, str] = field(default_factory=dict)
     failed: dict[GraphKey, str] = field(default_factory=dict)
@@ -89,7 +97,7 @@ class CaptureReport:
     def __str__(self) -> str:
         head = (
             f"{len(self.captured)} encoder graphs in {self.seconds:.2f} s, {self.device_bytes / 2**20:.0f} MiB "
-            f"({self.arena_bytes / 2**20:.0f} MiB of it shared buffers)"
+            f"({self.arena_bytes / 2**20:.0f} MiB of it shared buffers), {self.on_demand} more when needed"
         )
         lines = [f"  dropped {key}: {why}" for key, why in self.dropped.items()]
         lines += [f"  failed  {key}: {why}" for key, why in self.failed.items()]
@@ -157,6 +165,8 @@ class _Plan:
     nbytes: int = 0
     uses: int = 0
     memoised: bool = False
+    #: A better graph could be captured on demand: plan again at the next call.
+    provisional: bool = False
 
 
 #: Replaces the replay of one batch: `(inputs, budget, path, axes) -> output or None` (a subclass of a drop-in).
@@ -205,6 +215,9 @@ class EncoderGraphManager:
         self._plans: OrderedDict[Hashable, _Plan] = OrderedDict()
         self._plan_bytes = 0
         self._constants: dict[tuple[GraphKey, str], torch.Tensor] = {}
+        self._shapes: dict[Hashable, GraphKey] = {}
+        self._deferred: set[GraphKey] = set()
+        self._demand: Counter[GraphKey] = Counter()
         self._lazy = 0
         self._until_sample = self.options.sample_every
         self._pending: tuple[GraphKey, Any] | None = None
@@ -229,10 +242,11 @@ class EncoderGraphManager:
         report = self.report = CaptureReport()
         self.backend.trim()
         before = self.backend.memory_used()
-        keys = self._prune(self.keys_to_capture(), report)
+        keys = self._defer(self._prune(self.keys_to_capture(), report))
         with torch.inference_mode(), self.backend.capturing():
             keys = self._warm_up(keys, report, before)
             self._capture_all(keys, report, before)
+        self._defer_no_larger()
         self.backend.trim()
         report.seconds = time.perf_counter() - started
         report.device_bytes = max(self.backend.memory_used() - before, 0)
@@ -265,6 +279,32 @@ class EncoderGraphManager:
             else:
                 report.dropped[key] = "no batch within the limits can need it"
         return kept
+
+    def _defer(self, keys: list[GraphKey]) -> list[GraphKey]:
+        """The keys to capture at start-up; the others may be captured when they are needed."""
+        start = self.options.start_graphs
+        if start is None:
+            return keys
+        groups: dict[tuple[str, AxisKeys], list[int]] = {}
+        for key in keys:
+            groups.setdefault((key.path, key.axes), []).append(key.budget)
+        first = {
+            GraphKey(path, budget, axes)
+            for (path, axes), budgets in groups.items()
+            # The largest decides on memory, the smallest gains most.
+            for budget in (*thin_ladder(sorted(budgets), max(start - 1, 1)), min(budgets))
+        }
+        self._deferred = {key for key in keys if key not in first}
+        self.report.on_demand = min(len(self._deferred), self.options.demand_graphs)
+        return [key for key in keys if key in first]
+
+    def _defer_no_larger(self) -> None:
+        """What the memory cap dropped must not come back on demand."""
+        largest: dict[str, int] = {}
+        for key in self.graphs:
+            largest[key.path] = max(largest.get(key.path, 0), key.budget)
+        self._deferred = {key for key in self._deferred if key.budget <= largest.get(key.path, 0)}
+        self.report.on_demand = min(len(self._deferred), self.options.demand_graphs)
 
     def _warm_up(self, keys: list[GraphKey], report: CaptureReport, before: int) -> list[GraphKey]:
         """Run the largest graphs eagerly once, reserve the arenas, and drop what exceeds the memory cap.
@@ -312,7 +352,6 @@ class EncoderGraphManager:
 
     def _capture_all(self, keys: list[GraphKey], report: CaptureReport, before: int) -> None:
         cap_bytes, cap_seconds = self.options.max_graph_bytes, self.options.max_capture_seconds
-        shapes: dict[Hashable, GraphKey] = {}
         started = time.perf_counter()
         queue = list(keys)
         while queue:
@@ -322,7 +361,7 @@ class EncoderGraphManager:
                 report.dropped[key] = f"{used / 2**20:.0f} MiB of {cap_bytes / 2**20:.0f} MiB allowed are in use"
                 continue
             tick = time.perf_counter()
-            self._capture_one(key, report, shapes)
+            self._capture_one(key, report)
             tock = time.perf_counter()
             if len(report.captured) == 1 and not report.first_seconds:
                 report.first_seconds = tock - tick
@@ -350,13 +389,14 @@ class EncoderGraphManager:
                 report.dropped[key] = f"the time cap of {self.options.max_capture_seconds:.1f} s leaves no room"
         return [key for key in queue if key in keep]
 
-    def _capture_one(self, key: GraphKey, report: CaptureReport, shapes: dict[Hashable, GraphKey]) -> None:
+    def _capture_one(self, key: GraphKey, report: CaptureReport) -> None:
         try:
             values = dict(self.adapter.capture_values(key, self.limits))
             shape = self._shape_of(key, values)
-            twin = shapes.get(shape)
-            if twin is not None:
+            twin = self._shapes.get(shape)
+            if twin in self.graphs:
                 # Budgets between two tiles describe the same graph: share it.
+                assert twin is not None
                 self.graphs[key] = self.graphs[twin]
                 report.shared[key] = twin
                 return
@@ -368,7 +408,7 @@ class EncoderGraphManager:
             logger.warning("encoder graph %s cannot be captured and will run eager: %s", key, why)
             return
         self.graphs[key] = captured
-        shapes[shape] = key
+        self._shapes[shape] = key
         report.captured.append(key)
 
     @staticmethod
@@ -406,14 +446,14 @@ class EncoderGraphManager:
         if cap is not None and self.report.device_bytes >= cap:
             return False
         before = self.backend.memory_used()
-        with torch.inference_mode(), self.backend.capturing():
-            self._capture_one(key, self.report, {})
+        with torch.inference_mode(), self.backend.capturing(collect=False):
+            self._capture_one(key, self.report)
         self.report.device_bytes += max(self.backend.memory_used() - before, 0)
         if key not in self.graphs:
             return False
         if key.budget not in self.ladders[key.path]:
             self.ladders[key.path] = sorted([*self.ladders[key.path], key.budget])
-        self._forget_plans()
+            self._forget_plans()
         return True
 
     def drop(self, key: GraphKey, why: str) -> None:
@@ -433,6 +473,9 @@ class EncoderGraphManager:
         self._forget_plans()
         self.graphs.clear()
         self._constants.clear()
+        self._shapes.clear()
+        self._deferred = set()
+        self._demand.clear()
         self._buffers = SharedBuffers(self.backend, self.description)
         self.pool = None
         self._pending = None
@@ -442,25 +485,28 @@ class EncoderGraphManager:
         self._plan_bytes = 0
 
     def calibrate(self, limit_ms: float) -> None:
-        """Measure replay and eager times of a few budgets, smallest first, until `limit_ms` are spent.
+        """Measure replay times of a few budgets, smallest first, and the eager time of the smallest.
 
-        Eager is timed as the captured forward run without a graph: the same kernels with the host in the way.
+        Stops when `limit_ms` are spent on a path; beyond its last sample a curve goes on in proportion. Eager is timed
+        as the captured forward run without a graph: the same kernels with the host in the way.
         """
         for path, ladder in self.ladders.items():
             crossover = self.crossover[path]
             spent = 0.0
-            for budget in sample_budgets(ladder, 6):
-                captured = next((c for k, c in self.graphs.items() if k.path == path and k.budget == budget), None)
-                if captured is None or spent > limit_ms:
-                    continue
-                values = captured.buffers.forward_values
+            captured = {k.budget: c for k, c in self.graphs.items() if k.path == path}
+            for budget in sample_budgets([b for b in ladder if b in captured], 10):
+                if spent > limit_ms:
+                    break
+                graph, values = captured[budget].graph, captured[budget].buffers.forward_values
                 with torch.inference_mode():
                     for _ in range(2):  # the first run may still load kernels; the curve keeps the smaller time
-                        replay = self.backend.elapsed_ms(captured.graph.replay)
-                        eager = self.backend.elapsed_ms(lambda v=values, p=path: self.adapter.forward(dict(v()), p))  # type: ignore[misc]
+                        replay = self.backend.elapsed_ms(graph.replay)
                         crossover.replay.add(budget, replay)
-                        crossover.eager.add(budget, eager)
-                        spent += replay + eager
+                        spent += replay
+                        if len(crossover.replay.points) == 1:  # the smallest shows what launching alone costs
+                            eager = self.backend.elapsed_ms(lambda v=values, p=path: self.adapter.forward(dict(v()), p))  # type: ignore[misc]
+                            crossover.launch_ms = min(crossover.launch_ms or eager, eager)
+                            spent += eager
         self._forget_plans()
 
     # -- execution ----------------------------------------------------------------------------------------------
@@ -486,9 +532,13 @@ class EncoderGraphManager:
                 self.stats.plans_built += 1
             else:
                 self.stats.plans_reused += 1
-                if self.options.lazy_after is not None and self._wants_exact(plan):
+                if plan.provisional:
+                    plan = self._build_plan(inputs, signature)
+                elif self.options.lazy_after is not None and self._wants_exact(plan):
                     self._capture_exact(plan)
                     plan = self._build_plan(inputs, signature)
+                else:
+                    self._plans.move_to_end(signature)
             results: dict[int, torch.Tensor] = {}
             for step in plan.steps:
                 self._run_step(plan, step, inputs, results)
@@ -642,7 +692,6 @@ class EncoderGraphManager:
         self._plans[signature] = plan
         limit, limit_bytes = self.options.plan_entries, self.options.plan_bytes
         while self._plans and (len(self._plans) > limit or self._plan_bytes > limit_bytes):
-            # Oldest first. Re-inserting on each hit would make it least recently used, at a cost in every call.
             _, dropped = self._plans.popitem(last=False)
             self._plan_bytes -= dropped.nbytes
 
@@ -655,15 +704,14 @@ class EncoderGraphManager:
 
     def _costs(self) -> tuple[Callable[[str, int], float], Callable[[str, int], float]] | tuple[None, None]:
         """Measured times for the packer, once there are any."""
-        if not all(c.replay.points and c.eager.points for c in self.crossover.values()):
+        if not all(c.replay.points and c.launch_ms is not None for c in self.crossover.values()):
             return (None, None)
 
         def replay_cost(path: str, budget: int) -> float:
             return self.crossover[path].replay.at(budget) or 0.0
 
         def eager_cost(path: str, tokens: int) -> float:
-            crossover = self.crossover[path]
-            return (crossover.eager.at(tokens) or 0.0) + crossover.eager_extra_ms
+            return self.crossover[path].eager_at(tokens) or 0.0
 
         return replay_cost, eager_cost
 
@@ -683,8 +731,8 @@ class EncoderGraphManager:
         # An eager call prepares the same metadata before its first kernel; the smallest time seen is the least noisy.
         crossover = self.crossover[path]
         extra = (time.perf_counter() - started) * 1e3
-        crossover.eager_extra_ms = min(crossover.eager_extra_ms or extra, extra)
-        captured = self._choose(run, values, budget)
+        crossover.extra_ms = min(crossover.extra_ms or extra, extra)
+        captured = self._choose(plan, run, values, budget)
         if captured is None:
             return run
         if crossover.prefers_eager(tokens, captured.key.budget):
@@ -693,7 +741,9 @@ class EncoderGraphManager:
         self._fill(plan, run, captured, selected, values)
         return run
 
-    def _choose(self, run: _Run, values: Mapping[str, torch.Tensor | None], budget: int) -> Captured | None:
+    def _choose(
+        self, plan: _Plan, run: _Run, values: Mapping[str, torch.Tensor | None], budget: int
+    ) -> Captured | None:
         """The smallest captured graph whose every capacity fits, or None with the reason in `run`."""
         run.reason = "not-captured"
         ladder = self.ladders[run.path]
@@ -702,6 +752,11 @@ class EncoderGraphManager:
                 break
             key = GraphKey(run.path, candidate, run.axes)
             captured = self.graphs.get(key)
+            if captured is None and key in self._deferred:
+                if candidate == budget and self._capture_on_demand(key):
+                    captured = self.graphs[key]
+                elif candidate == budget:
+                    plan.provisional = key in self._deferred
             if captured is None:
                 if key in self.report.failed:
                     run.reason = "capture-failed"
@@ -718,6 +773,18 @@ class EncoderGraphManager:
                 misfit = missing[0]
             run.reason = f"capacity:{misfit}"
         return None
+
+    def _capture_on_demand(self, key: GraphKey) -> bool:
+        """Count a use of a budget without a graph, and capture it when it was needed often enough."""
+        self._demand[key] += 1
+        if self._demand[key] < self.options.demand_after:
+            return False
+        self._deferred.discard(key)
+        captured = self.capture_key(key)
+        self.report.on_demand -= 1
+        if self.report.on_demand <= 0:
+            self._deferred.clear()
+        return captured
 
     def _axes_known(self, axes: AxisKeys) -> bool:
         declared = self.description.axes

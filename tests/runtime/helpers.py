@@ -22,8 +22,10 @@ def make_manager(
     backend: RecordingBackend | None = None,
     **options: Any,
 ) -> EncoderGraphManager:
-    """A manager that captured its graphs on the CPU. The crossover is off: there is nothing to measure."""
+    """A manager that captured its graphs on the CPU. The crossover is off: there is nothing to measure; every budget is
+    captured at once unless a test says otherwise."""
     options.setdefault("calibration_ms", 0)
+    options.setdefault("start_graphs", None)
     manager = EncoderGraphManager(
         adapter,
         CPU,

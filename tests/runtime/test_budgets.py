@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from scaffold.runtime.budgets import (
     fitting_budget,
     geometric_ladder,
+    octave_ladder,
     optimal_ladder,
     powers_of_two,
     reachable_budgets,
@@ -31,6 +32,28 @@ def test_geometric_ladder_bounds_the_waste(low, span, ratio, granule):
     for below, above in itertools.pairwise(ladder):
         assert above - below <= max(below * (ratio - 1), granule)
         assert above % granule == 0 or above == low + span
+
+
+@given(low=st.integers(1, 300), span=st.integers(0, 9000), steps=st.integers(1, 64))
+@settings(deadline=None)
+def test_octave_ladder_bounds_the_waste_and_keeps_round_numbers(low, span, steps):
+    ladder = octave_ladder(low, low + span, steps)
+    assert (ladder[0], ladder[-1]) == (low, low + span)
+    assert ladder == sorted(set(ladder))
+    for below, above in itertools.pairwise(ladder):
+        assert above - below <= max(below / steps, 1)
+    if steps & (steps - 1) == 0:
+        assert set(ladder) >= {1 << k for k in range(20) if low <= 1 << k <= low + span}
+
+
+def test_octave_ladder_by_example():
+    assert octave_ladder(6, 40, 4) == [6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40]
+
+
+@pytest.mark.parametrize("arguments", [(0, 8), (9, 8), (1, 8, 0)])
+def test_octaves_that_make_no_sense_are_refused(arguments):
+    with pytest.raises(ValueError, match="ladder"):
+        octave_ladder(*arguments)
 
 
 @pytest.mark.parametrize("arguments", [(0, 8), (9, 8), (1, 8, 1.0)])

@@ -85,13 +85,13 @@ def test_replay_is_not_chosen_where_eager_is_faster():
     tower = PackedTower()
     manager = make_manager(tower, [8, 64])
     crossover = manager.crossover["default"]
-    for budget, replay, eager in ((8, 1.0, 5.0), (64, 10.0, 10.0)):
-        crossover.replay.add(budget, replay)
-        crossover.eager.add(budget, eager)
+    crossover.replay.add(8, 1.0)
+    crossover.replay.add(64, 10.0)
+    crossover.launch_ms = 5.0
     assert_equals_eager(manager, tower.call([(1, 1, 6)]))
-    assert_equals_eager(manager, tower.call([(1, 8, 8)]))
+    assert_equals_eager(manager, tower.call([(1, 8, 8)]))  # no padding: a replay cannot lose
     assert manager.stats.hits == 2
-    assert_equals_eager(manager, tower.call([(1, 1, 20)]))  # 10 ms padded, about 6 eager
+    assert_equals_eager(manager, tower.call([(1, 1, 20)]))  # 10 ms padded, about 5 eager
     assert dict(manager.stats.reasons) == {"crossover": 1}
 
 
@@ -135,6 +135,46 @@ def test_hot_sizes_get_a_graph_of_their_own():
     for seed in range(5):
         assert_equals_eager(manager, tower.call([(1, 1, 5)], seed))
     assert budgets(manager) == [21, 32]  # the limit of one lazy graph is used up
+
+
+def test_a_budget_is_captured_when_it_is_needed_again():
+    tower = PackedTower()
+    manager = make_manager(tower, range(4, 41), start_graphs=3, demand_graphs=2)
+    assert budgets(manager) == [4, 22, 40]
+    assert manager.report.on_demand == 2
+    for seed, expected in enumerate(([4, 22, 40], [4, 20, 22, 40], [4, 20, 22, 40])):
+        assert_equals_eager(manager, tower.call([(1, 4, 5)], seed))
+        assert budgets(manager) == expected
+    assert [k.budget for k, s in manager.stats.keys.items() for _ in range(s.replays)] == [22, 20, 20]
+    # another size that needs the same new budget has it at once; then the limit is reached
+    for seed, grid in enumerate([(1, 2, 9), (1, 3, 6), (1, 5, 5), (1, 5, 5), (1, 5, 5)]):
+        assert_equals_eager(manager, tower.call([grid], seed))
+    assert budgets(manager) == [4, 18, 20, 22, 40]
+    assert manager.stats.misses == 0
+
+
+def test_a_capture_on_demand_that_fails_falls_back():
+    backend = RecordingBackend()
+    backend.fail = lambda number: number > 2
+    tower = PackedTower()
+    manager = make_manager(tower, [8, 20, 32], backend=backend, start_graphs=2)
+    for seed in range(3):
+        assert_equals_eager(manager, tower.call([(1, 2, 9)], seed))
+    assert budgets(manager) == [8, 32]
+    assert (manager.stats.hits, dict(manager.stats.reasons)) == (3, {})
+
+
+def test_the_memory_cap_holds_on_demand_too():
+    class Hungry(RecordingBackend):
+        def warm_up(self, forward):
+            forward()
+            return self.peaks.pop(0)
+
+    backend = Hungry()
+    backend.peaks = [10**6, 0, 0]
+    manager = make_manager(PackedTower(), [8, 16, 32, 48, 64], backend=backend, start_graphs=3, max_graph_bytes=10**5)
+    assert budgets(manager) == [8, 32]
+    assert manager.report.on_demand == 1
 
 
 def test_statistics_count_waste_and_samples_per_graph():

@@ -30,10 +30,11 @@ def assert_capacities(stats: Stats, limit: int) -> None:
     frames=st.integers(0, 6),
     packing=st.sampled_from(["planned", "greedy"]),
     two_section=st.booleans(),
+    start=st.sampled_from([None, 1, 2]),
 )
-def test_packed_tower_equals_eager(calls, ladder, items, frames, packing, two_section):
+def test_packed_tower_equals_eager(calls, ladder, items, frames, packing, two_section, start):
     tower = PackedTower(two_section=two_section)
-    manager = make_manager(tower, ladder, items=items, frames=frames, packing=packing)
+    manager = make_manager(tower, ladder, items=items, frames=frames, packing=packing, start_graphs=start)
     kept = []
     for seed, call in enumerate(calls):
         inputs = tower.call(call, seed)

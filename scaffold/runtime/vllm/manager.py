@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ class EncoderCudaGraphManager:
     """Budget graphs of a vision encoder, with the interface of vLLM's class of the same name."""
 
     # What objects made without `__init__` have. Their packing is vLLM's, exactly.
-    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0))
+    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, start_graphs=None))
+    options: Options = settings.options
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
     max_batch_size: int = 1
@@ -83,6 +85,7 @@ class EncoderCudaGraphManager:
         self.budget_graphs: dict[Any, Any] = {}
         self.graph_pool = None
         self._choose_paths(dialect)
+        self.options = self._choose_options(vllm_config)
         logger.info(
             "encoder graphs: budgets %s, at most %d items and %d frames a replay",
             self._ladders(), self.max_batch_size, self.max_frames_per_batch,
@@ -154,6 +157,16 @@ class EncoderCudaGraphManager:
             self.global_token_budgets = self.settings.ladder(self.config.global_token_per_image, top, "global")
             self.local_token_budgets = [0, *self.settings.ladder(self.config.local_token_per_patch, top, "local")]
 
+    def _choose_options(self, vllm_config: Any) -> Options:
+        options = self.settings.options
+        if vllm_config.compilation_config.encoder_cudagraph_token_budgets:
+            options = replace(options, start_graphs=None)  # the user named the graphs to capture
+        if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
+            # The tower's own collectives are in the graphs. All ranks must capture together, inside vLLM's
+            # `graph_capture`, and must decide alike, which clocks of different ranks do not.
+            options = replace(options, start_graphs=None, lazy_after=None, calibration_ms=0)
+        return options
+
     def _ladders(self) -> dict[str, list[int]]:
         """Budgets of every path, whatever attribute this generation keeps them in."""
         if self.path_token_budgets is not None:
@@ -182,7 +195,7 @@ class EncoderCudaGraphManager:
                 ladders=self._ladders(),
                 limits=self._limits(),
                 backend=self._make_backend(),
-                options=self.settings.options,
+                options=self.options,
                 group=VllmGroup() if self.use_dp else None,
                 trace=Trace() if self.settings.record else None,
             )
@@ -221,7 +234,9 @@ class EncoderCudaGraphManager:
         combinations = 1
         for axis in self._capture_axes:
             combinations *= len(axis)
-        return sum(sum(b > 0 for b in ladder) * combinations for ladder in self._ladders().values())
+        most = self.options.start_graphs
+        counts = [sum(b > 0 for b in ladder) for ladder in self._ladders().values()]
+        return sum((n if most is None else min(n, most)) * combinations for n in counts)
 
     def capture(self, graph_pool: Any = None) -> None:
         """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""

@@ -79,7 +79,7 @@ def _noise(tensor: torch.Tensor) -> torch.Tensor:
 def _same(a: Any, b: Any) -> bool:
     """Equal in content; a tensor equals a list of the same numbers."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        alike = a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+        alike = (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
         return a is b or (alike and bool(torch.equal(a, b)))
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         a, b = (v.tolist() if isinstance(v, torch.Tensor) else v for v in (a, b))

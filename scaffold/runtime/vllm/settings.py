@@ -14,23 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaffold.runtime.budgets import DEFAULT_RATIO, geometric_ladder, optimal_ladder
+from scaffold.runtime.budgets import DEFAULT_STEPS, octave_ladder, optimal_ladder
 from scaffold.runtime.manager import Options
 from scaffold.runtime.trace import Trace
 
 KEY = "encoder_graphs"
 VARIABLE = "VITCG_ENCODER_GRAPHS"
 
-_FROM_OPTIONS = ("packing", "max_graph_bytes", "max_capture_seconds", "lazy_after", "lazy_graphs", "calibration_ms",
-                 "sample_every", "max_stretch", "debug_addresses")  # fmt: skip
+#: Settings that are handed on to the core.
+_FROM_OPTIONS = (
+    "packing", "start_graphs", "demand_after", "demand_graphs", "max_graph_bytes", "max_capture_seconds", "lazy_after",
+    "lazy_graphs", "calibration_ms", "sample_every", "max_stretch", "debug_addresses",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`ratio` of the default ladder; `trace` is a file that a ladder of at most `graphs` budgets is fitted to;
+    """`steps` an octave of the default ladder; `trace` is a file that a ladder of `graphs` budgets is fitted to;
     `record` is a file that sizes are recorded in; `self_check` compares every graph with eager at start-up."""
 
-    ratio: float = DEFAULT_RATIO
+    steps: int = DEFAULT_STEPS
     trace: str | None = None
     graphs: int = 64
     record: str | None = None
@@ -39,13 +42,13 @@ class Settings:
     options: Options = dataclasses.field(default_factory=Options)
 
     def ladder(self, low: int, high: int, path: str = "default") -> list[int]:
-        """Budgets from `low` to `high`: fitted to the trace if there is one for this path, else geometric."""
+        """Budgets from `low` to `high`: fitted to this path's trace if there is one, else geometric by octaves."""
         if self.trace is not None:
             sizes = Trace.from_json(Path(self.trace).read_text(encoding="utf-8")).sizes(path)
             within = {size: count for size, count in sizes.items() if size <= high}
             if within:
                 return optimal_ladder(within, self.graphs, always=[low, high])
-        return geometric_ladder(low, high, self.ratio)
+        return octave_ladder(low, high, self.steps)
 
 
 def read_settings(vllm_config: Any) -> Settings:
