@@ -18,7 +18,7 @@ def refusal(spec: AdapterSpec, generation: Generation) -> str | None:
     from scaffold.protocol import known_profile
 
     if not can_render(spec, known_profile(generation)):
-        return "its layout is not generated yet"
+        return "its layout has no form in this protocol"
     return known_tower(spec, generation).reason
 
 

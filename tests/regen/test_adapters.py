@@ -1,0 +1,370 @@
+"""The adapters themselves: on every release of their generation, as files, as a package, and in the lab."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import scaffold
+from scaffold.adapters import prove_adapter, render_outputs
+from scaffold.adapters.outputs import Outputs, Source
+from scaffold.adapters.source import name_defaults
+from scaffold.adapters.towers import encode_records, known_tower, record_towers
+from scaffold.descriptor.load import shipped_names
+from scaffold.protocol import GENERATIONS, SourceTree, find_model, known_profile, read_protocol
+from scaffold.verify import prove_conformance
+from scaffold.workflow import load_spec
+
+REPOSITORY = Path(scaffold.__file__).parent.parent
+RELEASES = [f"0.{minor}.0" for minor in range(20, 34)]
+FAMILIES = [(name, generation) for name in shipped_names() for generation in GENERATIONS]
+
+
+@pytest.fixture(scope="module")
+def outputs() -> Outputs:
+    return render_outputs([Source(name, load_spec(name)) for name in shipped_names()])
+
+
+@pytest.fixture(scope="module")
+def adapters(outputs: Outputs) -> dict[tuple[str, str], str]:
+    """(generation, model) -> source."""
+    return {
+        (output.generation, output.descriptor): output.content.decode()
+        for output in outputs.files
+        if output.generation is not None and output.descriptor is not None
+    }
+
+
+def methods_of(source: str) -> dict[str, ast.FunctionDef]:
+    owner = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    return {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+
+
+def bound_names(source: str) -> set[str]:
+    """Methods, and names that are bound to a default of the protocol."""
+    owner = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    assigned = {
+        target.id
+        for node in owner.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    return methods_of(source).keys() | assigned
+
+
+def test_every_family_has_an_adapter_or_a_reason(outputs: Outputs, adapters: dict[tuple[str, str], str]) -> None:
+    refused = {(entry.generation.name, entry.source.name): entry.reason for entry in outputs.refused}
+
+    for name, generation in FAMILIES:
+        assert ((generation.name, name) in adapters) != ((generation.name, name) in refused), (name, generation)
+    # A subclass cannot split a tower; InternVL has nothing to split.
+    assert {("v0_20", "qwen2_vl"), ("v0_20", "qwen2_5_vl")} <= refused.keys()
+    assert all((generation.name, "internvl") in adapters for generation in GENERATIONS)
+
+
+def test_nothing_of_the_release_shines_through(adapters: dict[tuple[str, str], str]) -> None:
+    """Every protocol method is the adapter's own or the protocol's default, and no call reaches up by `super`."""
+    for (generation, name), source in adapters.items():
+        profile = known_profile(next(item for item in GENERATIONS if item.name == generation))
+        assert {method.name for method in profile.methods} <= bound_names(source), (generation, name)
+        assert "super" not in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", RELEASES)
+def test_adapters_fit_every_release(release_tree, adapters: dict[tuple[str, str], str], release: str) -> None:
+    tree: SourceTree = release_tree(release)
+    profile = read_protocol(tree)
+    checked = 0
+    for (generation, name), source in adapters.items():
+        if generation != profile.generation.name:
+            continue
+        checked += 1
+        spec = load_spec(name)
+        assert prove_conformance(source, spec.class_name, profile, name) == ()
+        assert missing_imports(tree, source) == []
+        # A helper of ours must not replace a method that the release's class uses for something else.
+        model = find_model(tree, spec.module, spec.class_name)
+        own = {node.name: ast.unparse(node) for node in class_methods(tree, model.path, spec.class_name)}
+        helpers = methods_of(source).keys() - {method.name for method in profile.methods}
+        users = [
+            (helper, method)
+            for helper in helpers & own.keys()
+            for method, text in own.items()
+            if f"self.{helper}(" in text and method not in (*model.protocol_methods, *model.helpers)
+        ]
+        assert users == []
+    assert checked >= 2
+
+
+def class_methods(tree: SourceTree, path: str, name: str) -> Iterator[ast.FunctionDef]:
+    owner = next(node for node in tree.parse(path).body if isinstance(node, ast.ClassDef) and node.name == name)
+    yield from (node for node in owner.body if isinstance(node, ast.FunctionDef))
+
+
+def missing_imports(tree: SourceTree, source: str) -> list[str]:
+    """Names that an adapter imports from vLLM and that the release has not."""
+    missing = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vllm"):
+            base = node.module.replace(".", "/")
+            path = next(item for item in (f"{base}.py", f"{base}/__init__.py") if tree.exists(item))
+            for alias in node.names:
+                named = any(
+                    alias.name
+                    in (
+                        getattr(item, "name", None),
+                        getattr(item, "asname", None),
+                        getattr(item, "id", None) if isinstance(getattr(item, "ctx", None), ast.Store) else None,
+                    )
+                    for item in ast.walk(tree.parse(path))
+                )
+                if not named and not tree.exists(f"{base}/{alias.name}.py"):
+                    missing.append(f"{node.module}.{alias.name}")
+    return missing
+
+
+@pytest.mark.trees
+def test_recorded_towers_are_those_of_the_releases(release_tree) -> None:
+    """First and last release of each generation; the command for maintainers reads all of them."""
+    releases = {release for item in GENERATIONS for release in (item.first, item.last)} & set(RELEASES)
+    specs = [load_spec(name) for name in shipped_names()]
+    found = record_towers(specs, {release: release_tree(release) for release in sorted(releases)})
+    recorded = json.loads((Path(scaffold.__file__).parent / "adapters/towers.json").read_text("utf-8"))
+
+    assert encode_records(recorded) == (Path(scaffold.__file__).parent / "adapters/towers.json").read_text("utf-8")
+    for name, record in found.items():
+        assert record["asks"] == recorded[name]["asks"], f"{name} asks something else: record the towers again"
+        for generation, answer in record["generations"].items():
+            known = recorded[name]["generations"][generation]
+            # The reasons name releases, of which these are some only.
+            assert type(answer) is type(known)
+            if isinstance(answer, dict):
+                assert answer == known, (name, generation)
+
+
+def test_tower_of_another_descriptor_is_not_known(tmp_path: Path) -> None:
+    text = (Path(scaffold.__file__).parent / "descriptor/shipped/qwen3_vl.yaml").read_text("utf-8")
+    path = tmp_path / "qwen3_vl.yaml"
+    generation = GENERATIONS[-1]
+    path.write_text(text.replace("tower: visual", "tower: vision", 1), "utf-8")
+
+    assert known_tower(load_spec("qwen3_vl"), generation).reason is None
+    assert "known of a tree only" in (known_tower(load_spec(str(path)), generation).reason or "")
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("super().m(a, b)", "SupportsEncoderCudaGraph.m(self, a, b)"),
+        ("super().m()", "SupportsEncoderCudaGraph.m(self)"),
+        ("super().m(\n        a,\n    )", "SupportsEncoderCudaGraph.m(self, \n        a,\n    )"),
+        (
+            "x = 'ä'; super().m(a); super().m(b)",
+            "x = 'ä'; SupportsEncoderCudaGraph.m(self, a); SupportsEncoderCudaGraph.m(self, b)",
+        ),
+        ("self.m(a)", "self.m(a)"),
+    ],
+)
+def test_defaults_are_called_by_name(call: str, named: str) -> None:
+    assert name_defaults(f"def f(self):\n    {call}\n", {"m"}) == f"def f(self):\n    {named}\n"
+
+
+@pytest.mark.parametrize("call", ["super().other(a)", "super(A, self).m(a)", "parent = super()"])
+def test_any_other_super_is_our_own_mistake(call: str) -> None:
+    with pytest.raises(AssertionError):
+        name_defaults(f"def f(self):\n    {call}\n", {"m"})
+
+
+def test_outputs_pass_the_rules_of_upstream(outputs: Outputs, tmp_path: Path) -> None:
+    """vLLM's line length, its order of imports, no unused or undefined name; and formatting again changes nothing."""
+    from ruff.__main__ import find_ruff_bin
+
+    for output in outputs.files:
+        path = tmp_path / output.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(output.content)
+    first_party = 'lint.isort.known-first-party=["scaffold", "vitcg_adapters"]'
+    for command in (
+        ("check", "--select", "E,F,W,I,UP,SIM,G", "--config", first_party),
+        ("format", "--check"),
+    ):
+        done = subprocess.run(
+            [find_ruff_bin(), *command, "--isolated", "--no-cache", "--config", "line-length=88", "."],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
+    from markdown_it import MarkdownIt
+
+    for output in outputs.files:
+        if output.path.endswith(".md"):
+            tokens = MarkdownIt("commonmark").enable("table").parse(output.content.decode())
+            rows = [token for token in tokens if token.type == "tr_open"]
+            assert len(rows) == 2 + 1 + len(GENERATIONS), output.path
+            assert f"`{load_spec(str(output.descriptor)).class_name}`" in output.content.decode()
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", ["0.20.0", "0.22.0", "0.26.0", "0.30.0", "0.33.0"])
+def test_examples_use_what_the_release_has(release_tree, outputs: Outputs, release: str) -> None:
+    """The options of the compilation configuration, the assets and the registry."""
+    tree: SourceTree = release_tree(release)
+    config = tree.read("vllm/config/compilation.py")
+    for name in ("cudagraph_mm_encoder", "encoder_cudagraph_token_budgets"):
+        assert re.search(rf"^    {name}: ", config, re.MULTILINE)
+    assert re.search(r"def register_model\(", tree.read("vllm/model_executor/models/registry.py"))
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" in tree.read("vllm/envs.py")
+    assert '"cherry_blossom"' in tree.read("vllm/assets/image.py")
+    assert '"baby_reading"' in tree.read("vllm/assets/video.py")
+    for output in outputs.files:
+        if output.path.startswith("examples/"):
+            assert missing_imports(tree, output.content.decode()) == [], output.path
+
+
+def test_examples_explain_themselves_without_vllm(outputs: Outputs, tmp_path: Path) -> None:
+    (tmp_path / "vllm.py").write_text("raise ImportError('vLLM was imported')\n", "utf-8")
+    for output in outputs.files:
+        if output.path.startswith("examples/"):
+            path = tmp_path / Path(output.path).name
+            path.write_bytes(output.content)
+            done = subprocess.run(
+                [sys.executable, str(path), "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
+            )
+            assert "--token-budgets" in done.stdout
+
+
+# -- the package ------------------------------------------------------------------------------------------------------
+
+
+def test_package_imports_neither_vllm_nor_torch() -> None:
+    program = """
+        import sys
+        import vitcg_adapters
+        assert vitcg_adapters.adapter_path("v0_30", "InternVLChatModel") == (
+            "vitcg_adapters.v0_30.internvl:InternVLChatModel"
+        )
+        assert vitcg_adapters.adapter_path("v0_30", "Nobody") is None
+        assert vitcg_adapters.adapter_path("v9_9", "InternVLChatModel") is None
+        assert not {"torch", "vllm", "scaffold"} & set(sys.modules), sorted(sys.modules)
+        try:
+            vitcg_adapters.adapter_for("v0_30", "Nobody")
+        except KeyError:
+            print("ok")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=REPOSITORY / "generated",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "ok\n", done.stderr
+
+
+def test_wheel_carries_adapters_and_templates(tmp_path: Path) -> None:
+    """The wheel is unpacked into an empty folder, put on the path instead of the checkout, and used there."""
+    pytest.importorskip("hatchling", reason="the build backend is not installed")
+    build = "import hatchling.build, sys; print(hatchling.build.build_wheel(sys.argv[1]))"
+    made = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    import zipfile
+
+    site = tmp_path / "site"
+    with zipfile.ZipFile(tmp_path / made.stdout.split()[-1]) as wheel:
+        wheel.extractall(site)
+    program = """
+        import sys
+        from pathlib import Path
+        import scaffold, vitcg_adapters
+        from scaffold.adapters import plan_regeneration
+        from scaffold.render import template_root
+        site = Path(sys.argv[1])
+        assert Path(scaffold.__file__).is_relative_to(site), scaffold.__file__
+        assert Path(vitcg_adapters.__file__).is_relative_to(site), vitcg_adapters.__file__
+        assert template_root().is_relative_to(site), template_root()
+        assert vitcg_adapters.adapter_path("v0_30", "InternVLChatModel")
+        plan = plan_regeneration(Path("out"))
+        print(len(plan.changes))
+        for change in plan.changes:
+            if change.path.startswith("vitcg_adapters/"):
+                assert change.after == (site / change.path).read_bytes(), change.path
+    """
+    # -P and an empty folder: nothing but the wheel and the environment's own packages is on the path.
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    used = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(site)],
+        cwd=empty,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert used.returncode == 0, used.stderr
+    assert int(used.stdout) > 20
+
+
+# -- in the lab -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize(("generation", "release"), [("v0_20", "0.21.0"), ("v0_30", "0.33.0")])
+def test_adapter_equals_the_release(
+    release_tree, tmp_path: Path, outputs: Outputs, generation: str, release: str
+) -> None:
+    """One of the generated tests at each end; `generated/tests` has all of them."""
+    path = tmp_path / "internvl.py"
+    path.write_bytes(next(o.content for o in outputs.files if o.path == f"vitcg_adapters/{generation}/internvl.py"))
+
+    report = prove_adapter("internvl", path, release_tree(release))
+
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits > 50
+    assert report.misses > 5
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_path: Path, outputs: Outputs) -> None:
+    """The subclass is really what runs: a fault in it is found."""
+    source = next(o.content for o in outputs.files if o.path == "vitcg_adapters/v0_30/internvl.py").decode()
+    assert source.count("return self.extract_feature(pixels).flatten(0, 1)") == 1
+    path = tmp_path / "internvl.py"
+    path.write_text(
+        source.replace("self.extract_feature(pixels).flatten", "(self.extract_feature(pixels) * 1.5).flatten"), "utf-8"
+    )
+
+    assert not prove_adapter("internvl", path, release_tree("0.33.0")).passed
+
+
+def test_generated_tests_are_those_of_the_repository() -> None:
+    """They are collected by path: `pytest generated/tests`."""
+    for name in ("internvl", "qwen3_vl"):
+        path = REPOSITORY / f"generated/tests/test_{name}.py"
+        loaded = importlib.util.spec_from_file_location(f"generated_{name}", path)
+        assert loaded is not None
+        assert loaded.loader is not None
+        module = importlib.util.module_from_spec(loaded)
+        loaded.loader.exec_module(module)
+        for generation, release in module.RELEASES:
+            assert (module.ADAPTERS / generation / f"{name}.py").is_file()
+            assert release.startswith("0.")
