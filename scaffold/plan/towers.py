@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
 
 
-_ATTENTION = "vllm/v1/attention/ops/vit_attn_wrappers.py"
-
-
 @dataclass(frozen=True)
 class TowerPlan:
     """Edits by file, the split that they come from (None: nothing to split), and what was learnt of the tree."""
@@ -51,7 +48,7 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     facts = replace(
         facts,
         has_input_dtype=_has_input_dtype(spec, tree, tower),
-        attention_fills_zeros=_attention_fills_zeros(tree),
+        attention_fills_zeros=not attention_leaves_rows(tree),
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
@@ -167,16 +164,6 @@ def _has_input_dtype(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> 
     """Whether the tower has the attribute of `pixels.dtype`, such as `self.visual.input_norm.input_dtype`."""
     path = spec.pixels.dtype.split(".") if spec.pixels and spec.pixels.dtype else []
     return len(path) > 2 and path[1] == spec.tower and _assigns(_class(tree, tower.file, tower.class_name), path[2])
-
-
-def _attention_fills_zeros(tree: SourceTree) -> bool:
-    """Whether the FlashAttention wrapper asks if a graph is being captured: then it zero-fills its output (0.31 on)."""
-    if not tree.exists(_ATTENTION):
-        return False
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "is_current_stream_capturing"
-        for node in ast.walk(tree.parse(_ATTENTION))
-    )
 
 
 def _keep_model_config(tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> ReplaceMethod:

@@ -16,7 +16,7 @@ from scaffold.tower.proof import prove_split
 from scaffold.tower.report import tower_report
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, slice_tower
 from scaffold.tower.splitting import split_tower
-from scaffold.tower.tail import attention_leaves_rows, render_tail_cover, tail_pairs
+from scaffold.tower.tail import attention_leaves_rows
 
 __all__ = [
     "METADATA_ARGUMENT",
@@ -33,9 +33,7 @@ __all__ = [
     "TowerSplit",
     "attention_leaves_rows",
     "prove_split",
-    "render_tail_cover",
     "slice_tower",
     "split_tower",
-    "tail_pairs",
     "tower_report",
 ]

@@ -28,8 +28,8 @@ def prove_split(
     """Compare one file before and after the split; empty when the split is a pure move.
 
     `file` is the path in the tree, by default that of the tower itself (a child module may live in another one).
-    Errors: VCG490 (a statement is lost, changed, doubled or out of order), VCG491 (an addition that could change
-    eager), VCG492 (something outside of the split methods changed).
+    Errors: VCG640 (a statement is lost, changed, doubled or out of order), VCG641 (an addition that could change
+    eager), VCG642 (something outside of the split methods changed).
     """
     file = file if file is not None else split.slice.file
     before, after = ast.parse(before_source), ast.parse(after_source)
@@ -48,7 +48,7 @@ def prove_split(
         )
         node = after.body[min(line, len(after.body) - 1)]
         problems.append(
-            Diagnostic("VCG492", "a statement outside of the split methods changed", _span(file, node), _HELP)
+            Diagnostic("VCG642", "a statement outside of the split methods changed", _span(file, node), _HELP)
         )
     return tuple(problems)
 
@@ -78,10 +78,10 @@ def _prove_class(before: ast.Module, after: ast.Module, edit: MethodEdit, tower:
     method = _method(after, edit.class_name, METADATA_METHOD)
     if old is None or new is None or method is None:
         missing = edit.replaces if old is None or new is None else METADATA_METHOD
-        return [Diagnostic("VCG490", f"`{edit.class_name}.{missing}` is missing", None, _HELP)]
+        return [Diagnostic("VCG640", f"`{edit.class_name}.{missing}` is missing", None, _HELP)]
     added = {name: Counter(_dumps(texts)) for name, texts in edit.added}
     problems = [
-        Diagnostic("VCG491", f"the split added `{text.splitlines()[0]}`, which could change eager", None, _HELP)
+        Diagnostic("VCG641", f"the split added `{text.splitlines()[0]}`, which could change eager", None, _HELP)
         for _, texts in edit.added
         for text in texts
         if not _Harmless(tower).check(ast.parse(text).body[0])
@@ -90,13 +90,13 @@ def _prove_class(before: ast.Module, after: ast.Module, edit: MethodEdit, tower:
     moved = list(_strip(_no_docstring(method.body), added[METADATA_METHOD]))
     staying = list(_strip(_no_docstring(new.body), added[edit.replaces]))
     for text, count in (added[METADATA_METHOD] + added[edit.replaces]).items():
-        problems.append(Diagnostic("VCG490", f"a planned statement is missing {count} times: {text[:80]}", None, _HELP))
+        problems.append(Diagnostic("VCG640", f"a planned statement is missing {count} times: {text[:80]}", None, _HELP))
     matcher = _Matcher(forms, {leaf.line for leaf in flatten(tower.pieces) if leaf.place is Place.BOTH})
     if not matcher.merge(_no_docstring(old.body), moved, staying):
         worst = matcher.furthest
         problems.append(
             Diagnostic(
-                "VCG490",
+                "VCG640",
                 f"this statement of `{edit.class_name}.{edit.replaces}` is lost, changed or out of order",
                 _span(tower.shown, worst) if worst is not None else None,
                 _HELP,

@@ -18,10 +18,8 @@ from scaffold.tower import (
     TowerSlice,
     attention_leaves_rows,
     prove_split,
-    render_tail_cover,
     slice_tower,
     split_tower,
-    tail_pairs,
 )
 
 MODELS = "vllm/model_executor/models"
@@ -325,7 +323,7 @@ def test_proof_refuses_damaged_results(model: str, release_tree: Any) -> None:
         assert text != after, name
         ast.parse(text)
         codes = {diagnostic.code for diagnostic in prove_split(before, text, split)}
-        assert codes & {"VCG490", "VCG492"}, name
+        assert codes & {"VCG640", "VCG642"}, name
 
 
 #: Rows of a padded run, and bounds that are not the number of rows: a window of 2 x 2 merged patches has 16.
@@ -361,7 +359,6 @@ def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
         "bounds": [p.key for p in split.padding if p.kind is Kind.HOST_BOUND],
         "per_row": [p.key for p in split.padding if p.kind in (Kind.ROWS, Kind.PERMUTATION)],
         "rows": ROWS,
-        "cover": render_tail_cover(tail_pairs(tower)),
     }
     child = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("tower_child.py"))],
@@ -384,6 +381,5 @@ def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
             assert padded[len(plain) :] == [plain[-1]] * (sequences + 1 - len(plain))
         wanted = {p.key: [capacity[p.override], "cpu", "torch.int32", 0] for p in split.padding if p.override}
         assert result["bounds"] == wanted
-        # FlashAttention 3 and poisoned memory: NaN without the cover (the check can fail), the same bits with it.
-        assert result["tail"]["covered"] == [True, True], result
-    assert any(result["tail"]["bare"] == [False, False] for result in results)
+    # FlashAttention 3 and poisoned memory: rows of no sequence ruin valid ones. The generated ports cover them.
+    assert any(result["tail"] == [False, False] for result in results)

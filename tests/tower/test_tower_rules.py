@@ -595,7 +595,7 @@ def test_proof_refuses_an_addition_that_could_change_eager(tmp_path: Path) -> No
     bad = replace(split, edits=(bad_edit,))
     before = small_source(body)
     problems = prove_split(before, apply_split(before, bad, MODULE), bad)
-    assert [problem.code for problem in problems] == ["VCG491"]
+    assert [problem.code for problem in problems] == ["VCG641"]
     assert extra in problems[0].message
 
 
