@@ -83,13 +83,17 @@ def wrapped(text: str, width: int = 66) -> Code:
 
     No formatter breaks a string, and lines of more than 88 columns are against vLLM's rules.
     """
+    return Code(" ".join(pyrepr(part) for part in _parts(text, width)))
+
+
+def _parts(text: str, width: int) -> list[str]:
     parts, part = [], ""
     for piece in re.split(r"(?<=[ >])", text):
-        if part and len(part) + len(piece) > width:
+        if part and piece and len(part) + len(piece) > width:
             parts.append(part)
             part = ""
         part += piece
-    return Code(" ".join(pyrepr(part) for part in (*parts, part) if part))
+    return [*parts, part]
 
 
 def _runner_arguments(test: TestSpec) -> Code | None:
@@ -103,7 +107,11 @@ def _runner_arguments(test: TestSpec) -> Code | None:
 
 
 def _fstring(text: str) -> str:
-    """`text` with one `{content}` slot as an f-string literal."""
-    before, _, after = text.partition("{content}")
-    literal = pyrepr(before + "\0" + after)
-    return "f" + literal.replace("{", "{{").replace("}", "}}").replace("\\x00", "{content}")
+    """`text` with one `{content}` slot as an f-string literal, in several parts if it is long."""
+    literals = []
+    for part in _parts(text, 66):
+        before, slot, after = part.partition("{content}")
+        literal = pyrepr(before + "\0" * bool(slot) + after)
+        braced = "f" + literal.replace("{", "{{").replace("}", "}}").replace("\\x00", "{content}")
+        literals.append(braced if slot else literal)
+    return literals[0] if len(literals) == 1 else f"({' '.join(literals)})"

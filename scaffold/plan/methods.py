@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor.expressions import Expression, Function
 from scaffold.plan.code import CAPACITIES, Names
+from scaffold.plan.paths import path_values, refusal
 from scaffold.render import Code, Signatures, pyrepr, render_template
 
 if TYPE_CHECKING:
@@ -50,14 +51,15 @@ class TreeFacts:
 
 def can_render(spec: AdapterSpec, profile: ProtocolProfile) -> bool:
     """Whether there are templates for the layout of `spec` in the dialect of `profile`."""
-    return spec.layout in _LAYOUTS and not spec.paths
+    return spec.layout in _LAYOUTS and (not spec.paths or refusal(spec, profile.dialect) is None)
 
 
 def render_methods(spec: AdapterSpec, profile: ProtocolProfile, facts: TreeFacts = TreeFacts()) -> Methods:
     """All protocol methods of `spec` for the dialect of `profile`, as a block without indentation."""
     signatures = Signatures(profile)
-    values = _shared(spec, profile, signatures, facts) | _LAYOUTS[spec.layout](spec, profile.dialect, facts)
-    source = render_template(f"{spec.layout}/model.py.jinja", **values)
+    layout = "paths" if spec.paths else spec.layout
+    values = _shared(spec, profile, signatures, facts) | _LAYOUTS[layout](spec, profile.dialect, facts)
+    source = render_template(f"{layout}/model.py.jinja", **values)
     return Methods(source, _imports(source, signatures))
 
 
@@ -86,7 +88,7 @@ def _shared(
         "tokens": names.code(spec.item.tokens),
         "size_names": Code(", ".join(spec.columns)),
         "sizes_type": Code("list[int]" if len(spec.columns) == 1 else "list[list[int]]"),
-        **_pixel_shape(spec),
+        **(_pixel_shape(spec) if not spec.paths else {}),
         "eager_pixels": Code(f"mm_kwargs[{key}]"),
         "replay_pixels": Code(f"mm_kwargs.get({key})" if replayed_without_pixels else f"mm_kwargs[{key}]"),
     }
@@ -253,7 +255,11 @@ def _pixel_dtype(spec: AdapterSpec, facts: TreeFacts) -> Code:
     return Code(f'getattr(getattr({grand}, "{attribute}", None), "{name}", None) or dtype')
 
 
-_LAYOUTS = {"tiles": _tiles, "packed": _packed}
+_LAYOUTS = {
+    "tiles": _tiles,
+    "packed": _packed,
+    "paths": lambda spec, dialect, facts: path_values(spec, dialect),
+}
 
 
 def _switch(path: str) -> Switch:

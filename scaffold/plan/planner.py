@@ -155,9 +155,10 @@ def _test_edits(test: TestSpec, registry: RegistryAnchor) -> Iterator[Edit]:
     if template is not None and test.template_name not in registry.functions:
         yield PutFunction(template, before=registry.variable)
     entry = test_entry(test, registry)
-    for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
-        if f"{name}(" in entry and name not in registry.imports:
-            yield AddImport(module, name)
+    if "partial(dummy_hf_overrides" in entry:
+        for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
+            if name not in registry.imports:
+                yield AddImport(module, name)
     yield AddDictEntry(registry.variable, test.key, entry)
 
 

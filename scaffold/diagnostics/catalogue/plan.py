@@ -40,6 +40,12 @@ CODES: tuple[Code, ...] = (
         "start-up. Look at each of them, and list those that must stay out under `model.optout`.",
     ),
     Code(
+        "VCG437",
+        "the two-path layout does not fit the descriptor",
+        "Models with paths are generated for one shape: every item has one tile on the first path and any number of "
+        "tiles on the second one, and its embedding is the tiles' tokens, put together without separators.",
+    ),
+    Code(
         "VCG520",
         "the class implements the protocol already",
         "The class defines protocol methods that are not what the descriptor generates. They may be written by hand, "
