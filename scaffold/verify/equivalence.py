@@ -148,7 +148,8 @@ def _difference(old: object, new: object, line: int = 1) -> int | None:
     if isinstance(old, ast.AST):
         line = getattr(new, "lineno", line)
         for name in old._fields:
-            found = _difference(getattr(old, name, None), getattr(new, name, None), line)
+            left, right = getattr(old, name, None), getattr(new, name, None)
+            found = None if left is right else _difference(left, right, line)  # names, None and contexts are shared
             if found is not None:
                 return found
         return None

@@ -258,10 +258,29 @@ def _take_hunks(after: str, formatted: str, changed: set[int]) -> str | None:
             return None
         result += new[c:d] if take else old[a:b]
     text = "".join(result)
+    return text if _same_code(text, formatted) else None
+
+
+@lru_cache(maxsize=16)  # formatting asks, and the check that nothing is left to format asks again
+def _same_code(left: str, right: str) -> bool:
+    """Whether the syntax trees are equal. Of statements with the same text, which is nearly all, none is compared."""
+    if left == right:
+        return True
     try:
-        return text if ast.dump(ast.parse(text)) == ast.dump(ast.parse(formatted)) else None
+        statements = [list(_statements(text)) for text in (left, right)]
     except SyntaxError:
-        return None
+        return False
+    return len(statements[0]) == len(statements[1]) and all(
+        one == other or ast.dump(node) == ast.dump(its) for (one, node), (other, its) in zip(*statements, strict=True)
+    )
+
+
+def _statements(text: str) -> Iterator[tuple[object, ast.stmt]]:
+    """The statements of a module, each behind what decides its tree: its lines, and the columns that it has of them."""
+    lines = _lines(text)
+    for node in ast.parse(text).body:
+        first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
+        yield (lines[first - 1 : node.end_lineno], node.col_offset, node.end_col_offset), node
 
 
 def _format_ranges(after: str, changed: set[int], path: str, config_root: Path) -> str:
