@@ -9,6 +9,8 @@ made from a half-written tree, and the user should hear of the kill.
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -251,16 +253,28 @@ def _missing_folders(store: Store, steps: Sequence[_Step]) -> tuple[str, ...]:
 @contextmanager
 def _exclusive(root: Path) -> Iterator[tuple[Store, Deferred]]:
     """The only run in this tree, with signals held back and I/O errors explained."""
-    from filelock import FileLock, Timeout  # imports asyncio, for which `--help` need not wait
-
     store = Store(root)
     with deferred_signals() as signals:
         try:
             store.open()
-            with FileLock(store.lock, blocking=False):
+            with _locked(store):
                 store.fill()
                 yield store, signals
-        except Timeout as error:
+        except OSError as error:
+            raise DiagnosticError(_explain(error, store)) from error
+
+
+@contextmanager
+def _locked(store: Store) -> Iterator[None]:
+    """The lock of the tree, held until the end or until this process dies: `flock`, which is what filelock uses here.
+
+    To import filelock takes longer than to publish. The file stays: to delete it would let two runs hold two of them.
+    """
+    descriptor = os.open(store.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise DiagnosticError(
                 Diagnostic(
                     "VCG705",
@@ -268,8 +282,9 @@ def _exclusive(root: Path) -> Iterator[tuple[Store, Deferred]]:
                     help="wait until it is done, then start again: the tree may look different",
                 )
             ) from error
-        except OSError as error:
-            raise DiagnosticError(_explain(error, store)) from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_unfinished(store: Store) -> None:
