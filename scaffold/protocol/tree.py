@@ -146,21 +146,31 @@ class SourceTree:
     def containing(self, folder: str, suffix: str, needles: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The files under `folder` that contain any of `needles` as plain text, with the needles that each contains.
 
-        A prefilter in front of a parser: it reads every file (44 MB for vLLM 0.33) but keeps none. Unreadable
-        files are passed over, they cannot hold what is looked for.
+        A prefilter in front of a parser. It reads every file (44 MB for vLLM 0.33) and keeps them all: a run searches
+        the package two to four times, and to read it takes three times as long as to search it. Unreadable files are
+        passed over, they cannot hold what is looked for.
         """
         encoded = [(needle, needle.encode()) for needle in needles]
         found: dict[str, tuple[str, ...]] = {}
-        for relpath, full in _walk(self.root, folder, suffix):
-            try:
-                with open(full, "rb", buffering=0) as stream:  # noqa: PTH123 - thousands of files, Path.open costs
-                    data = stream.read()
-            except OSError:
-                continue
+        for relpath, data in self.cached(
+            ("folder", f"{folder}/**{suffix}"), lambda: _read_all(self.root, folder, suffix)
+        ):
             hits = tuple(needle for needle, raw in encoded if raw in data)
             if hits:
                 found[relpath] = hits
-        return dict(sorted(found.items()))
+        return found
+
+
+def _read_all(root: Path, folder: str, suffix: str) -> list[tuple[str, bytes]]:
+    """The readable files under `root/folder` whose names end with `suffix`, by path relative to the root."""
+    found = []
+    for relpath, full in _walk(root, folder, suffix):
+        try:
+            with open(full, "rb", buffering=0) as stream:  # noqa: PTH123 - thousands of files, Path.open costs
+                found.append((relpath, stream.read()))
+        except OSError:
+            continue
+    return sorted(found)
 
 
 def _walk(root: Path, folder: str, suffix: str) -> Iterator[tuple[str, str]]:
