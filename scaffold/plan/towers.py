@@ -18,6 +18,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.methods import TreeFacts, sequence_views
 from scaffold.plan.model import Fact
+from scaffold.protocol.profile import import_source, module_file
 
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
@@ -42,7 +43,7 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     facts, notes = _gate(spec, tree, model, owner)
     if spec.split is None:
         return TowerPlan({}, None, facts, notes=notes)
-    from scaffold.tower import split_tower
+    from scaffold.tower import attention_leaves_rows, split_tower
 
     tower = slice_of(spec, tree, model)
     facts = replace(
@@ -161,9 +162,32 @@ def _takes(annotation: str | None, form: str) -> bool:
 
 
 def _has_input_dtype(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> bool:
-    """Whether the tower has the attribute of `pixels.dtype`, such as `self.visual.input_norm.input_dtype`."""
+    """Whether the tower has the attribute of `pixels.dtype`, such as `self.visual.input_norm.input_dtype`.
+
+    The tower's attribute alone is not enough: 0.30 has an `input_norm` without an `input_dtype`.
+    """
     path = spec.pixels.dtype.split(".") if spec.pixels and spec.pixels.dtype else []
-    return len(path) > 2 and path[1] == spec.tower and _assigns(_class(tree, tower.file, tower.class_name), path[2])
+    if len(path) != 4 or path[1] != spec.tower:
+        return False
+    values = [
+        node.value
+        for node in ast.walk(_class(tree, tower.file, tower.class_name))
+        if isinstance(node, ast.Assign) and _sets(node, path[2])
+    ]
+    makers = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
+    return any(_defines(tree, tower.file, maker, path[3]) for maker in makers)
+
+
+def _defines(tree: SourceTree, path: str, class_name: str, attribute: str) -> bool:
+    """Whether a class, of this file or imported into it, sets or declares `attribute`."""
+    for node in tree.parse(path).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            declared = any(isinstance(part, ast.Name) and part.id == attribute for part in ast.walk(node))
+            return declared or _assigns(node, attribute)
+        if isinstance(node, ast.ImportFrom) and any(alias.name == class_name for alias in node.names):
+            home = module_file(tree, import_source(path, node))
+            return home is not None and _defines(tree, home, class_name, attribute)
+    return False
 
 
 def _keep_model_config(tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> ReplaceMethod:
