@@ -27,14 +27,12 @@ def prove_adapter(
     The release's own files stay as they are: what is compared is `embed_multimodal` of its class with what its manager
     makes of the adapter. Raises `DiagnosticError` as `check_numerics` and `resolve_target`.
     """
-    from scaffold.protocol import Postprocess, read_protocol, resolve_target
+    from scaffold.protocol import resolve_target
     from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
     from scaffold.workflow import load_spec
 
     spec = load_spec(descriptor)
     source = resolve_target(tree).tree if isinstance(tree, str) else tree
-    # Without a hook for results (0.20, 0.21) the manager has no way to hand ready embeddings through.
-    passes_embeds = read_protocol(source).dialect.postprocess is not Postprocess.NONE
     request = NumericRequest(
         tree=source.root,
         overlay={f"{_MODULE.replace('.', '/')}.py": adapter.read_bytes()},
@@ -43,7 +41,7 @@ def prove_adapter(
         release=source.release or "",
         tail="fa3" if tail == "fa3" else "fa2",
         options=NumericOptions(
-            image_embeds=passes_embeds and any(modality.embeds for modality in spec.modalities),
+            image_embeds=any(modality.embeds for modality in spec.modalities),
             data_parallel_switch=bool(spec.data_parallel_switches),
             min_budget_above_max=True,
         ),

@@ -64,7 +64,8 @@ def test_surroundings_change_no_byte(
     cwd = tmp_path / "deep" / "down" if elsewhere else tmp_path / "here"
     cwd.mkdir(parents=True)
 
-    assert generate(tmp_path / "out", extra, umask, cwd) == reference
+    # The scratch folder of the formatter lies below those settings.
+    assert generate(tmp_path / "out", {"TMPDIR": str(tmp_path), **extra}, umask, cwd) == reference
 
 
 def test_outputs_hold_no_time_no_version_and_no_place(reference: dict[str, bytes]) -> None:
