@@ -1,0 +1,35 @@
+"""The command line as a user runs it, in this process: exit code and both streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_scene import PLACES, PROTOCOL, Outcome, Run
+
+from scaffold.cli.app import main
+
+
+@pytest.fixture
+def run(capfdbinary, monkeypatch, tmp_path) -> Run:
+    """`run("new", "internvl", ...)` in this process, in an empty current folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: str | Path) -> Outcome:
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        captured = capfdbinary.readouterr()
+        assert isinstance(stop.value.code, int)
+        return Outcome(stop.value.code, captured.out.decode(), captured.err.decode())
+
+    return call
+
+
+@pytest.fixture
+def small_tree(copied_tree) -> Path:
+    """A writable tree with those files of 0.22.0 that a port of InternVL reads or changes."""
+    return copied_tree("0.22.0", "pyproject.toml", *PLACES, *PROTOCOL).root

@@ -1,0 +1,249 @@
+"""Every command: its help, its formats, its way with terminals and pipes. No tree is needed here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cli_scene import child, environment
+
+from scaffold.cli.app import COMMANDS
+from scaffold.cli.console import Console
+from scaffold.descriptor import shipped_names
+from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.diagnostics.catalogue import all_codes
+
+BAD = "schema: 1\nlayout: tiles\nlayout: packed\nmodel: {module: m, class: C, towr: x}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_says_how_to_call_it(run, command):
+    done = run(command, "--help")
+
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: vitcg-scaffold {command}" in done.out
+    if command != "regen":
+        assert f"Example:\n    vitcg-scaffold {command}" in done.out
+
+
+def test_help_lists_every_command_the_exit_codes_and_the_completion(run):
+    done = run("--help")
+
+    assert done.code == 0
+    for command in COMMANDS:
+        assert f"\n  {command} " in done.out
+    assert "7 input/output" in " ".join(done.out.split())
+    assert 'eval "$(_VITCG_SCAFFOLD_COMPLETE=bash_source vitcg-scaffold)"' in done.out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["new", "--help"], ["tower", "--help"], ["validate", "internvl"], ["--version"]]
+)
+def test_light_commands_load_nothing_heavy(arguments):
+    before = "import atexit\natexit.register(lambda: print(' '.join(sys.modules), file=sys.stderr))"
+
+    loaded = set(child(*arguments, before=before).stderr.split())
+
+    assert "click" in loaded
+    assert not loaded & {"libcst", "torch", "pydantic", "jinja2", "scaffold.verify", "scaffold.publish"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nwe"], "No such command 'nwe'. Did you mean 'new'?"),
+        (["zzzz"], "No such command 'zzzz'"),
+        (["--formt", "json"], "Did you mean '--format'"),
+        (["new", "internvl", "--dif"], "Did you mean '--diff'"),
+        (["new"], "Missing argument 'DESCRIPTOR'"),
+        (["plan", "internvl"], "Missing option '--vllm'"),
+        (["--format", "xml", "validate", "internvl"], "'xml' is not one of"),
+        (["explain", "VCG52"], "did you mean VCG520"),
+        (["explain", "VCG021"], "did you mean VCG"),
+        (["explain", "nonsense"], "run `vitcg-scaffold explain` for the list"),
+        (["tower", "internvl", "--vllm", ".", "--entry", "run"], "go with MODULE:CLASS"),
+        (["recover", "no/such/folder"], "does not exist"),
+    ],
+)
+def test_usage_errors_say_what_was_meant(run, tmp_path, arguments, said):
+    (tmp_path / "here/vllm/model_executor/models").mkdir(parents=True)
+    (tmp_path / "here/vllm/__init__.py").touch()
+
+    done = run(*arguments)
+
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+@pytest.mark.parametrize("code", ["VCG520", "vcg520", "520"])
+def test_explain(run, code):
+    done = run("explain", code)
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("VCG520: the class implements the protocol already\n\n")
+    assert max(map(len, done.out.splitlines())) <= 100
+
+
+def test_explain_lists_all_codes(run):
+    assert [line.split()[0] for line in run("explain").out.splitlines()] == list(all_codes())
+
+
+def test_schema_is_one_document_in_every_format(run):
+    for arguments in (["schema"], ["--format", "json", "schema"]):
+        assert json.loads(run(*arguments).out)["title"] == "vitcg-scaffold descriptor"
+
+
+@pytest.mark.parametrize("arguments", [["--format", "json", "validate"], ["validate", "--format", "json"]])
+@pytest.mark.parametrize(
+    ("descriptor", "code", "errors"), [("internvl", 0, 0), ("bad.yaml", 3, None), ("no_such_model", 3, 1)]
+)
+def test_validate_writes_one_json_document(run, tmp_path, arguments, descriptor, code, errors):
+    (tmp_path / "here/bad.yaml").write_text(BAD)
+
+    done = run(*arguments, descriptor)
+
+    document = json.loads(done.out)
+    assert document["exit_code"] == done.code == code
+    assert document["counts"]["error"] == (len(document["diagnostics"]) if errors is None else errors)
+
+
+def test_bad_descriptor_is_reported_whole(run, tmp_path):
+    (tmp_path / "here/bad.yaml").write_text(BAD)
+
+    done = run("validate", "bad.yaml", "internvl")
+
+    assert (done.code, done.out) == (3, "")
+    assert "bad.yaml:3:1: error" in done.err  # the duplicate key
+    assert "towr" in done.err  # the unknown one
+    assert done.err.count(": error[") > 3
+    assert "^" in done.err
+    # What stops `validate` stops `new` with the same words, before any tree is looked at.
+    assert run("new", "bad.yaml", "--vllm", "/no/such/tree").err.splitlines()[0] == done.err.splitlines()[0]
+
+
+def test_quiet_prints_errors_only(run, tmp_path):
+    (tmp_path / "here/bad.yaml").write_text(BAD)
+
+    assert run("-q", "validate", "internvl").err == ""
+    assert run("validate", "internvl", "-q").err == ""
+    assert "error[" in run("validate", "bad.yaml", "-q").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "colored"),
+    [
+        ([], {}, False),  # not a terminal
+        (["--color", "always"], {}, True),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),  # asked for on the line
+        (["--color", "never"], {}, False),
+    ],
+)
+def test_colors_off_a_terminal(run, tmp_path, monkeypatch, arguments, variables, colored):
+    (tmp_path / "here/bad.yaml").write_text(BAD)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert ("\x1b[" in run("validate", "bad.yaml", *arguments).err) is colored
+
+
+class _Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "colored"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colors_on_a_terminal(monkeypatch, variables, colored):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert Console().wants_color(_Terminal()) is colored  # type: ignore[arg-type]
+
+
+def test_a_document_on_stdout_moves_everything_else_to_stderr(capsys):
+    console = Console(output_format="json")
+    console.report([Diagnostic("VCG426", "a note", severity=Severity.INFO)])
+    console.document("the patch\n")
+    console.result("for people")
+    console.finish(1)
+
+    out, err = capsys.readouterr()
+    assert out == "the patch\n"
+    people, brace, rest = err.partition("{")
+    assert people == "for people\n"
+    assert json.loads(brace + rest)["exit_code"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("vitcg-scaffold va", ["validate"]),
+        ("vitcg-scaffold re", ["regen", "revert", "recover"]),
+        ("vitcg-scaffold validate ", list(shipped_names())),
+        ("vitcg-scaffold new internvl --vllm 0.2", [f"0.{minor}.0" for minor in range(29, 19, -1)]),
+        ("vitcg-scaffold new internvl --vllm in", ["installed"]),
+        ("vitcg-scaffold new --di", ["--diff"]),
+        ("vitcg-scaffold explain vcg52", ["VCG520", "VCG521"]),
+    ],
+)
+def test_completion(words, offered):
+    variables = {
+        "_VITCG_SCAFFOLD_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+
+    lines = child(**variables).stdout.split()
+
+    assert [line.removeprefix("plain,") for line in lines if line.startswith("plain,")] == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell):
+    done = child(_VITCG_SCAFFOLD_COMPLETE=f"{shell}_source")
+
+    assert "vitcg" in done.stdout
+
+
+def test_reader_that_goes_away_is_no_error():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scaffold.cli", "schema"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+
+    assert (process.wait(), process.stderr.read()) == (0, b"")
+
+
+def test_internal_error_is_owned_up_to(run, monkeypatch):
+    def fail(_reference: str) -> None:
+        raise RuntimeError("the moon is full")
+
+    monkeypatch.setattr("scaffold.descriptor.load_descriptor", fail)
+
+    done = run("validate", "internvl")
+
+    assert (done.code, done.out) == (6, "")
+    assert "error: RuntimeError: the moon is full" in done.err
+    assert "bug of vitcg-scaffold. Run again with --debug" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_debug_shows_the_traceback_of_an_internal_error():
+    before = "import scaffold.descriptor as d\ndef fail(_): raise RuntimeError('moon')\nd.load_descriptor = fail"
+
+    done = child("validate", "internvl", "--debug", before=before)
+
+    assert done.returncode == 6
+    assert "Traceback" in done.stderr
+    assert "RuntimeError: moon" in done.stderr

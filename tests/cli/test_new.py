@@ -1,0 +1,233 @@
+"""`new` on real trees: the patch, the check, the whole way there and back, working copies of releases."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, contents
+
+pytestmark = pytest.mark.trees
+
+
+def git(root: Path, *arguments: str, text: str | None = None) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "core.autocrlf=false")
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=root, capture_output=True, text=True, input=text, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def make_repository(root: Path) -> None:
+    git(root, "init", "-q")
+    git(root, "add", "-A", "-f")
+    git(root, "commit", "-qm", "release")
+
+
+def test_diff_is_a_patch_and_nothing_else(run, small_tree):
+    before = contents(small_tree)
+
+    done = run("new", "internvl", "--vllm", small_tree, "--diff")
+
+    assert done.code == 0
+    assert done.out.startswith(f"--- a/{MODEL}\n+++ b/{MODEL}\n")
+    assert "would change" not in done.out
+    assert done.err.count("would change  ") == 4
+    assert contents(small_tree) == before
+    # What the patch does is what `new` does.
+    make_repository(small_tree)
+    git(small_tree, "apply", "--check", text=done.out)
+    git(small_tree, "apply", text=done.out)
+    patched = contents(small_tree)
+    git(small_tree, "checkout", "-q", ".")
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    assert contents(small_tree) == patched != before
+
+
+def test_diff_keeps_stdout_for_the_patch_in_every_format(run, small_tree):
+    plain = run("new", "internvl", "--vllm", small_tree, "--diff").out
+
+    done = run("new", "internvl", "--vllm", small_tree, "--diff", "--format", "json")
+
+    assert done.out == plain
+    assert json.loads(done.err[done.err.index("{\n") :])["counts"]["error"] == 0
+    assert "\x1b[32m+" in run("new", "internvl", "--vllm", small_tree, "--diff", "--color", "always").out
+
+
+def test_check_says_what_would_change_and_exits_1(run, small_tree):
+    before = contents(small_tree)
+
+    done = run("new", "internvl", "--vllm", small_tree, "--check")
+
+    assert done.code == 1
+    assert [line.split()[2] for line in done.out.splitlines()] == list(PLACES)
+    assert f"To change them: vitcg-scaffold new internvl --vllm {small_tree}" in done.err
+    assert contents(small_tree) == before
+
+
+def test_check_as_json_names_each_file(run, small_tree):
+    pending = json.loads(run("new", "internvl", "--vllm", small_tree, "--check", "--format", "json").out)
+    assert pending["exit_code"] == 1
+    changed = [item["message"].split()[0] for item in pending["diagnostics"] if item["code"] == "VCG521"]
+    assert changed == list(PLACES)
+
+    run("new", "internvl", "--vllm", small_tree)
+    done = run("new", "internvl", "--vllm", small_tree, "--check", "--format", "json")
+
+    document = json.loads(done.out)
+    assert (done.code, document["exit_code"], document["diagnostics"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("release", "options", "changed"), [("0.22.0", (), PLACES), ("0.33.0", ("--replace",), (MODEL,))]
+)
+def test_there_and_back(run, copied_tree, release, options, changed):
+    """Apply, again, revert: the second run changes nothing, and revert leaves not a byte."""
+    root = copied_tree(release, "pyproject.toml", *PLACES, *PROTOCOL).root
+    make_repository(root)
+    before = contents(root)
+
+    first = run("new", "internvl", "--vllm", root, *options)
+
+    assert first.code == 0, first.err
+    assert [line.split()[1] for line in first.out.splitlines() if "  changed  " in line] == list(changed)
+    assert first.err.endswith(f"Undo with: vitcg-scaffold revert {root}\n")
+    assert sorted(line[3:] for line in git(root, "status", "--porcelain").splitlines()) == sorted(changed)
+    ported = contents(root)
+    assert {path for path in ported if ported[path] != before[path]} == set(changed)
+
+    second = run("new", "internvl", "--vllm", root, *options)
+    assert (second.code, second.out.count("unchanged")) == (0, 4)
+    assert "nothing to do" in second.err
+    assert contents(root) == ported
+
+    back = run("revert", root)
+    assert back.code == 0
+    assert [line.split() for line in back.out.splitlines()] == [["restored", path] for path in changed]
+    assert back.err == "Undid: new internvl\n"
+    assert contents(root) == before
+    assert git(root, "status", "--porcelain") == ""
+    assert run("revert", root).code == 5
+
+
+def test_working_copy_of_a_whole_release(run, release_tree, tmp_path):
+    pristine = release_tree("0.22.0").root
+    folder = tmp_path / "here" / "vllm-0.22.0"
+
+    first = run("new", "internvl", "--vllm", "0.22.0")
+
+    assert first.code == 0, first.err
+    assert "Making a working copy of vLLM 0.22.0 in vllm-0.22.0\n" in first.err
+    assert first.err.endswith("Undo with: vitcg-scaffold revert vllm-0.22.0\n")
+    # The same line again uses the copy and finds nothing to do.
+    second = run("new", "internvl", "--vllm", "0.22.0")
+    assert (second.code, second.out.count("unchanged")) == (0, 4)
+    assert "working copy" not in second.err
+    # --check looks at the pristine release, unless the copy is named.
+    assert run("new", "internvl", "--vllm", "0.22.0", "--check").code == 1
+    assert run("new", "internvl", "--vllm", "0.22.0", "--into", folder, "--check").code == 0
+
+    assert run("revert", folder).code == 0
+    names = [path.relative_to(pristine).as_posix() for path in pristine.rglob("*") if path.is_file()]
+    assert len(names) > 4000
+    assert filecmp.cmpfiles(pristine, folder, names, shallow=False)[0] == names
+    assert {path.name for path in folder.iterdir()} == {path.name for path in pristine.iterdir()} | {".vitcg-scaffold"}
+
+
+def test_working_copy_is_not_made_for_a_port_that_is_refused(run, tmp_path):
+    done = run("new", "internvl", "--vllm", "0.33.0")  # hand-written, no --replace
+
+    assert done.code == 5
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_working_copy_of_another_release_is_refused(run, small_tree):
+    before = contents(small_tree)
+
+    done = run("new", "internvl", "--vllm", "0.33.0", "--into", small_tree, "--replace")
+
+    assert done.code == 4
+    assert "error[VCG409]" in done.err
+    assert "holds vLLM 0.22.0, not 0.33.0" in done.err
+    assert contents(small_tree) == before
+
+
+def test_into_goes_with_a_release_only(run, small_tree):
+    done = run("new", "internvl", "--vllm", small_tree, "--into", "elsewhere")
+
+    assert done.code == 2
+    assert "--into names the working copy of a release" in done.err
+
+
+def test_installed_package_is_ported_in_place(run, small_tree, monkeypatch):
+    """An installed package holds the package folder alone: the model class is all there is to port."""
+    for folder in ("tests", "docs", "examples"):
+        shutil.rmtree(small_tree / folder)
+    monkeypatch.syspath_prepend(small_tree)
+
+    done = run("new", "internvl", "--vllm", "installed")
+
+    assert done.code == 0, done.err
+    assert "VCG426" in done.err
+    assert [line.split()[:2] for line in done.out.splitlines()] == [["changed", MODEL]]
+
+
+@pytest.mark.parametrize("place", ["in the tree", "below it", "above it"])
+def test_revert_finds_the_tree(run, small_tree, monkeypatch, place):
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    monkeypatch.chdir(
+        {"in the tree": small_tree, "below it": small_tree / "vllm", "above it": small_tree.parent}[place]
+    )
+
+    done = run("revert")
+
+    if place == "above it":
+        assert done.code == 5
+        assert "help: name the tree: `tree`" in done.err
+    else:
+        assert (done.code, done.err) == (0, "Undid: new internvl\n")
+
+
+def test_revert_says_which_files_it_removes(run, tmp_path):
+    done = run("new", "internvl")
+    assert done.code == 0, done.err
+
+    back = run("revert", "generated")
+
+    assert back.code == 0
+    assert {line.split()[0] for line in back.out.splitlines()} == {"removed"}
+
+
+def test_plan_shows_each_edit_and_what_was_derived(run, small_tree):
+    done = run("plan", "internvl", "--vllm", small_tree, "-v")
+
+    assert done.code == 0
+    assert f"internvl on {small_tree}: protocol v0_22\n" in done.out
+    for line in (
+        "  protocol = v0_22  (",
+        f"  model = InternVLChatModel  ({MODEL}:",
+        f"\n{MODEL}\n  implement SupportsEncoderCudaGraph in InternVLChatModel\n",
+        "  - AddBase class_name=InternVLChatModel base=SupportsEncoderCudaGraph\n",
+        "lines>",
+        f"\n{TEST}\n",
+        f"\n{DOCS}\n",
+        f"\n{EXAMPLE}\n  allow encoder CUDA graphs in the example\n",
+    ):
+        assert line in done.out
+    assert " = " not in run("plan", "internvl", "--vllm", small_tree).out.splitlines()[1]
+
+
+@pytest.mark.parametrize(("release", "generation"), [("0.20.0", "v0_20"), ("0.33.0", "v0_30")])
+def test_protocol(run, release, generation):
+    text = run("protocol", "--vllm", release)
+    facts = json.loads(run("protocol", "--vllm", release, "--json").out)
+
+    assert text.out.startswith(f"vllm-{release}: protocol {generation} ")
+    assert (facts["generation"], facts["release"]) == (generation, release)
+    for method in facts["methods"]:
+        assert str(method) in text.out
