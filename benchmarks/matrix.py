@@ -1,7 +1,7 @@
 """Fill the support matrix by running it: each cell is one model on one release, in the CPU lab.
 
-    python benchmarks/matrix.py [--models A,B] [--releases X,Y] [--all]   # run the cells that are missing or outdated
-    python benchmarks/matrix.py --render                                  # only write docs/matrix.md and docs/matrix.svg
+    python benchmarks/matrix.py [--models A,B] [--releases X,Y] [--all]  # run missing and outdated cells
+    python benchmarks/matrix.py --render                                 # only draw docs/matrix.md and .svg
 
 A cell generates the port into the release's tree and runs `vitcg-scaffold verify` on it, with both semantics of
 attention tails, for each modality. It is *proven* (every comparison equal, no hazard), *refused* (the tool says why), or
@@ -103,8 +103,8 @@ def render(cells: dict[str, Any]) -> None:
     lines = [
         "# Support matrix",
         "",
-        "Made by `make matrix` from what ran: the port is generated into the release's tree and compared in the CPU lab",
-        "(real classes, the release's own manager, emulated graphs, both attention tails) with the pristine tree's",
+        "Made by `make matrix` from what ran: the port is generated into the release's tree and compared in the CPU",
+        "lab (real classes, the release's own manager, emulated graphs, both attention tails) with the pristine tree's",
         "`embed_multimodal`. A cell that was not run with today's generated code is shown as not run.",
         "",
         "![matrix](matrix.svg)",

@@ -19,7 +19,9 @@ class FileChange:
 
     def __post_init__(self) -> None:
         parts = PurePosixPath(self.path)
-        assert not parts.is_absolute() and ".." not in parts.parts and self.path, self.path
+        assert self.path, "a change needs a path"
+        assert not parts.is_absolute(), self.path
+        assert ".." not in parts.parts, self.path
         assert self.before is not None or self.after is not None, self.path
 
     @property

@@ -72,7 +72,9 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert self.code.startswith("VCG") and self.code[3:].isdigit() and len(self.code) == 6, self.code
+        assert len(self.code) == 6, self.code
+        assert self.code.startswith("VCG"), self.code
+        assert self.code[3:].isdigit(), self.code
 
     @property
     def exit(self) -> Exit:

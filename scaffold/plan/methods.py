@@ -6,6 +6,7 @@ A template holds the words of the code, this module the decisions. One function 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,9 @@ def _tiles(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, A
     }
 
 
+_EMPTY = Code()
+
+
 @dataclass(frozen=True)
 class SequenceView:
     """A set of attention sequences in the capture method: its local variable, and the metadata method's parameters.
@@ -127,8 +131,8 @@ class SequenceView:
     variable: str
     capacity: str
     override: str
-    count: Code = Code()
-    longest: Code = Code()
+    count: Code = _EMPTY
+    longest: Code = _EMPTY
 
 
 def sequence_views(spec: AdapterSpec) -> tuple[SequenceView, ...]:
@@ -145,7 +149,8 @@ def sequence_views(spec: AdapterSpec) -> tuple[SequenceView, ...]:
 
 def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, Any]:
     """Rows of all items behind each other; metadata that the tower computes from the grids."""
-    assert spec.metadata is not None and spec.item.merge is not None, "rules of the packed layout"
+    assert spec.metadata is not None, "rule of the packed layout"
+    assert spec.item.merge is not None, "rule of the packed layout"
     height, width = spec.item.merge
     item_names, item_lets = Names.of(spec).localised(spec, spec.item.tokens)
     side_limit = spec.capture.side_limit
@@ -255,7 +260,7 @@ def _pixel_dtype(spec: AdapterSpec, facts: TreeFacts) -> Code:
     return Code(f'getattr(getattr({grand}, "{attribute}", None), "{name}", None) or dtype')
 
 
-_LAYOUTS = {
+_LAYOUTS: dict[str, Callable[[AdapterSpec, Dialect, TreeFacts], dict[str, Any]]] = {
     "tiles": _tiles,
     "packed": _packed,
     "paths": lambda spec, dialect, facts: path_values(spec, dialect),

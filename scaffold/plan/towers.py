@@ -205,7 +205,7 @@ def _keep_model_config(tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef
         )
     lines = tree.read(model.path).splitlines()
     indentation = " " * anchor.col_offset
-    first = min(node.lineno for node in (init, *init.decorator_list))
+    first = min([init.lineno, *(node.lineno for node in init.decorator_list)])
     body = lines[first - 1 : anchor.end_lineno]
     rest = lines[(anchor.end_lineno or anchor.lineno) : init.end_lineno]
     source = "\n".join([*body, f"{indentation}self.model_config = vllm_config.model_config", *rest])

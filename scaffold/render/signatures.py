@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scaffold.render.environment import Code
 
 if TYPE_CHECKING:
-    from scaffold.protocol.profile import Method, ProtocolProfile
+    from scaffold.protocol import Method, ProtocolProfile
 
 #: Where names come from that generated methods use, besides the data classes of the protocol's own module.
 _SOURCES = {

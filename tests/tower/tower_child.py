@@ -2,7 +2,8 @@
 
 A child process, because a release's `vllm` package can be imported once only. Standard input: one JSON object with
 `root` (of the release), `model` (a key of `TOWERS`), `text` (of the module after the split), `capacities` (arguments of
-the metadata method), `cumulative`, `bounds` and `per_row` (keys), and `rows` (of a padded run). Standard output, last line: a JSON list, one entry a grid.
+the metadata method), `cumulative`, `bounds` and `per_row` (keys), and `rows` (of a padded run). Standard
+output, last line: a JSON list, one entry a grid.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 MODELS = "vllm.model_executor.models"
