@@ -8,18 +8,32 @@ bfloat16 rounding, speed, FlashInfer's offset layout.
 The parent process imports neither torch nor vLLM; both live in child processes (`scaffold.verify.numeric.child`).
 """
 
-from scaffold.verify.numeric.model import Check, Hazard, NumericOptions, NumericReport, NumericRequest, Tail
+from scaffold.verify.numeric.model import (
+    Buffer,
+    Check,
+    Hazard,
+    NumericOptions,
+    NumericReport,
+    NumericRequest,
+    Probe,
+    ProbeReport,
+    Tail,
+)
 from scaffold.verify.numeric.recipes import RECIPES
-from scaffold.verify.numeric.runner import check_numerics, check_numerics_all
+from scaffold.verify.numeric.runner import check_numerics, check_numerics_all, probe_buffers
 
 __all__ = [
     "RECIPES",
+    "Buffer",
     "Check",
     "Hazard",
     "NumericOptions",
     "NumericReport",
     "NumericRequest",
+    "Probe",
+    "ProbeReport",
     "Tail",
     "check_numerics",
     "check_numerics_all",
+    "probe_buffers",
 ]

@@ -5,8 +5,8 @@ Each further line is a request, served in a fork, so that no request sees what a
 
 Roles: `both` checks a tree against itself. `pair` forks once more: the fork computes the oracle from the pristine tree
 while the request goes on with the changed one. `oracle` and `check` are the halves of `pair` for a change to a module
-that the shared import needs; they run in processes of their own and meet at the exchange file. Whatever vLLM prints
-goes to stderr.
+that the shared import needs; they run in processes of their own and meet at the exchange file. `probe` compares
+nothing: it looks at buffers. Whatever vLLM prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -95,8 +95,27 @@ def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
         _check(request, _read_oracle(request, built[0], stages), built, events, stages)
     elif any(name in sys.modules for name in request["changed_modules"]):
         events.send("shared")
+    elif role == "probe":
+        _probe(request, events, stages)
     else:
         _serve_pair(request, events, stages)
+
+
+def _probe(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
+    """Look at the buffers of the changed tree, or of the tree itself where nothing is changed."""
+    from scaffold.verify.numeric import probe
+    from scaffold.verify.numeric.cpu_imports import switch_tree
+    from scaffold.verify.numeric.recipes.base import load_recipe
+
+    if request["changed_modules"]:
+        switch_tree(Path(request["root"]), Path(request["changed_root"]))
+    host, config = _build(request, stages, request["host"])
+    stages.stage = "probe"
+    roots = [request["root"], request["changed_root"]]
+    reports = [
+        probe.run_probe(roots, host, config, load_recipe(request["recipe"]), asked) for asked in request["probes"]
+    ]
+    events.send("probed", data=reports)
 
 
 def _serve_pair(request: dict[str, Any], events: _Events, stages: _Stages) -> None:

@@ -56,6 +56,77 @@ class NumericRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """A look at an implementation's buffers: one manager with one budget, whose graph leaves the tower out.
+
+    `budget` is in output tokens; `max_items` and `max_frames` are the manager's limits (None: the model's own default,
+    0: no video). `items` are served once after the capture, sizes in the recipe's terms. `backend` is a name of vLLM's
+    `AttentionBackendEnum`, given to the tower: buffers differ by backend, and no kernel runs.
+    """
+
+    budget: int
+    max_items: int
+    max_frames: int | None = None
+    modality: str = "image"
+    items: tuple[Any, ...] = ()
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor that a graph reads. `values` only of integer tensors of at most one dimension."""
+
+    shape: tuple[int, ...]
+    values: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What a `Probe` saw.
+
+    `captured` are the buffers as the implementation made them, `replayed` what it returned for the last replay, and
+    `served` the captured buffers after the release's manager put the replay there. `grids` were handed to the tower's
+    metadata method for the capture. `results` counts what `execute` returned, `tower_calls` how often it entered the
+    tower. `selected` holds the length of each input after a selection of no items, and `replay_of_none` what preparing
+    a replay of that selection raised. `error` is what the capture or `execute` raised, with its stage in front.
+    """
+
+    captured: Mapping[str, Buffer] = field(default_factory=dict)
+    replayed: Mapping[str, Buffer] = field(default_factory=dict)
+    served: Mapping[str, Buffer] = field(default_factory=dict)
+    grids: tuple[tuple[int, ...], ...] = ()
+    results: int = 0
+    hits: int = 0
+    misses: int = 0
+    tower_calls: int = 0
+    selected: Mapping[str, int] = field(default_factory=dict)
+    replay_of_none: str = ""
+    error: str = ""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ProbeReport:
+        def buffers(found: Mapping[str, Any]) -> dict[str, Buffer]:
+            return {
+                key: Buffer(tuple(shape), None if values is None else tuple(values))
+                for key, (shape, values) in found.items()
+            }
+
+        return cls(
+            captured=buffers(data["captured"]),
+            replayed=buffers(data["replayed"]),
+            served=buffers(data["served"]),
+            grids=tuple(tuple(grid) for grid in data["grids"]),
+            results=data["results"],
+            hits=data["hits"],
+            misses=data["misses"],
+            tower_calls=data["tower_calls"],
+            selected=data["selected"],
+            replay_of_none=data["replay_of_none"],
+            error=data["error"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One comparison. `max_abs` and `max_rel` are against the oracle; `max_rel` is relative to its largest value.
 

@@ -12,16 +12,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import scaffold
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.verify.numeric.model import NumericReport, NumericRequest, Progress
+from scaffold.verify.numeric.model import NumericReport, NumericRequest, Probe, ProbeReport, Progress
 from scaffold.verify.numeric.overlay import build_overlay, changed_modules
 from scaffold.verify.numeric.recipes import RECIPES
 
@@ -46,6 +46,21 @@ def check_numerics_all(
     return tuple(reports)
 
 
+def probe_buffers(
+    requests: Iterable[tuple[NumericRequest, Sequence[Probe]]], *, progress: Progress | None = None
+) -> tuple[tuple[ProbeReport, ...], ...]:
+    """What implementations capture and what replays put there, without running a tower: one tuple a request, in order.
+
+    Of a request only `tree`, `overlay`, `recipe`, `host` and the time limit matter. What an implementation raises is
+    part of its report; a child that fails otherwise raises its `DiagnosticError`.
+    """
+    reports: list[tuple[ProbeReport, ...]] = []
+    for tree, group in groupby(requests, key=lambda pair: pair[0].tree):
+        with _Bench(tree, progress or (lambda text: None)) as bench:
+            reports += [bench.probe(request, probes) for request, probes in group]
+    return tuple(reports)
+
+
 class _Bench:
     """The processes that serve one pristine tree, and the directory that their trees of links live in."""
 
@@ -67,15 +82,7 @@ class _Bench:
         self._scratch.cleanup()
 
     def check(self, request: NumericRequest) -> NumericReport:
-        if request.recipe not in RECIPES:
-            help_text = f"known recipes: {', '.join(RECIPES)}"
-            message = f"the lab has no recipe for {request.recipe!r}"
-            raise DiagnosticError(Diagnostic("VCG659", message, help=help_text))
-        self._count += 1
-        directory = self._directory / str(self._count)
-        directory.mkdir()
-        if changed_modules(request.overlay):
-            build_overlay(self._tree, request.overlay, directory / "changed")
+        directory = self._lay_out(request)
         try:
             return NumericReport.from_json(request, self._run(request, directory)["data"])
         except _ChildFailed as failed:
@@ -86,10 +93,47 @@ class _Bench:
         finally:
             shutil.rmtree(directory)
 
-    def _run(self, request: NumericRequest, directory: Path) -> Mapping[str, Any]:
+    def probe(self, request: NumericRequest, probes: Sequence[Probe]) -> tuple[ProbeReport, ...]:
+        directory = self._lay_out(request)
+        first = self._child()
+        try:
+            first.ask(request, "probe", directory, probes)
+            message = first.wait_for("probed", "shared")
+            first.wait_for("ended")
+            if message["event"] == "shared":
+                second = _Child(directory / "changed", directory, self._say)
+                try:
+                    second.ask(replace(request, overlay={}), "probe", directory, probes)
+                    message = second.wait_for("probed")
+                finally:
+                    second.stop()
+        except _ChildFailed as failed:
+            raise DiagnosticError(failed.diagnostic) from None
+        finally:
+            shutil.rmtree(directory)
+        return tuple(ProbeReport.from_json(data) for data in message["data"])
+
+    def _lay_out(self, request: NumericRequest) -> Path:
+        """A directory for one request, with its tree of links where it changes something."""
+        if request.recipe not in RECIPES:
+            help_text = f"known recipes: {', '.join(RECIPES)}"
+            message = f"the lab has no recipe for {request.recipe!r}"
+            raise DiagnosticError(Diagnostic("VCG659", message, help=help_text))
+        self._count += 1
+        directory = self._directory / str(self._count)
+        directory.mkdir()
+        if changed_modules(request.overlay):
+            build_overlay(self._tree, request.overlay, directory / "changed")
+        return directory
+
+    def _child(self) -> _Child:
+        """The process that imported the pristine tree."""
         if self._pristine is None:
             self._pristine = _Child(self._directory / "pristine", self._directory, self._say)
-        first = self._pristine
+        return self._pristine
+
+    def _run(self, request: NumericRequest, directory: Path) -> Mapping[str, Any]:
+        first = self._child()
         first.ask(request, "pair" if changed_modules(request.overlay) else "both", directory)
         message = first.wait_for("report", "shared")
         first.wait_for("ended")
@@ -143,7 +187,7 @@ class _Child:
         threading.Thread(target=self._read, daemon=True).start()
         self._tell({"root": str(root), "bytecode_cache": _bytecode_cache()})
 
-    def ask(self, request: NumericRequest, role: str, directory: Path) -> None:
+    def ask(self, request: NumericRequest, role: str, directory: Path, probes: Sequence[Probe] = ()) -> None:
         """Hand over one request; its time limit starts now."""
         self._request = request
         self._deadline = time.monotonic() + request.options.timeout_s
@@ -159,6 +203,7 @@ class _Child:
                 "modalities": list(request.modalities),
                 "tail": request.tail,
                 "options": asdict(request.options),
+                "probes": [asdict(probe) for probe in probes],
             }
         )
 

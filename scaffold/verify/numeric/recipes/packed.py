@@ -24,7 +24,7 @@ class PackedGrid(Recipe):
         rows = sum(t * h * w for t, h, w in items)
         patches = torch.randn(rows, CHANNELS * TEMPORAL_PATCH * PATCH * PATCH, generator=generator)
         suffix = "" if modality == "image" else "_videos"
-        inputs = {f"pixel_values{suffix}": patches, f"{modality}_grid_thw": torch.tensor(items)}
+        inputs = {f"pixel_values{suffix}": patches, f"{modality}_grid_thw": _grids(items)}
         if modality == "video":
             inputs["second_per_grid_ts"] = torch.ones(len(items))
         return inputs
@@ -32,7 +32,7 @@ class PackedGrid(Recipe):
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         rows = sum(self.tokens(modality, item) for item in items)
         embeds = torch.randn(rows, self.embeds_width(), generator=generator)
-        return {f"{modality}_embeds": embeds, f"{modality}_grid_thw": torch.tensor(items)}
+        return {f"{modality}_embeds": embeds, f"{modality}_grid_thw": _grids(items)}
 
     def embeds_width(self) -> int:
         """Columns of one embedding row."""
@@ -78,3 +78,8 @@ class PackedGrid(Recipe):
 
     def many_frames(self) -> Case | None:
         return Case("more frames than the capacity", "video", ((20, 2, 2), (2, 4, 4)), may_go_eager=True)
+
+
+def _grids(items: Sequence[Item]) -> torch.Tensor:
+    """One row an item; three columns also where there is none."""
+    return torch.tensor(items, dtype=torch.int64).reshape(-1, 3)
