@@ -4,7 +4,7 @@
     python benchmarks/matrix.py --render                                 # only draw docs/matrix.md and .svg
 
 A cell generates the port into the release's tree and runs `vitcg-scaffold verify` on it, with both semantics of
-attention tails, for each modality. It is *proven* (every comparison equal, no hazard), *refused* (the tool says why), or
+attention tails, for each modality. It is *proven* (every comparison equal, no hazard), *refused* (with a reason), or
 *failed*. Results are kept in benchmarks/results/matrix.json together with a hash of the generated model files: a cell
 whose generated code has changed since is shown as not run, never as proven.
 """
