@@ -1,0 +1,184 @@
+"""The rendered methods in every dialect: headers are the protocol's, names are bound, each generation is spoken."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+
+import pytest
+
+from scaffold.descriptor import shipped_names
+from scaffold.plan.methods import Methods, TreeFacts, can_render, render_methods
+from scaffold.protocol import GENERATIONS as KNOWN
+from scaffold.protocol import ProtocolProfile
+from scaffold.protocol.profile import known_profile
+from scaffold.workflow import load_spec
+
+GENERATIONS = {generation.name: generation for generation in KNOWN}
+FACTS = {
+    "unknown": TreeFacts(),
+    "older": TreeFacts(has_input_dtype=False, has_gate=False),
+    "newer": TreeFacts(has_input_dtype=True, attention_fills_zeros=True),
+}
+#: Methods that a generated block adds to the protocol's own.
+PRIVATE = ("_get_encoder_cudagraph_", "_pad_", "_encode", "_cover", "_put")
+
+
+def render(model: str, generation: str, facts: TreeFacts = FACTS["unknown"], **changes: object) -> Methods:
+    spec = dataclasses.replace(load_spec(model), **changes)
+    return render_methods(spec, profile_of(generation), facts)
+
+
+def profile_of(generation: str) -> ProtocolProfile:
+    return known_profile(GENERATIONS[generation])
+
+
+def functions(methods: Methods) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.parse(methods.source).body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("model", shipped_names())
+@pytest.mark.parametrize("facts", FACTS)
+def test_methods_are_the_protocols(model, generation, facts):
+    profile = profile_of(generation)
+    methods = render(model, generation, FACTS[facts])
+    found = functions(methods)
+
+    required = {method.name for method in profile.methods if not method.has_default}
+    assert required <= found.keys()
+    known = {method.name: method for method in profile.methods}
+    for name, node in found.items():
+        if name not in known:
+            assert name.startswith("_"), name
+            continue
+        wanted = [(parameter.name, parameter.default) for parameter in known[name].parameters]
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        defaults = [*node.args.defaults, *(default for default in node.args.kw_defaults if default)]
+        assert [argument.arg for argument in arguments] == [word for word, _ in wanted]
+        assert [ast.unparse(default) for default in defaults] == [text for _, text in wanted if text is not None]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("model", shipped_names())
+@pytest.mark.parametrize("facts", FACTS)
+def test_every_name_is_bound(model, generation, facts):
+    """By an import that the plan adds, by the method itself, or by what every model file of vLLM has."""
+    methods = render(model, generation, FACTS[facts])
+    imported = {name for _, name in methods.imports} | {"torch"} | set(dir(builtins))
+
+    for node in functions(methods).values():
+        bound = {item.arg for item in ast.walk(node) if isinstance(item, ast.arg)}
+        bound |= {item.name for item in ast.walk(node) if isinstance(item, ast.FunctionDef)}
+        bound |= {item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+        bound |= {
+            (alias.asname or alias.name).split(".")[0]
+            for item in ast.walk(node)
+            if isinstance(item, (ast.Import, ast.ImportFrom))
+            for alias in item.names
+        }
+        read = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
+        assert read - bound - imported == set(), node.name
+
+
+@pytest.mark.parametrize(
+    ("since", "model", "text"),
+    [
+        # What a generation has from its first release on; older ones must not speak it.
+        ("v0_22", "internvl", "def get_encoder_cudagraph_item_specs("),
+        ("v0_22", "internvl", "EncoderItemSpec("),
+        ("v0_23", "internvl", "values={"),
+        ("v0_23", "qwen2_5_vl", "padding_logics="),
+        ("v0_24", "internvl", "path: str"),
+        ("v0_30", "internvl", "axis_keys"),
+    ],
+)
+def test_dialect_begins_with_its_generation(since, model, text):
+    names = list(GENERATIONS)
+
+    spoken = [name for name in names if text in render(model, name).source]
+
+    assert spoken == names[names.index(since) :]
+
+
+@pytest.mark.parametrize(
+    ("until", "model", "text"),
+    [
+        ("v0_20", "internvl", "def get_encoder_cudagraph_num_items("),
+        ("v0_22", "internvl", "input_key_by_modality="),
+        ("v0_22", "internvl", "buffers="),
+    ],
+)
+def test_dialect_ends_with_its_generation(until, model, text):
+    names = list(GENERATIONS)
+
+    spoken = [name for name in names if text in render(model, name).source]
+
+    assert spoken == names[: names.index(until) + 1]
+
+
+@pytest.mark.parametrize(
+    ("model", "facts", "has", "lacks"),
+    [
+        ("qwen2_5_vl", "unknown", "getattr(getattr(self.visual", "input_dtype or dtype"),
+        ("qwen2_5_vl", "newer", "self.visual.input_norm.input_dtype or dtype", "getattr(getattr("),
+        ("qwen2_5_vl", "older", "dtype", "input_dtype"),
+        ("qwen2_5_vl", "unknown", "is_multimodal_pruning_enabled", "\x00"),
+        ("qwen2_5_vl", "older", "modalities=", "is_multimodal_pruning_enabled"),
+        ("qwen2_5_vl", "unknown", " + 1  # for the rows behind a batch", "\x00"),
+        ("qwen2_5_vl", "newer", "_pad_offsets", "# for the rows behind a batch"),
+    ],
+)
+def test_what_the_tree_decides(model, facts, has, lacks):
+    source = render(model, "v0_30", FACTS[facts]).source
+
+    assert has in source
+    assert lacks not in source
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "has", "lacks"),
+    [
+        ("qwen2_5_vl", {"pixels.dtype": None}, "dtype", "input_dtype"),
+        ("qwen2_vl", {"metadata.on": "model"}, "self.prepare_encoder_metadata(", "self.visual.prepare_encoder_metadata("),
+        ("qwen2_vl", {"metadata.grid": "tensor"}, "torch.tensor(grid)", "\x00"),
+        ("internvl", {"forward.flatten": False}, "self.extract_feature(", ".flatten(0, 1)"),
+        ("internvl", {"gate": None, "data_parallel_switches": ()}, "def encoder_cudagraph_forward", "use_data_parallel"),
+    ],
+)
+def test_what_the_descriptor_decides(model, changes, has, lacks):
+    spec = load_spec(model)
+    for field, value in changes.items():
+        first, _, last = field.partition(".")
+        part = dataclasses.replace(getattr(spec, first), **{last: value}) if last else value
+        spec = dataclasses.replace(spec, **{first: part})
+
+    source = render_methods(spec, profile_of("v0_30")).source
+
+    assert has in source
+    assert lacks not in source
+
+
+def test_layout_without_a_template_cannot_be_rendered():
+    spec = load_spec("internvl")
+
+    assert can_render(spec, profile_of("v0_30"))
+    assert not can_render(dataclasses.replace(spec, layout="padded"), profile_of("v0_30"))
+
+
+def test_parameters_keep_the_names_of_the_tree():
+    """A new parameter of the protocol needs no template: headers come from the profile."""
+    profile = profile_of("v0_30")
+    methods = []
+    for method in profile.methods:
+        if method.name == "get_encoder_cudagraph_budget_range":
+            first, second = method.parameters
+            more = dataclasses.replace(second, name="phase", annotation='"str | None"', default="None")
+            plain = dataclasses.replace(second, name="extra", annotation=None, default="1")
+            method = dataclasses.replace(method, parameters=(first, second, more, plain), returns=None)
+        methods.append(method)
+
+    source = render_methods(load_spec("internvl"), dataclasses.replace(profile, methods=tuple(methods))).source
+
+    assert "vllm_config: VllmConfig, phase: str | None = None, extra=1):" in source
