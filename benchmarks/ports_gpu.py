@@ -138,7 +138,8 @@ def measure(name: str, backend: str, ports: Path, rounds: int, uncovered: bool) 
                 "workload": label,
                 "tokens": sum(int(s.output_tokens) for s in theirs.get_encoder_cudagraph_item_specs(inputs)),
                 **{f"{kind}_ms": value for kind, value in median.items()},
-                **{f"{kind}_error": errors[label, kind] for kind in managers},
+                # None: not finite, or of another shape. JSON has no infinity.
+                **{f"{kind}_error": errors[label, kind] if errors[label, kind] < 1e9 else None for kind in managers},
                 **{f"{kind}_graphs_mb": round(captured[kind]["device_mb"]) for kind in managers},
                 **{f"{kind}_capture_s": round(captured[kind]["seconds"], 2) for kind in managers},
             }
@@ -146,6 +147,10 @@ def measure(name: str, backend: str, ports: Path, rounds: int, uncovered: bool) 
     for manager in managers.values():
         manager.clear()
     return rows
+
+
+def _error(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
 
 
 def main() -> int:
@@ -191,11 +196,11 @@ def main() -> int:
         total["rows"] += rows
         arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
         for row in rows:
-            failed += not row["generated_error"] < 0.05
+            failed += row["generated_error"] is None or not row["generated_error"] < 0.05
             print(
                 f"{row['workload']:>26} {row['tokens']:>5} tokens  eager {row['eager_ms']:>8}  "
-                f"upstream {row['upstream_ms']:>8} (error {row['upstream_error']:.4f})  "
-                f"generated {row['generated_ms']:>8} (error {row['generated_error']:.4f})"
+                f"upstream {row['upstream_ms']:>8} (error {_error(row['upstream_error'])})  "
+                f"generated {row['generated_ms']:>8} (error {_error(row['generated_error'])})"
                 + (f"  uncovered {row['uncovered_ms']:>8}" if "uncovered_ms" in row else "")
             )
         print(f"{name} {arguments.backend}: {time.perf_counter() - begin:.0f} s", flush=True)

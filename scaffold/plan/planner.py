@@ -25,6 +25,7 @@ from scaffold.edit.operations import (
 from scaffold.plan.entries import chat_template, docs_row, test_entry
 from scaffold.plan.methods import can_render, render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
+from scaffold.plan.processor import check_processor
 from scaffold.plan.towers import TowerPlan, plan_tower
 from scaffold.protocol import (
     absent_reason,
@@ -49,7 +50,7 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
     Raises `DiagnosticError`: VCG399 when the layout has no template, VCG42x when an anchor is missing or
     ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for.
     """
-    if not can_render(spec, profile):
+    if not spec.paths and not can_render(spec, profile):  # what several paths need has a code of its own
         raise DiagnosticError(_no_template(spec))
     model = find_model(tree, spec.module, spec.class_name)
     tower = plan_tower(spec, tree, model)
@@ -64,6 +65,7 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
         Fact("model", model.class_name, f"{model.path}:{model.line}"),
         *tower.evidence,
+        *check_processor(spec, tree),
     ]
     registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
     if registry is not None and spec.tests:
@@ -85,7 +87,7 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
 def _no_template(spec: AdapterSpec) -> Diagnostic:
     return Diagnostic(
         "VCG399",
-        f"there is no template for the layout `{spec.layout}`{' with several paths' if spec.paths else ''} yet",
+        f"there is no template for the layout `{spec.layout}` yet",
         spec.span("layout"),
         "nothing is wrong with the descriptor; `validate` and `schema` work for it, generation does not",
     )
