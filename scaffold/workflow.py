@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
-    from scaffold.verify.numeric import NumericReport
+    from scaffold.verify.numeric import NumericReport, NumericRequest
 
 
 _REPORT_IT = "this is a bug of vitcg-scaffold or of a snippet of yours: report it with the descriptor and these files"
@@ -144,7 +144,22 @@ def prove_numerics(
 
     The generated code replaces whatever the tree has; with `as_is` the tree's own implementation is checked instead.
     """
-    from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
+    from scaffold.verify.numeric import check_numerics_all
+
+    requests = numeric_requests(spec, tree, tails=tails, modalities=modalities, as_is=as_is)
+    return list(check_numerics_all(requests, progress=progress))
+
+
+def numeric_requests(
+    spec: AdapterSpec,
+    tree: SourceTree,
+    *,
+    tails: Sequence[str] = ("fa2",),
+    modalities: Sequence[str] = (),
+    as_is: bool = False,
+) -> list[NumericRequest]:
+    """What `prove_numerics` asks the lab, one request an attention tail. Requests of one tree share its import."""
+    from scaffold.verify.numeric import NumericOptions, NumericRequest
 
     overlay: dict[str, bytes] = {}
     if not as_is:
@@ -154,10 +169,10 @@ def prove_numerics(
         image_embeds=any(modality.embeds for modality in spec.modalities),
         data_parallel_switch=bool(spec.data_parallel_switches),
         min_budget_above_max=True,
+        frames_above_capacity=True,
     )
-    reports = []
-    for tail in tails:
-        request = NumericRequest(
+    return [
+        NumericRequest(
             tree=tree.root,
             overlay=overlay,
             recipe=spec.name,
@@ -166,8 +181,8 @@ def prove_numerics(
             tail="fa3" if tail == "fa3" else "fa2",
             options=options,
         )
-        reports.append(check_numerics(request, progress=progress))
-    return reports
+        for tail in tails
+    ]
 
 
 def _is_package(path: str) -> bool:
