@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-
-logger = logging.getLogger("scaffold.runtime")
 
 
 class CaptureError(RuntimeError):
@@ -54,8 +51,8 @@ class GraphBackend(Protocol):
     def warm_up(self, forward: Callable[[], torch.Tensor]) -> int:
         """Run a forward once, eagerly. Returns the peak of bytes that it needed."""
 
-    def capturing(self, *, collect: bool = True) -> Any:
-        """A context around a series of captures. `collect`: there is time to collect garbage first."""
+    def capturing(self) -> Any:
+        """A context around a series of captures."""
 
     def memory_used(self) -> int:
         """Bytes of device memory in use by this process."""
@@ -138,17 +135,13 @@ class CudaGraphBackend:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     @contextmanager
-    def capturing(self, *, collect: bool = True) -> Iterator[None]:
+    def capturing(self) -> Iterator[None]:
         """Captures run on one side stream with the garbage collector off.
 
         `torch.cuda.graph` may collect garbage before each capture (about 330 ms a graph in a vLLM process), and a
-        collection in the middle of a capture can free memory that the graph must not touch. Freezing what exists
-        keeps the collector from walking it again afterwards.
+        collection in the middle of a capture can free memory that the graph must not touch.
         """
         enabled = gc.isenabled()
-        if collect:
-            gc.collect()
-            gc.freeze()
         gc.disable()
         torch.cuda.synchronize(self.device)
         current = torch.cuda.current_stream(self.device)
@@ -161,8 +154,6 @@ class CudaGraphBackend:
             yield
         finally:
             torch.cuda.synchronize(self.device)
-            if collect:
-                gc.unfreeze()
             if enabled:
                 gc.enable()
 
@@ -170,7 +161,8 @@ class CudaGraphBackend:
         stream = self._stream or torch.cuda.Stream(self.device)
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
-        pool = self._successors.get(pool, pool)
+        while pool in self._successors:
+            pool = self._successors[pool]
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             # thread_local: another thread's harmless CUDA call (a copy of finished outputs) must not break us.
@@ -193,12 +185,12 @@ class CudaGraphBackend:
         except RuntimeError:
             # The runtime had invalidated the capture; then torch leaves its allocator routed to the pool, which
             # refuses every later capture and never frees the pool.
+            # In torch 2.11 ending it by hand does not make the pool usable, so later captures get another one.
             index = torch.cuda.current_device() if self.device.index is None else self.device.index
-            try:
-                torch._C._cuda_endAllocateToPool(index, pool)
-            except (RuntimeError, AttributeError) as error:
-                logger.warning("the pool of a failed capture cannot be used again: %s", error)
-                self._successors[pool] = torch.cuda.graph_pool_handle()
+            for _ in range(2):
+                with contextlib.suppress(RuntimeError, AttributeError):
+                    torch._C._cuda_endAllocateToPool(index, pool)
+            self._successors[pool] = torch.cuda.graph_pool_handle()
         with contextlib.suppress(RuntimeError):
             torch.cuda.synchronize(self.device)
 

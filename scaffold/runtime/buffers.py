@@ -277,7 +277,7 @@ class SharedBuffers:
             key, layout, memory[: layout.nbytes], arena, views, arenas, owned, bounds,
             tuple(n for n, v in values.items() if v is None), specs, contexts,
         )  # fmt: skip
-        buffers_fill(buffers, values, self.staging)
+        buffers_fill(buffers, values)
         return buffers
 
     def _sort(self, values: Mapping[str, torch.Tensor | None]) -> tuple[dict[str, torch.Tensor], ...]:
@@ -297,7 +297,7 @@ class SharedBuffers:
         return data, metadata, owned, bounds
 
 
-def buffers_fill(buffers: GraphBuffers, values: Mapping[str, torch.Tensor | None], staging: StagingRing) -> None:
+def buffers_fill(buffers: GraphBuffers, values: Mapping[str, torch.Tensor | None]) -> None:
     """Write full-size values into the static buffers of a graph, as they are (no padding is needed)."""
     for name, slot in buffers.layout.slots.items():
         value = values.get(name)

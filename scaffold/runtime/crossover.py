@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Curve:
-    """Milliseconds as a function of tokens: linear between samples, proportional beyond the last."""
+    """Milliseconds as a function of tokens: linear between samples, and beyond the last as before it."""
 
     points: list[tuple[int, float]] = field(default_factory=list)
 
@@ -35,7 +35,10 @@ class Curve:
             return self.points[0][1]
         low, low_ms = self.points[index - 1]
         if index == len(self.points):
-            return low_ms * tokens / low
+            if index == 1:
+                return low_ms * tokens / low
+            before, before_ms = self.points[index - 2]
+            return low_ms + max(low_ms - before_ms, 0.0) * (tokens - low) / (low - before)
         high, high_ms = self.points[index]
         return low_ms + (high_ms - low_ms) * (tokens - low) / (high - low)
 
@@ -50,6 +53,8 @@ class Crossover:
     """
 
     replay: Curve = field(default_factory=Curve)
+    #: How much slower a replay must be predicted before eager is chosen without a trial.
+    margin: float = 1.02
     launch_ms: float | None = None
     extra_ms: float | None = None
 
@@ -63,7 +68,7 @@ class Crossover:
     def prefers_eager(self, tokens: int, budget: int) -> bool:
         """Whether eager on `tokens` is predicted to be faster than the graph of `budget`."""
         replay, eager = self.replay.at(budget), self.eager_at(tokens)
-        return replay is not None and eager is not None and replay > eager
+        return replay is not None and eager is not None and replay > eager * self.margin
 
 
 def sample_budgets(ladder: Sequence[int], samples: int) -> list[int]:

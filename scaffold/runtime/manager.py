@@ -34,7 +34,7 @@ from scaffold.runtime.adapter import (
 )
 from scaffold.runtime.backend import CudaGraphBackend, Graph, GraphBackend
 from scaffold.runtime.budgets import fitting_budget, reachable_budgets, thin_ladder
-from scaffold.runtime.buffers import Arena, GraphBuffers, SharedBuffers, nbytes_of, rows_bytes
+from scaffold.runtime.buffers import Arena, GraphBuffers, SharedBuffers, buffers_fill, nbytes_of, rows_bytes
 from scaffold.runtime.crossover import Crossover, sample_budgets
 from scaffold.runtime.padding import PADDERS
 from scaffold.runtime.parallel import Group, run_sharded
@@ -54,12 +54,13 @@ class Options:
     `max_graph_bytes` and `max_capture_seconds` cap the start-up: the largest budgets are dropped for memory, the ladder
     is thinned for time. `lazy_after` captures an exact graph for a call's sizes once they were seen that often (at most
     `lazy_graphs`). `sample_every` times one replay in so many. `calibration_ms` bounds the time spent on measuring the
-    crossover; 0 never measures and always replays. `max_stretch` is how much larger than the fitting budget a graph may
-    be when the fitting one lacks another capacity.
+    crossover at start-up; 0 never measures and always replays. A padded size that is used for the `trial_after`-th time
+    is tried both ways, replay and eager, at most `trials` times in all; the faster one stays. `max_stretch` is how much
+    larger than the fitting budget a graph may be when the fitting one is missing or lacks another capacity.
     """
 
     packing: str = "planned"
-    start_graphs: int | None = 10
+    start_graphs: int | None = 8
     demand_after: int = 2
     demand_graphs: int = 96
     max_graph_bytes: int | None = None
@@ -67,7 +68,9 @@ class Options:
     max_tokens: int | None = None
     lazy_after: int | None = None
     lazy_graphs: int = 16
-    calibration_ms: float = 100.0
+    calibration_ms: float = 50.0
+    trial_after: int = 3
+    trials: int = 64
     sample_every: int = 64
     plan_entries: int = 1024
     plan_bytes: int = 128 << 20
@@ -115,6 +118,8 @@ class Captured:
     key: GraphKey
     graph: Graph
     buffers: GraphBuffers
+    #: Tokens that it computes: fewer than the budget where tiles are coarser.
+    tokens: int
     addresses: dict[str, int] = field(default_factory=dict)
 
 
@@ -139,6 +144,8 @@ class _Run:
     axes: AxisKeys
     reason: str = ""
     captured: Captured | None = None
+    #: There is a graph, but eager is faster for these sizes.
+    eager: bool = False
     copies: list[_Copy] = field(default_factory=list)
     blob: torch.Tensor | None = None
     #: Buffers that cannot come from a memoised blob: (name, value).
@@ -168,6 +175,9 @@ class _Plan:
     #: A better graph could be captured on demand: plan again at the next call.
     provisional: bool = False
 
+
+#: Host work of one more replay in a call, in milliseconds (H200: 0.05, and the pixels are gathered).
+REPLAY_HOST_MS = 0.1
 
 #: Replaces the replay of one batch: `(inputs, budget, path, axes) -> output or None` (a subclass of a drop-in).
 ReplayHook = Callable[[Inputs, int, str, AxisKeys], "torch.Tensor | None"]
@@ -219,6 +229,7 @@ class EncoderGraphManager:
         self._deferred: set[GraphKey] = set()
         self._demand: Counter[GraphKey] = Counter()
         self._lazy = 0
+        self._trials = self.options.trials
         self._until_sample = self.options.sample_every
         self._pending: tuple[GraphKey, Any] | None = None
 
@@ -436,7 +447,10 @@ class EncoderGraphManager:
                 self.backend.warm_up(forward)
                 graph = self.backend.capture(forward, self.pool)
         addresses = self._addresses(buffers) if self.options.debug_addresses else {}
-        return Captured(key, graph, buffers, addresses)
+        tokens = key.budget
+        if self.adapter.output_rows(key.path, tokens) is not None:
+            tokens = min(tokens, graph.output.shape[0])
+        return Captured(key, graph, buffers, tokens, addresses)
 
     def capture_key(self, key: GraphKey) -> bool:
         """Capture one more graph now (lazy capture of a hot size). Returns whether it worked."""
@@ -446,7 +460,7 @@ class EncoderGraphManager:
         if cap is not None and self.report.device_bytes >= cap:
             return False
         before = self.backend.memory_used()
-        with torch.inference_mode(), self.backend.capturing(collect=False):
+        with torch.inference_mode(), self.backend.capturing():
             self._capture_one(key, self.report)
         self.report.device_bytes += max(self.backend.memory_used() - before, 0)
         if key not in self.graphs:
@@ -495,13 +509,18 @@ class EncoderGraphManager:
             spent = 0.0
             captured = {k.budget: c for k, c in self.graphs.items() if k.path == path}
             for budget in sample_budgets([b for b in ladder if b in captured], 10):
-                if spent > limit_ms:
+                # Three samples at least: two give a slope, which goes on beyond the last one.
+                if spent > limit_ms and len(crossover.replay.points) >= 3:
                     break
-                graph, values = captured[budget].graph, captured[budget].buffers.forward_values
+                graph, buffers = captured[budget].graph, captured[budget].buffers
+                values = buffers.forward_values
                 with torch.inference_mode():
-                    for _ in range(2):  # the first run may still load kernels; the curve keeps the smaller time
+                    # All graphs share their buffers: what another one left there may be no valid index for this one.
+                    buffers_fill(buffers, self.adapter.capture_values(captured[budget].key, self.limits))
+                    # The very first runs may still load kernels; the curve keeps the smaller time.
+                    for _ in range(1 if crossover.replay.points else 2):
                         replay = self.backend.elapsed_ms(graph.replay)
-                        crossover.replay.add(budget, replay)
+                        crossover.replay.add(captured[budget].tokens, replay)
                         spent += replay
                         if len(crossover.replay.points) == 1:  # the smallest shows what launching alone costs
                             eager = self.backend.elapsed_ms(lambda v=values, p=path: self.adapter.forward(dict(v()), p))  # type: ignore[misc]
@@ -532,8 +551,11 @@ class EncoderGraphManager:
                 self.stats.plans_built += 1
             else:
                 self.stats.plans_reused += 1
+                plan.uses += 1
                 if plan.provisional:
                     plan = self._build_plan(inputs, signature)
+                elif plan.uses == self.options.trial_after - 1 and self._trials > 0:
+                    self._try(plan, inputs)
                 elif self.options.lazy_after is not None and self._wants_exact(plan):
                     self._capture_exact(plan)
                     plan = self._build_plan(inputs, signature)
@@ -558,7 +580,7 @@ class EncoderGraphManager:
             run = _Run(key.path, tokens, key.budget, key.axes)
             self._fill(plan, run, captured, inputs, values)
             run.source = captured.graph.output
-            self.stats.hit(captured.key, len(items), tokens)
+            self.stats.hit(captured.key, len(items), tokens, captured.tokens)
             return self._replay(run, inputs)
 
     def _execute_sharded(self, inputs: Inputs, group: Group) -> list[torch.Tensor]:
@@ -575,6 +597,29 @@ class EncoderGraphManager:
             dtype=self.dtype,
         )
 
+    def _try(self, plan: _Plan, inputs: Inputs) -> None:
+        """Time replay and eager for the padded batches of a plan, and keep the faster one.
+
+        Predictions are good to a few per cent, which is all that a graph gains for large inputs: kernels then hide the
+        launches, and 2 % of padding can cost more than a graph saves.
+        """
+        for step in plan.steps:
+            padded = [r for r in step.runs if r.captured is not None and r.captured.tokens != r.tokens]
+            if not padded:
+                continue
+            self._trials -= 1
+            batch = self.adapter.whole(inputs)[0] if step.whole else self.adapter.select(inputs, step.indices)[0]
+            for run in padded:
+                best = [float("inf"), float("inf")]
+                for _ in range(2):
+                    for way, action in enumerate((self._replay, self._run_eager)):
+                        best[way] = min(best[way], self.backend.elapsed_ms(lambda a=action, r=run: a(r, batch)))  # type: ignore[misc] # noqa: B023
+                run.eager = best[0] > best[1]
+                run.reason = "crossover" if run.eager else ""
+
+    def _run_eager(self, run: _Run, batch: Inputs) -> torch.Tensor:
+        return self.adapter.eager(batch, run.path)
+
     def _run_step(self, plan: _Plan, step: _Step, inputs: Inputs, results: dict[int, torch.Tensor]) -> None:
         adapter = self.adapter
         batch = adapter.whole(inputs)[0] if step.whole else adapter.select(inputs, step.indices)[0]
@@ -584,9 +629,9 @@ class EncoderGraphManager:
             if self.trace is not None:
                 self.trace.add(run.path, run.tokens)
             output: torch.Tensor | None = None
-            if run.captured is not None:
+            if run.captured is not None and not run.eager:
                 output = self._replay(run, batch)
-                self.stats.hit(run.captured.key, len(step.indices), run.tokens)
+                self.stats.hit(run.captured.key, len(step.indices), run.tokens, run.captured.tokens)
             elif self.replay_hook is not None and run.budget:
                 output = self.replay_hook(batch, run.budget, run.path, run.axes)
                 if output is not None:  # whoever replaced the replay counts it
@@ -595,7 +640,7 @@ class EncoderGraphManager:
                     run.reason = "not-captured"
             if output is None:
                 eager[run.path] = run.reason
-                output = adapter.eager(batch, run.path)
+                output = self._run_eager(run, batch)
             outputs[run.path] = output
         for position, reason in enumerate(eager.values()):
             whole = position == 0 and len(eager) == len(step.runs)
@@ -708,7 +753,7 @@ class EncoderGraphManager:
             return (None, None)
 
         def replay_cost(path: str, budget: int) -> float:
-            return self.crossover[path].replay.at(budget) or 0.0
+            return (self.crossover[path].replay.at(budget) or 0.0) + REPLAY_HOST_MS
 
         def eager_cost(path: str, tokens: int) -> float:
             return self.crossover[path].eager_at(tokens) or 0.0
@@ -735,9 +780,8 @@ class EncoderGraphManager:
         captured = self._choose(plan, run, values, budget)
         if captured is None:
             return run
-        if crossover.prefers_eager(tokens, captured.key.budget):
-            run.reason = "crossover"
-            return run
+        if crossover.prefers_eager(tokens, captured.tokens):
+            run.eager, run.reason = True, "crossover"
         self._fill(plan, run, captured, selected, values)
         return run
 
@@ -866,13 +910,12 @@ class EncoderGraphManager:
     # -- lazy capture -------------------------------------------------------------------------------------------
 
     def _wants_exact(self, plan: _Plan) -> bool:
-        plan.uses += 1
-        return plan.uses == self.options.lazy_after and self._lazy < self.options.lazy_graphs
+        return plan.uses + 1 == self.options.lazy_after and self._lazy < self.options.lazy_graphs
 
     def _capture_exact(self, plan: _Plan) -> None:
         for step in plan.steps:
             for run in step.runs:
-                padded = run.captured is not None and run.captured.key.budget != run.tokens
+                padded = run.captured is not None and run.captured.tokens != run.tokens
                 if (padded or run.reason == "not-captured") and self._lazy < self.options.lazy_graphs:
                     self._lazy += self.capture_key(GraphKey(run.path, run.tokens, run.axes))
 

@@ -109,7 +109,7 @@ def pack_planned(
                     cost += replay_cost(path, budget)
             if oversized and end - start > 1:
                 break  # items that need eager run alone: others must not lose their graph to them
-            if best[start] + cost < best[end]:
+            if best[start] + cost <= best[end]:  # of equal cuts the one with fewer batches
                 best[end], start_of[end], budgets_of[end] = best[start] + cost, start, budgets
     batches = []
     end = n

@@ -177,7 +177,7 @@ class RecordingBackend:
         return self.empty(nbytes)
 
     @contextmanager
-    def capturing(self, *, collect: bool = True) -> Iterator[None]:
+    def capturing(self) -> Iterator[None]:
         yield
 
     def capture(self, forward: Callable[[], torch.Tensor], pool: Any) -> Graph:

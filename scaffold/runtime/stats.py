@@ -48,15 +48,15 @@ class Stats:
     reasons: Counter[str] = field(default_factory=Counter)
     keys: dict[GraphKey, KeyStats] = field(default_factory=dict)
 
-    def hit(self, key: GraphKey, items: int, tokens: int) -> None:
-        """One replay."""
+    def hit(self, key: GraphKey, items: int, tokens: int, computed: int | None = None) -> None:
+        """One replay that computed `computed` tokens (default: the budget) for `tokens`."""
         stats = self.keys.get(key)
         if stats is None:
             stats = self.keys[key] = KeyStats()
         stats.replays += 1
         stats.items += items
         stats.tokens += tokens
-        stats.budget_tokens += key.budget
+        stats.budget_tokens += key.budget if computed is None else computed
         self.hits += items
 
     def miss(self, reason: str, items: int, *, whole: bool = True) -> None:

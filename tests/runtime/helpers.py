@@ -26,6 +26,7 @@ def make_manager(
     captured at once unless a test says otherwise."""
     options.setdefault("calibration_ms", 0)
     options.setdefault("start_graphs", None)
+    options.setdefault("trials", 0)
     manager = EncoderGraphManager(
         adapter,
         CPU,

@@ -18,7 +18,7 @@ from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, pr
 
 
 def main() -> int:
-    os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0}'  # a replay here is slower than eager
+    os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0}'  # a replay here is slower than eager
     prepare(Path(sys.argv[1]), None)
     import torch
 

@@ -17,6 +17,7 @@ CUDA = torch.device("cuda")
 def make(tower, ladder=(8, 16, 32, 64), **options):
     options.setdefault("calibration_ms", 0)
     options.setdefault("start_graphs", None)
+    options.setdefault("trials", 0)
     manager = EncoderGraphManager(
         tower, CUDA, torch.float32, ladders={"default": list(ladder)}, limits=Limits(4), options=Options(**options)
     )

@@ -98,14 +98,16 @@ def test_replay_is_not_chosen_where_eager_is_faster():
 def test_calibration_measures_until_its_limit():
     backend = RecordingBackend()
     backend.clock = lambda action: (action(), 40.0)[1]
-    manager = make_manager(PackedTower(), [8, 16, 32], backend=backend, calibration_ms=100)
-    assert [tokens for tokens, _ in manager.crossover["default"].replay.points] == [8]
+    manager = make_manager(PackedTower(), [8, 16, 32, 48, 64], backend=backend, calibration_ms=100)
+    crossover = manager.crossover["default"]
+    assert [tokens for tokens, _ in crossover.replay.points] == [8, 16, 32]  # three at least
+    assert crossover.launch_ms == 40
 
 
-@pytest.mark.parametrize(("tokens", "ms"), [(5, 2.0), (10, 2.0), (15, 3.0), (20, 4.0), (40, 8.0)])
+@pytest.mark.parametrize(("tokens", "ms"), [(5, 2.0), (10, 2.0), (15, 2.5), (20, 3.0), (40, 5.0)])
 def test_curve(tokens, ms):
     curve = Curve()
-    curve.add(20, 4.0)
+    curve.add(20, 3.0)
     curve.add(10, 2.5)
     curve.add(10, 2.0)
     curve.add(10, 9.0)
@@ -123,6 +125,26 @@ def test_without_a_sample_nothing_prefers_eager():
 )
 def test_sampled_budgets(ladder, samples, expected):
     assert sample_budgets(ladder, samples) == expected
+
+
+@pytest.mark.parametrize(("replay_ms", "eager_ms", "hits"), [(9.0, 5.0, 2), (5.0, 9.0, 5)])
+def test_a_padded_size_is_tried_both_ways_once(replay_ms, eager_ms, hits):
+    tower = PackedTower()
+    backend = RecordingBackend()
+    manager = make_manager(tower, [8, 32], backend=backend, trials=1)
+
+    def clock(action):
+        before = tower.calls["eager"]
+        action()
+        return eager_ms if tower.calls["eager"] > before else replay_ms
+
+    backend.clock = clock
+    for seed in range(5):
+        assert_equals_eager(manager, tower.call([(1, 4, 5)], seed))
+    assert manager.stats.hits == hits
+    for seed in range(5):
+        assert_equals_eager(manager, tower.call([(1, 1, 6)], seed))  # no trial is left
+    assert manager.stats.hits == hits + 5
 
 
 def test_hot_sizes_get_a_graph_of_their_own():

@@ -39,14 +39,14 @@ def test_greedy_batches_are_vllms(tokens, ladder, max_items, expected):
     ("tokens", "ladder", "max_items", "expected"),
     [
         # one replay of 8192 costs more than 2048 and 4096 together: vLLM's greedy rule misses this
-        ([1366] * 3, [256, 2048, 4096, 8192], 16, [([0, 1], 4096), ([2], 2048)]),
+        ([1366] * 3, [256, 2048, 4096, 8192], 16, [([0], 2048), ([1, 2], 4096)]),
         # two small replays cost more than one a little larger
         ([60, 60], [64, 128], 16, [([0, 1], 128)]),
         # the order of the call is kept inside a batch
         ([30, 10, 20], [64], 16, [([0, 1, 2], 64)]),
         # an item without a budget takes nobody with it
         ([9000, 100, 100], [256, 4096], 16, [([1, 2], 256), ([0], None)]),
-        ([50] * 3, [1024], 2, [([0, 1], 1024), ([2], 1024)]),
+        ([50] * 3, [1024], 2, [([0], 1024), ([1, 2], 1024)]),
     ],
 )
 def test_planned_batches(tokens, ladder, max_items, expected):

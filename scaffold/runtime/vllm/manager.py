@@ -51,7 +51,7 @@ class EncoderCudaGraphManager:
     """Budget graphs of a vision encoder, with the interface of vLLM's class of the same name."""
 
     # What objects made without `__init__` have. Their packing is vLLM's, exactly.
-    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, start_graphs=None))
+    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, trials=0, start_graphs=None))
     options: Options = settings.options
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
@@ -164,7 +164,7 @@ class EncoderCudaGraphManager:
         if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
             # The tower's own collectives are in the graphs. All ranks must capture together, inside vLLM's
             # `graph_capture`, and must decide alike, which clocks of different ranks do not.
-            options = replace(options, start_graphs=None, lazy_after=None, calibration_ms=0)
+            options = replace(options, start_graphs=None, lazy_after=None, calibration_ms=0, trials=0)
         return options
 
     def _ladders(self) -> dict[str, list[int]]:

@@ -79,11 +79,13 @@ def _noise(tensor: torch.Tensor) -> torch.Tensor:
 def _same(a: Any, b: Any) -> bool:
     """Equal in content; a tensor equals a list of the same numbers."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        alike = (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
-        return a is b or (alike and bool(torch.equal(a, b)))
+        if a is b:
+            return True
+        alike = a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+        return bool(alike and torch.equal(a, b))
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         a, b = (v.tolist() if isinstance(v, torch.Tensor) else v for v in (a, b))
-        return _plain(a) == _plain(b)
+        return bool(_plain(a) == _plain(b))
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b)
