@@ -85,8 +85,9 @@ def is_unedited(path: str, content: bytes) -> bool:
 def _plain(value: Any) -> Any:
     """`value` as tuples, strings and numbers, independent of hash seeds and of fields that are not compared."""
     if is_dataclass(value) and not isinstance(value, type):
-        content = tuple((field.name, _plain(getattr(value, field.name))) for field in fields(value) if field.compare)
-        return (type(value).__name__, *content)
+        compared = ((field.name, getattr(value, field.name)) for field in fields(value) if field.compare)
+        # What is not given does not count, so that a new optional field of the spec leaves every hash as it is.
+        return (type(value).__name__, *((name, _plain(item)) for name, item in compared if not _is_absent(item)))
     if isinstance(value, Mapping):
         return ("mapping", *((_plain(key), _plain(item)) for key, item in value.items()))
     if isinstance(value, (list, tuple)):
@@ -98,3 +99,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise TypeError(f"a spec holds a {type(value).__name__}, which has no stable form")
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or value is False or (isinstance(value, (str, tuple, Mapping, frozenset)) and not value)

@@ -152,6 +152,8 @@ def _companions(source: Source, spoken: Sequence[Generation], refused: Sequence[
             releases=releases,
             file=f"{source.name}.py",
             recipe=source.name,
+            # Managers of several paths do not count a path that ran eagerly as a miss.
+            several_paths=bool(spec.paths),
         )
         drafts.append(_Draft(f"tests/test_{source.name}.py", text, source))
     if spec.tests:
