@@ -94,6 +94,20 @@ class Helper(Record):
     value: Expression = declare(Formula("helper"), "expression over the arguments and `let` names")
 
 
+class Processor(Record):
+    """Constants that only the tree's image processor knows, such as the side of the tiles that it cuts."""
+
+    module: str = declare(
+        Module(), "module below vllm.transformers_utils.processors, or a dotted path", examples=["step3_vl"]
+    )
+    class_: str = declare(
+        Name("a class name"), "class that is made without arguments", examples=["Step3VLImageProcessor"]
+    )
+    values: Mapping[str, str] = declare(
+        Table(Name("an attribute name"), "a name", minimum=1), "names for expressions, and the attribute behind each"
+    )
+
+
 class Item(Record):
     """How many input rows and output tokens one item has."""
 
@@ -432,6 +446,7 @@ class Descriptor(Record):
     let: Mapping[str, Expression] = declare(
         Table(Formula("let"), "a name"), "names for expressions; a line may use the ones above it", default={}
     )
+    processor: Processor | None = declare(Section(Processor), "constants of the image processor", default=None)
     helpers: Mapping[str, Helper] = declare(
         Table(Section(Helper), "a helper name"), "functions for expressions", default={}
     )

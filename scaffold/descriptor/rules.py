@@ -92,6 +92,7 @@ def names_are_known(context: Context) -> Problems:
         known = dict.fromkeys(lets, "a `let` name")
         if use.scope == "let" and use.at.startswith("let."):
             known = dict.fromkeys(lets[: lets.index(use.at.removeprefix("let."))], "a `let` name")
+        known |= dict.fromkeys(_constants(descriptor), "a value of the processor")
         if use.scope == "item":
             known |= dict.fromkeys(_columns(descriptor), "a size column")
         if use.scope == "batch":
@@ -165,7 +166,12 @@ def names_are_free(context: Context) -> Problems:
     taken |= dict.fromkeys(FUNCTIONS, "a function")
     taken |= {"pixels": "the pixel tensor", "sizes": "the sizes", "metadata": "the metadata"}
     columns = dict.fromkeys(_columns(descriptor), "a size column")
-    for group, names in (("let", descriptor.let), ("helpers", descriptor.helpers)):
+    constants = _constants(descriptor)
+    for group, names in (
+        ("let", descriptor.let),
+        ("helpers", descriptor.helpers),
+        ("processor.values", constants),
+    ):
         for name in names or {}:
             meaning = taken.get(name) or columns.get(name)
             if meaning:
@@ -176,6 +182,14 @@ def names_are_free(context: Context) -> Problems:
         if name in (descriptor.let or {}):
             yield context.at_key(
                 "VCG303", f"`{name}` is a `let` name already", f"helpers.{name}", "choose another name"
+            )
+    for name in constants:
+        if name in (descriptor.let or {}) or name in (descriptor.helpers or {}):
+            yield context.at_key(
+                "VCG303",
+                f"`{name}` is a {'`let`' if name in (descriptor.let or {}) else 'helper'} name already",
+                f"processor.values.{name}",
+                "choose another name",
             )
     seen: set[str] = set()
     for key, columns_of_key in _size_rows(descriptor):
@@ -191,6 +205,11 @@ def names_are_free(context: Context) -> Problems:
             seen.add(name)
 
 
+def _constants(descriptor: Descriptor) -> dict[str, str]:
+    """Names that stand for values of the image processor."""
+    return dict(descriptor.processor.values or {}) if descriptor.processor else {}
+
+
 def _size_rows(descriptor: Descriptor) -> list[tuple[str, tuple[str, ...]]]:
     """Path below `sizes` and column names of each size key."""
     if descriptor.sizes is None:
@@ -204,7 +223,12 @@ def names_are_used(context: Context) -> Problems:
     for use in context.reader.uses:
         if isinstance(use.value, Expression):
             used |= use.value.names | use.value.functions
-    for group, names in (("let", context.descriptor.let), ("helpers", context.descriptor.helpers)):
+    descriptor = context.descriptor
+    for group, names in (
+        ("let", descriptor.let),
+        ("helpers", descriptor.helpers),
+        ("processor.values", _constants(descriptor)),
+    ):
         for name in names or {}:
             if name not in used:
                 yield Diagnostic(

@@ -45,6 +45,21 @@ class HelperSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessorSpec:
+    """Class `class_name` of `module`, made without arguments. `values` pairs a `let` name with an attribute of it; the
+    generated class reads it as `self.PROPERTY`, see `property_of`."""
+
+    module: str
+    class_name: str
+    values: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def property_of(name: str) -> str:
+        """The generated property behind a name."""
+        return f"_encoder_cudagraph_{name}"
+
+
+@dataclass(frozen=True, slots=True)
 class ItemSpec:
     """Input rows and output tokens of an item, over size columns. `merge` is (height, width) of a token in rows, for
     packed layouts. Tokens are the final length of the item's embedding."""
@@ -262,6 +277,7 @@ class AdapterSpec:
     more_columns: tuple[tuple[str, tuple[str, ...]], ...]
     lets: tuple[tuple[str, Expression], ...]
     helpers: tuple[HelperSpec, ...]
+    processor: ProcessorSpec | None
     item: ItemSpec
     pixels: PixelSpec | None
     attention: AttentionSpec
@@ -341,6 +357,7 @@ def build_spec(descriptor: Descriptor) -> AdapterSpec:
     forward = _forward(descriptor)
     tower = descriptor.tower
     metadata = descriptor.metadata
+    processor = _processor(descriptor)
     name = PurePath(descriptor.file).stem if descriptor.file.endswith((".yaml", ".yml")) else ""
     capture = descriptor.capture
     return AdapterSpec(
@@ -353,8 +370,9 @@ def build_spec(descriptor: Descriptor) -> AdapterSpec:
         modalities=modalities,
         columns=descriptor.sizes.columns,
         more_columns=tuple(descriptor.sizes.also.items()),
-        lets=tuple(descriptor.let.items()),
+        lets=(*_constants(processor), *descriptor.let.items()),
         helpers=tuple(HelperSpec(key, helper.args, helper.value) for key, helper in descriptor.helpers.items()),
+        processor=processor,
         item=_item(descriptor, paths, merge),
         pixels=PixelSpec(descriptor.pixels.shape, descriptor.pixels.dtype) if descriptor.pixels else None,
         attention=attention,
@@ -392,6 +410,20 @@ def build_spec(descriptor: Descriptor) -> AdapterSpec:
         file=descriptor.file,
         spans=descriptor.spans,
     )
+
+
+def _processor(descriptor: Descriptor) -> ProcessorSpec | None:
+    given = descriptor.processor
+    if given is None:
+        return None
+    module = given.module if "." in given.module else f"vllm.transformers_utils.processors.{given.module}"
+    return ProcessorSpec(module, given.class_, tuple(given.values.items()))
+
+
+def _constants(processor: ProcessorSpec | None) -> Iterator[tuple[str, Expression]]:
+    """The processor's values as `let` lines, so that no later stage has to tell them apart."""
+    for name, _ in processor.values if processor else ():
+        yield name, parse_expression(f"self.{ProcessorSpec.property_of(name)}")
 
 
 def _modalities(descriptor: Descriptor) -> Iterator[ModalitySpec]:

@@ -61,7 +61,7 @@ def render_methods(spec: AdapterSpec, profile: ProtocolProfile, facts: TreeFacts
     layout = "paths" if spec.paths else spec.layout
     values = _shared(spec, profile, signatures, facts) | _LAYOUTS[layout](spec, profile.dialect, facts)
     source = render_template(f"{layout}/model.py.jinja", **values)
-    return Methods(source, _imports(source, signatures))
+    return Methods(source, _imports(source, spec, signatures))
 
 
 def _shared(
@@ -278,9 +278,12 @@ def _bound_call(forward: ForwardSpec, bindings: dict[str, str]) -> Code:
     return Code(f"{call}.flatten(0, 1)" if forward.flatten else call)
 
 
-def _imports(source: str, signatures: Signatures) -> tuple[tuple[str, str], ...]:
+def _imports(source: str, spec: AdapterSpec, signatures: Signatures) -> tuple[tuple[str, str], ...]:
     """Every importable name that the rendered block mentions."""
     import re
 
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", source))
-    return tuple(sorted((module, name) for name, module in signatures.importable.items() if name in words))
+    importable = signatures.importable
+    if spec.processor is not None:
+        importable |= {spec.processor.class_name: spec.processor.module}
+    return tuple(sorted((module, name) for name, module in importable.items() if name in words))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SOURCES = {
     "Any": "typing",
     "Hashable": "collections.abc",
+    "cached_property": "functools",
     "VllmConfig": "vllm.config",
     "AttentionBackendEnum": "vllm.v1.attention.backends.registry",
     "MULTIMODAL_REGISTRY": "vllm.multimodal",

@@ -217,7 +217,12 @@ def test_tokens_of_step3() -> None:
     config = SimpleNamespace(
         vision_config=SimpleNamespace(image_size=728, patch_size=14), understand_projector_stride=2
     )
-    model = SimpleNamespace(config=config)
+    assert spec.processor is not None
+    assert (spec.processor.module, spec.processor.values) == (
+        "vllm.transformers_utils.processors.step3_vl",
+        (("tile", "patch_size"),),
+    )
+    model = SimpleNamespace(config=config, **{spec.processor.property_of("tile"): 504})
 
     def tokens(size: int) -> int:
         side = math.isqrt((size // 14) ** 2)

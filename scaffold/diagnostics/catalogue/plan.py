@@ -46,6 +46,12 @@ CODES: tuple[Code, ...] = (
         "tiles on the second one, and its embedding is the tiles' tokens, put together without separators.",
     ),
     Code(
+        "VCG438",
+        "the image processor is not in this tree",
+        "The descriptor reads a constant from an attribute of the model's image processor. The tree has no such class "
+        "in the module that is named, or the class does not set the attribute.",
+    ),
+    Code(
         "VCG520",
         "the class implements the protocol already",
         "The class defines protocol methods that are not what the descriptor generates. They may be written by hand, "

@@ -1,0 +1,64 @@
+"""The image processor that a descriptor reads constants from: is it in this tree, with these attributes?"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.plan.model import Fact
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.protocol import SourceTree
+
+
+def check_processor(spec: AdapterSpec, tree: SourceTree) -> tuple[Fact, ...]:
+    """Where the processor's class stands. Raises VCG438 when the tree lacks the class or an attribute."""
+    processor = spec.processor
+    if processor is None:
+        return ()
+    path = processor.module.replace(".", "/") + ".py"
+    owner = _class(tree, path, processor.class_name)
+    if owner is None:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG438",
+                f"{tree.display(path)} has no class {processor.class_name}",
+                spec.span("processor.class"),
+                "look for the image processor that the model's module imports",
+            )
+        )
+    known = _attributes(owner)
+    for name, attribute in processor.values:
+        if attribute not in known:
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG438",
+                    f"{processor.class_name} sets no attribute {attribute} in this tree",
+                    spec.span(f"processor.values.{name}"),
+                    f"it sets {', '.join(sorted(known)) or 'none'}",
+                    notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
+                )
+            )
+    return (Fact("processor", processor.class_name, f"{path}:{owner.lineno}"),)
+
+
+def _class(tree: SourceTree, path: str, name: str) -> ast.ClassDef | None:
+    body = tree.parse(path).body if tree.exists(path) else []
+    return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
+
+
+def _attributes(owner: ast.ClassDef) -> set[str]:
+    """What the class defines in its body, and what its methods set on `self`."""
+    names = {node.name for node in owner.body if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(owner):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+                names.add(target.attr)
+            elif isinstance(target, ast.Name) and node in owner.body:
+                names.add(target.id)
+    return names
