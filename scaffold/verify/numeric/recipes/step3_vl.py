@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -53,7 +54,12 @@ class Step3VL(Recipe):
         }
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return {"image_embeds": torch.randn(len(items), 9 + 4 * items[0], self.hidden_size, generator=generator)}
+        embeds = torch.randn(len(items), 9 + 4 * items[0], self.hidden_size, generator=generator)
+        try:
+            self.load_class()._parse_and_validate_image_input(SimpleNamespace(dtype=embeds.dtype), image_embeds=embeds)
+        except ValueError:
+            return None  # 0.20 and 0.21 parse them into a field that their schema does not have
+        return {"image_embeds": embeds}
 
     def tokens(self, modality: str, item: Item) -> int:
         return 9 + 4 * int(item)
@@ -66,13 +72,21 @@ class Step3VL(Recipe):
             Case("mixed sizes, reversed", "image", (3, 0)),
             Case("no local tiles", "image", (0, 0)),
             Case("more images than one batch", "image", (1, 0, 2, 3, 0)),
+            Case("as many local tiles as fit", "image", (9,)),
             # Only its local tiles exceed a budget; its global tile may still be replayed.
             Case("an image above all budgets", "image", (14,), may_go_eager=True),
+            Case("images around one above all budgets", "image", (1, 14, 0), may_go_eager=True),
+        )
+        # A budget for local tiles alone: every global tile is eager, local tiles are both.
+        small = (
+            Case("no local tiles", "image", (0,), may_go_eager=True),
+            Case("eager on one path, then on both", "image", (0, 2, 3), may_go_eager=True),
         )
         counts = tuple(Case(f"{count} images", "image", (0, 1, 0, 1, 1, 0, 1, 0)[:count]) for count in range(1, 9))
         return (
             Session("budgets 18, 48; 3 images", (18, 48), 3, 0, cases),
             Session("budget 104; 8 images", (104,), 8, 0, counts),
+            Session("budget 8; 1 image", (8,), 1, 0, small),
         )
 
 
