@@ -20,9 +20,11 @@ if TYPE_CHECKING:
         PathSpec,
         scatter_rows,
     )
+    from scaffold.runtime.attention import choose_attention
     from scaffold.runtime.backend import CaptureError, CudaGraphBackend
     from scaffold.runtime.budgets import geometric_ladder, octave_ladder, optimal_ladder
     from scaffold.runtime.manager import CaptureReport, EncoderGraphManager, Options
+    from scaffold.runtime.packed import PackedAdapter
     from scaffold.runtime.parallel import TorchGroup
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.selfcheck import check_graphs
@@ -34,9 +36,11 @@ _HOME = {
         "BufferKind", "BufferSpec", "EncoderAdapter", "EncoderDescription", "GraphKey", "Item", "Limits", "PathSpec",
         "scatter_rows",
     ),
+    "attention": ("choose_attention",),
     "backend": ("CaptureError", "CudaGraphBackend"),
     "budgets": ("geometric_ladder", "octave_ladder", "optimal_ladder"),
     "manager": ("CaptureReport", "EncoderGraphManager", "Options"),
+    "packed": ("PackedAdapter",),
     "parallel": ("TorchGroup",),
     "recording": ("RecordingBackend",),
     "selfcheck": ("check_graphs",),
@@ -58,12 +62,14 @@ __all__ = [
     "Item",
     "Limits",
     "Options",
+    "PackedAdapter",
     "PathSpec",
     "RecordingBackend",
     "Stats",
     "TorchGroup",
     "Trace",
     "check_graphs",
+    "choose_attention",
     "export_to_prometheus",
     "geometric_ladder",
     "octave_ladder",

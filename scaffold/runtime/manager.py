@@ -38,6 +38,7 @@ from scaffold.runtime.buffers import Arena, GraphBuffers, SharedBuffers, buffers
 from scaffold.runtime.crossover import Crossover, sample_budgets
 from scaffold.runtime.padding import PADDERS
 from scaffold.runtime.parallel import Group, run_sharded
+from scaffold.runtime.recording import RecordingBackend
 from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import Trace
 
@@ -212,7 +213,8 @@ class EncoderGraphManager:
             raise ValueError(f"no budgets for the paths {sorted(missing)}")
         if any(not axis for axis in self.description.axes):
             raise ValueError("a capture axis needs at least one key")
-        self.backend = backend or CudaGraphBackend(device)
+        # On the CPU the recording backend stands in: slower than eager, for trying things out and for tests.
+        self.backend = backend or (RecordingBackend(device) if device.type == "cpu" else CudaGraphBackend(device))
         self.group = group
         self.stats = stats or Stats()
         self.trace = trace

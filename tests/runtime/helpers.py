@@ -19,7 +19,9 @@ def make_manager(
     items: int = 4,
     frames: int = 0,
     capture: bool = True,
-    backend: RecordingBackend | None = None,
+    backend: Any = None,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> EncoderGraphManager:
     """A manager that captured its graphs on the CPU. The crossover is off: there is nothing to measure; every budget is
@@ -29,8 +31,8 @@ def make_manager(
     options.setdefault("trials", 0)
     manager = EncoderGraphManager(
         adapter,
-        CPU,
-        torch.float32,
+        device,
+        dtype,
         ladders=ladders if isinstance(ladders, Mapping) else {"default": list(ladders)},
         limits=Limits(items, frames),
         backend=backend or RecordingBackend(),
