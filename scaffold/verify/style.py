@@ -121,7 +121,6 @@ def _beyond(violations: list[_Violation], known: Counter[tuple[str, str]]) -> It
             yield violation
 
 
-@lru_cache(maxsize=64)
 def _check(text: str, path: str, config_root: Path) -> tuple[list[_Violation], str | None]:
     answer = _run_ruff(
         ("check", "--output-format", "json", "--no-fix", "--exit-zero"), text.removeprefix(_BOM), path, config_root
@@ -174,6 +173,7 @@ def _has_settings(path: str, config_root: Path) -> bool:
     return False
 
 
+@lru_cache(maxsize=64)  # a text that came in the target's format is asked about twice: by its maker and by its judge
 def _run_ruff(command: tuple[str, ...], text: str, path: str, config_root: Path) -> _Answer:
     """One run over `text`; with the defaults if the target's settings are rejected. Errors: VCG623."""
     defaults = ("--isolated", *(("--select", _FALLBACK_RULES) if command[0] == "check" else ()))

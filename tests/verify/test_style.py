@@ -28,10 +28,10 @@ def root(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    style._check.cache_clear()
+    style._run_ruff.cache_clear()
     style._ruff_binary.cache_clear()
     yield
-    style._check.cache_clear()
+    style._run_ruff.cache_clear()
     style._ruff_binary.cache_clear()
 
 
