@@ -46,6 +46,9 @@ unit: setup  ## the test suite, with the branch coverage that the project promis
 regen: setup  ## check that generated/ is what the descriptors say
 	$(BIN)/vitcg-scaffold regen --check
 
+matrix: setup  ## run the cells of the support matrix that are missing or outdated (hours on 2 cores from scratch)
+	$(BIN)/python benchmarks/matrix.py
+
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
 	$(BIN)/python benchmarks/cli_speed.py
 
