@@ -69,7 +69,7 @@ def test_paths_are_checked(dotted):
 
 
 def test_dict_of_code():
-    assert pydict({"a": "self.f", 'b"': "1"}) == "{\"a\": self.f, 'b\"': 1}"
+    assert pydict({"a": "self.f", 'b"': "1"}) == '{"a": self.f, \'b"\': 1}'
 
 
 def rendered(text: str, **values: object) -> str:

@@ -141,10 +141,20 @@ def test_what_the_tree_decides(model, facts, has, lacks):
     ("model", "changes", "has", "lacks"),
     [
         ("qwen2_5_vl", {"pixels.dtype": None}, "dtype", "input_dtype"),
-        ("qwen2_vl", {"metadata.on": "model"}, "self.prepare_encoder_metadata(", "self.visual.prepare_encoder_metadata("),
+        (
+            "qwen2_vl",
+            {"metadata.on": "model"},
+            "self.prepare_encoder_metadata(",
+            "self.visual.prepare_encoder_metadata(",
+        ),
         ("qwen2_vl", {"metadata.grid": "tensor"}, "torch.tensor(grid)", "\x00"),
         ("internvl", {"forward.flatten": False}, "self.extract_feature(", ".flatten(0, 1)"),
-        ("internvl", {"gate": None, "data_parallel_switches": ()}, "def encoder_cudagraph_forward", "use_data_parallel"),
+        (
+            "internvl",
+            {"gate": None, "data_parallel_switches": ()},
+            "def encoder_cudagraph_forward",
+            "use_data_parallel",
+        ),
     ],
 )
 def test_what_the_descriptor_decides(model, changes, has, lacks):
@@ -158,6 +168,21 @@ def test_what_the_descriptor_decides(model, changes, has, lacks):
 
     assert has in source
     assert lacks not in source
+
+
+def test_sequences_are_counted_by_their_unit():
+    """A sequence a frame, or one an item: what a batch is checked against before a replay."""
+    spec = load_spec("qwen2_vl")
+    attention = dataclasses.replace(
+        spec.attention, sequences=tuple(dataclasses.replace(set_, unit="item") for set_ in spec.attention.sequences)
+    )
+
+    by_frame = render_methods(spec, profile_of("v0_30")).source
+    by_item = render_methods(dataclasses.replace(spec, attention=attention), profile_of("v0_30")).source
+
+    assert "sum(t for t, _, _ in self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_frame
+    assert "len(self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_item
+    assert "sum(t for t, _, _ in" not in by_item
 
 
 def test_layout_without_a_template_cannot_be_rendered():
@@ -176,8 +201,9 @@ def test_parameters_keep_the_names_of_the_tree():
             first, second = method.parameters
             more = dataclasses.replace(second, name="phase", annotation='"str | None"', default="None")
             plain = dataclasses.replace(second, name="extra", annotation=None, default="1")
-            method = dataclasses.replace(method, parameters=(first, second, more, plain), returns=None)
-        methods.append(method)
+            methods.append(dataclasses.replace(method, parameters=(first, second, more, plain), returns=None))
+        else:
+            methods.append(method)
 
     source = render_methods(load_spec("internvl"), dataclasses.replace(profile, methods=tuple(methods))).source
 

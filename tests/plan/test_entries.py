@@ -1,0 +1,221 @@
+"""What a port writes outside the model file: the test's entry, the docs row, the example's name; table by table."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import io
+import tokenize
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaffold.descriptor.spec import TestSpec
+from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, PutFunction
+from scaffold.plan import entries
+from scaffold.plan.entries import chat_template, docs_row, wrapped
+from scaffold.plan.planner import _plan_docs, _plan_examples, _plan_tests, _unknown_examples
+from scaffold.protocol import find_docs_table, find_example_list, find_test_registry
+from scaffold.workflow import load_spec
+
+PLAIN = TestSpec(
+    key="m",
+    model="org/m",
+    modalities=("image", "video"),
+    image_prompt=None,
+    video_prompt=None,
+    template_name=None,
+    template_text=None,
+    dtype=None,
+    max_model_len=None,
+    max_tokens=None,
+    max_num_seqs=None,
+    num_video_frames=None,
+    needs_video_metadata=None,
+    runner_kwargs={},
+    dummy_arch=None,
+    dummy_overrides={},
+    compilation_overrides={},
+    core_model=False,
+    skip=False,
+)
+LONG = "<|vision_start|><|image_pad|><|vision_end|>What is in this image? Describe it in two sentences, please."
+
+
+def spec_of(**test: object) -> TestSpec:
+    return dataclasses.replace(PLAIN, **test)
+
+
+@given(st.text(alphabet=st.sampled_from("ab <>|\"'\\{}\n"), max_size=300))
+def test_wrapped_literal_is_the_text(text):
+    code = wrapped(text)
+
+    assert ast.literal_eval(f"({code})") == text
+    longest = max(map(len, text.replace(">", "> ").split(" ")), default=0)
+    assert all(len(ast.literal_eval(part)) <= max(66, longest + 1) for part in _literals(code))
+
+
+def _literals(code: str) -> list[str]:
+    """The parts of an implicitly joined literal, by Python's own tokenizer."""
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    return [token.string for token in tokens if token.type == tokenize.STRING]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("short", '"short"'),
+        ("", '""'),
+        (
+            LONG,
+            '"<|vision_start|><|image_pad|><|vision_end|>What is in this image? "'
+            ' "Describe it in two sentences, please."',
+        ),
+    ],
+)
+def test_wrapped(text, code):
+    assert wrapped(text) == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{content}",
+        "<|user|>\n{content}<|end|>\n<|assistant|>\n",
+        "a {brace} {content} \"quoted\" 'both' {{}}",
+        "You are a very long system prompt that goes on and on, far beyond one line of code. {content} And {more}.",
+        "no slot at all",
+    ],
+)
+def test_chat_template_wraps_a_prompt(text):
+    source = chat_template(spec_of(template_name="wrap", template_text=text))
+
+    namespace: dict[str, Any] = {}
+    exec(source or "", namespace)
+    assert namespace["wrap"]("PROMPT {x}") == text.replace("{content}", "PROMPT {x}")
+
+
+@pytest.mark.parametrize("changes", [{}, {"template_name": "f"}, {"template_text": "{content}"}])
+def test_no_chat_template(changes):
+    assert chat_template(spec_of(**changes)) is None
+
+
+def keywords(source: str) -> Mapping[str, str]:
+    call = ast.parse(source.strip(), mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {str(keyword.arg): ast.unparse(keyword.value) for keyword in call.keywords}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("changes", "added"),
+    [
+        ({}, {}),
+        ({"modalities": ("image",)}, {"modalities": "['image']"}),
+        ({"image_prompt": "Hi"}, {"image_prompt": "'Hi'"}),
+        ({"image_prompt": "Hi", "template_name": "wrap"}, {"image_prompt": "wrap('Hi')"}),
+        (
+            {"num_video_frames": 8, "needs_video_metadata": False},
+            {"num_video_frames": "8", "needs_video_metadata": "False"},
+        ),
+        ({"runner_kwargs": {"trust_remote_code": True}}, {"vllm_runner_kwargs": "{'trust_remote_code': True}"}),
+        (
+            {"dummy_arch": "Arch", "dummy_overrides": {"num_layers": 2}},
+            {
+                "vllm_runner_kwargs": "{'load_format': 'dummy', 'hf_overrides': "
+                "partial(dummy_hf_overrides, model_arch='Arch', num_layers=2)}"
+            },
+        ),
+        ({"compilation_overrides": {"a": [1]}}, {"compilation_config_overrides": "{'a': [1]}"}),
+        ({"core_model": True}, {"marks": "[pytest.mark.core_model]"}),
+        ({"skip": "no weights"}, {"skip": "True"}),
+    ],
+)
+def test_entry_of_the_newest_release(release_tree, changes, added):
+    registry = find_test_registry(release_tree("0.33.0"))
+    assert registry is not None
+
+    entry = keywords(entries.test_entry(spec_of(**changes), registry))
+
+    assert entry == {"model": "'org/m'", **added}
+
+
+@pytest.mark.trees
+def test_entry_leaves_out_what_the_release_does_not_know(release_tree):
+    old, new = (find_test_registry(release_tree(release)) for release in ("0.20.0", "0.33.0"))
+    assert old is not None
+    assert new is not None
+    test = spec_of(compilation_overrides={"a": 1}, dtype="half")
+
+    known = {field.name for field in old.entry_fields}
+    assert set(keywords(entries.test_entry(test, old))) == {"model", "dtype", "compilation_config_overrides"} & known
+    assert set(keywords(entries.test_entry(test, new))) == {"model", "dtype", "compilation_config_overrides"}
+
+
+@pytest.mark.trees
+def test_edits_of_the_test_file(release_tree):
+    """A template goes in once, imports where the entry needs them, and a tested model is left alone."""
+    registry = find_test_registry(release_tree("0.22.0"))
+    assert registry is not None
+    spec = load_spec("internvl")
+
+    def kinds(*tests: TestSpec) -> list[str]:
+        return [type(edit).__name__ for edit in _plan_tests(dataclasses.replace(spec, tests=tests), registry).edits]
+
+    templated = spec_of(template_name="new_template", template_text="{content}")
+    assert kinds(spec_of()) == ["AddDictEntry"]
+    assert kinds(templated) == ["PutFunction", "AddDictEntry"]
+    assert kinds(dataclasses.replace(templated, template_name=registry.functions[0])) == ["AddDictEntry"]
+    assert kinds(spec_of(dummy_arch="A")) == ["AddImport"] * (
+        ("partial" not in registry.imports) + ("dummy_hf_overrides" not in registry.imports)
+    ) + ["AddDictEntry"]
+    assert kinds(spec_of(key=registry.entries[0].key)) == []
+    assert kinds(spec_of(model=registry.entries[0].model)) == []
+    wanted = dataclasses.replace(registry, imports=("partial", "dummy_hf_overrides"))
+    edits = _plan_tests(dataclasses.replace(spec, tests=(spec_of(dummy_arch="A"),)), wanted).edits
+    assert [type(edit) for edit in edits] == [AddDictEntry]
+    bare = dataclasses.replace(registry, imports=())
+    edits = _plan_tests(dataclasses.replace(spec, tests=(spec_of(dummy_arch="A"),)), bare).edits
+    assert edits[:2] == (AddImport("functools", "partial"), AddImport("...utils", "dummy_hf_overrides"))
+    assert PutFunction not in map(type, edits)
+
+
+@pytest.mark.trees
+def test_docs_row(release_tree):
+    table = find_docs_table(release_tree("0.33.0"))
+    assert table is not None
+    table = dataclasses.replace(table, columns=(*table.columns, "A column of tomorrow"), rows=())
+    spec = load_spec("internvl")
+    image = dataclasses.replace(spec, modalities=spec.modalities[:1])
+    names = ", ".join(f"`{name}`" for name in spec.docs_models)
+
+    assert table.columns[:2] == ("Architecture", "Models")
+    assert docs_row(spec, table) == ("`InternVLChatModel`", names, table.yes, table.yes, table.no, "")
+    assert docs_row(image, table) == ("`InternVLChatModel`", names, table.yes, table.no, table.no, "")
+    assert docs_row(load_spec("step3_vl"), table)[2:] == (table.yes, table.no, table.yes, "")
+    (edit,) = _plan_docs(spec, table).edits
+    assert edit == AddTableRow(table.columns, "`InternVLChatModel`", docs_row(spec, table))
+
+
+@pytest.mark.trees
+def test_docs_row_that_is_there_is_left_alone(release_tree):
+    table = find_docs_table(release_tree("0.33.0"))
+    assert table is not None
+
+    assert _plan_docs(load_spec("internvl"), table).edits == ()
+
+
+@pytest.mark.trees
+def test_example_that_the_release_does_not_have(release_tree):
+    tree = release_tree("0.22.0")
+    examples = find_example_list(tree)
+    assert examples is not None
+    spec = dataclasses.replace(load_spec("internvl"), examples=("internvl_chat", "of_tomorrow"))
+
+    assert _plan_examples(spec, examples).edits == (AddListEntry(examples.variable, "internvl_chat"),)
+    (note,) = _unknown_examples(spec, tree, examples)
+    assert (note.code, note.exit) == ("VCG427", 0)
+    assert "no example named 'of_tomorrow'" in note.message

@@ -1,0 +1,102 @@
+"""The image processor that a descriptor names is looked up in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaffold.descriptor.spec import AdapterSpec
+from scaffold.diagnostics import DiagnosticError
+from scaffold.plan.processor import check_processor
+from scaffold.protocol import SourceTree, open_tree
+from scaffold.workflow import load_spec
+
+PROCESSOR = "vllm/transformers_utils/processors/step3_vl.py"
+SOURCE = """\
+class Other:
+    patch_size = 1
+
+
+class Step3VLImageProcessor:
+    limit = 4
+    names: list[str]
+
+    def __init__(self, size: int = 504) -> None:
+        self.{attribute} = size
+        self.more: int = 1
+        self.sizes[0] = 2
+        count = 3
+
+    def tokens(self) -> int:
+        return 81
+"""
+
+
+@pytest.fixture
+def tree_with(tmp_path: Path) -> Callable[[str | None], SourceTree]:
+    def make(source: str | None) -> SourceTree:
+        (tmp_path / "vllm/model_executor/models").mkdir(parents=True)
+        (tmp_path / "vllm/__init__.py").touch()
+        if source is not None:
+            path = tmp_path / PROCESSOR
+            path.parent.mkdir(parents=True)
+            path.write_text(source)
+        return open_tree(tmp_path, label="tree")
+
+    return make
+
+
+@pytest.fixture
+def step3() -> AdapterSpec:
+    return load_spec("step3_vl")
+
+
+def test_a_model_without_one_needs_none(tree_with: Callable[[str | None], SourceTree]) -> None:
+    assert check_processor(load_spec("internvl"), tree_with(None)) == ()
+
+
+def test_it_is_found(tree_with: Callable[[str | None], SourceTree], step3: AdapterSpec) -> None:
+    (fact,) = check_processor(step3, tree_with(SOURCE.format(attribute="patch_size")))
+
+    assert fact.value == "Step3VLImageProcessor"
+    assert fact.evidence == f"{PROCESSOR}:5"
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "help_text"),
+    [
+        pytest.param(None, "step3_vl.py has no class Step3VLImageProcessor", "look for", id="no module"),
+        pytest.param("x = 1\n", "step3_vl.py has no class Step3VLImageProcessor", "look for", id="no class"),
+        pytest.param(
+            SOURCE.format(attribute="tile_size"),
+            "Step3VLImageProcessor sets no attribute patch_size",
+            "it sets limit, more, names, tile_size, tokens",
+            id="no attribute",
+        ),
+        pytest.param("class Step3VLImageProcessor: ...\n", "no attribute patch_size", "it sets none", id="empty"),
+    ],
+)
+def test_it_is_not_there(
+    tree_with: Callable[[str | None], SourceTree],
+    step3: AdapterSpec,
+    source: str | None,
+    message: str,
+    help_text: str,
+) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        check_processor(step3, tree_with(source))
+
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "VCG438"
+    assert message in diagnostic.message
+    assert help_text in (diagnostic.help or "")
+    assert diagnostic.span is not None
+    assert diagnostic.span.file.endswith("step3_vl.yaml")
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", ["0.20.0", "0.26.0", "0.33.0"])
+def test_releases_have_it(release_tree: Callable[[str], SourceTree], step3: AdapterSpec, release: str) -> None:
+    assert len(check_processor(step3, release_tree(release))) == 1

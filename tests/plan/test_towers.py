@@ -1,0 +1,208 @@
+"""What a port needs of the tower and of the class beside the methods: fit, gates, configuration, input types."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+import pytest
+
+from scaffold.descriptor.spec import AdapterSpec
+from scaffold.diagnostics import DiagnosticError, Exit
+from scaffold.edit.operations import ReplaceMethod
+from scaffold.plan.towers import TowerPlan, _takes, plan_tower
+from scaffold.protocol import SourceTree, find_model
+from scaffold.workflow import load_spec
+
+pytestmark = pytest.mark.trees
+
+QWEN = "vllm/model_executor/models/qwen2_5_vl.py"
+
+
+@pytest.fixture
+def qwen(release_tree):
+    """`qwen("0.22.0", (old, new), ...)`: a release with its model file changed so, in memory."""
+
+    def make(release: str, *changes: tuple[str, str]) -> SourceTree:
+        tree = release_tree(release)
+        text = tree.read(QWEN)
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new)
+        return dataclasses.replace(tree, label="tree", _cache={("bytes", QWEN): text.encode()})
+
+    return make
+
+
+def plan(tree: SourceTree, spec: AdapterSpec | None = None) -> TowerPlan:
+    spec = spec or load_spec("qwen2_5_vl")
+    return plan_tower(spec, tree, find_model(tree, spec.module, spec.class_name))
+
+
+def refused(tree: SourceTree, spec: AdapterSpec | None = None) -> tuple[str, str]:
+    with pytest.raises(DiagnosticError) as caught:
+        plan(tree, spec)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.exit is Exit.TARGET
+    assert diagnostic.span is not None
+    assert diagnostic.span.file == f"tree/{QWEN}"
+    assert diagnostic.help
+    return diagnostic.code, diagnostic.message
+
+
+def changed(spec: AdapterSpec, part: str, **values: object) -> AdapterSpec:
+    return dataclasses.replace(spec, **{part: dataclasses.replace(getattr(spec, part), **values)})
+
+
+def test_pristine_tower_is_split_and_a_split_one_used(release_tree):
+    spec = load_spec("qwen2_5_vl")
+    pristine, ported = plan(release_tree("0.20.0"), spec), plan(release_tree("0.22.0"), spec)
+
+    assert pristine.split is not None
+    methods = [edit.name for edit in pristine.edits[QWEN] if isinstance(edit, ReplaceMethod)]
+    assert "forward" in methods
+    assert ported.split is None
+    assert "split already, used as it is" in ported.evidence[0].value
+    assert f"split: {len(pristine.split.slice.crossings)} values move" in pristine.evidence[0].value
+    assert ported.evidence[1].evidence == "prepare_encoder_metadata"
+
+
+def test_tower_class_is_found_by_its_assignment(qwen):
+    spec = load_spec("qwen2_5_vl")
+    unnamed = changed(spec, "split", class_name=None)
+    tree = qwen("0.22.0")
+
+    assert plan(tree, unnamed).evidence == plan(tree, spec).evidence
+    elsewhere = dataclasses.replace(unnamed, tower="eyes")
+    assert refused(tree, elsewhere) == (
+        "VCG419",
+        "Qwen2_5_VLForConditionalGeneration does not assign self.eyes from a class",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("max_window_seqs_per_batch", "max_windows"), "its metadata method takes no max_window_seqs_per_batch"),
+        (("grid_thw: list[list[int]]", "grid_thw: torch.Tensor"), "as torch.Tensor, not as a list"),
+    ],
+)
+def test_metadata_method_that_does_not_fit(qwen, change, said):
+    code, message = refused(qwen("0.22.0", change))
+
+    assert code == "VCG418"
+    assert said in message
+
+
+def test_metadata_that_the_tower_does_not_have(qwen):
+    spec = load_spec("qwen2_5_vl")
+    extra = dataclasses.replace(spec.buffer("window_index"), name="pyramid_index")
+
+    code, message = refused(qwen("0.22.0"), dataclasses.replace(spec, buffers=(*spec.buffers, extra)))
+
+    assert code == "VCG418"
+    assert "it has no metadata named pyramid_index (it has " in message
+
+
+@pytest.mark.parametrize(
+    ("annotation", "form", "fits"),
+    [
+        (None, "list", True),
+        (None, "tensor", True),
+        ("torch.Tensor", "list", False),
+        ("torch.Tensor", "tensor", True),
+        ("list[list[int]]", "tensor", False),
+        ("Sequence[list[int]]", "list", True),
+        ("torch.Tensor | list[list[int]]", "list", True),
+        ("torch.Tensor | list[list[int]]", "tensor", True),
+    ],
+)
+def test_form_of_the_grid(annotation, form, fits):
+    assert _takes(annotation, form) is fits
+
+
+def test_gate_of_a_feature_that_the_release_does_not_have(qwen):
+    """0.22 has pruning, and the gate stays; without it the gate is left out, with a warning at its place."""
+    kept = plan(qwen("0.22.0"))
+    assert (kept.notes, kept.facts.has_gate) == ((), True)
+
+    left_out = plan(qwen("0.22.0", ("is_multimodal_pruning_enabled", "prunes")))
+
+    (note,) = left_out.notes
+    assert (note.code, note.exit, left_out.facts.has_gate) == ("VCG429", 0, False)
+    assert "has no self.is_multimodal_pruning_enabled in this tree" in note.message
+    assert note.span is not None
+    assert note.span.file == "qwen2_5_vl.yaml"
+    assert plan(qwen("0.22.0"), dataclasses.replace(load_spec("qwen2_5_vl"), gate=None)).notes == ()
+
+
+def init_of(tower: TowerPlan) -> ReplaceMethod | None:
+    edits = [edit for edit in tower.edits.get(QWEN, ()) if isinstance(edit, ReplaceMethod) and edit.name == "__init__"]
+    return edits[0] if edits else None
+
+
+#: A release whose class does not keep what the processing info is asked with.
+DROPPED = ("        self.model_config = vllm_config.model_config\n", "")
+
+
+def test_model_config_is_kept_where_the_class_does_not(qwen):
+    """One statement more in `__init__`, after the one that keeps the configuration; nothing else differs."""
+    spec = load_spec("qwen2_5_vl")
+    tree = qwen("0.22.0", DROPPED)
+
+    edit = init_of(plan(tree))
+
+    assert edit is not None
+    (after,) = ast.parse(edit.source).body
+    owner = next(
+        node for node in tree.parse(QWEN).body if isinstance(node, ast.ClassDef) and node.name == spec.class_name
+    )
+    before = next(node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    assert isinstance(after, ast.FunctionDef)
+    texts = [ast.unparse(statement) for statement in after.body]
+    where = texts.index("self.model_config = vllm_config.model_config")
+    assert texts[where - 1] == "self.config = config"
+    assert texts[:where] + texts[where + 1 :] == [ast.unparse(statement) for statement in before.body]
+    # A class that keeps it, or a descriptor that does not ask for it, needs no edit.
+    assert init_of(plan(qwen("0.22.0"))) is None
+    assert init_of(plan(tree, changed(spec, "budget", frames_info=None))) is None
+
+
+def test_decorated_init_keeps_its_decorator(qwen):
+    header = '    def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):\n'
+
+    edit = init_of(plan(qwen("0.22.0", DROPPED, (header, f"    @torch.no_grad()\n{header}"))))
+
+    assert edit is not None
+    assert edit.source.startswith("@torch.no_grad()\ndef __init__(")
+
+
+def test_class_without_a_configuration(qwen):
+    assert refused(qwen("0.22.0", DROPPED, ("self.config = config\n", "self.cfg = config\n"))) == (
+        "VCG419",
+        "Qwen2_5_VLForConditionalGeneration keeps no configuration to ask for the number of frames",
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "changes", "expected"),
+    [
+        ("0.22.0", {}, False),  # no input_norm
+        ("0.33.0", {}, True),
+        ("0.33.0", {"dtype": None}, False),
+        ("0.33.0", {"dtype": "self.input_dtype"}, False),
+        ("0.33.0", {"dtype": "self.eyes.input_norm.input_dtype"}, False),
+        ("0.33.0", {"dtype": "self.visual.input_norm.of_tomorrow"}, False),
+        ("0.33.0", {"dtype": "self.visual.patch_embed.input_dtype"}, False),
+        ("0.33.0", {"dtype": "self.visual.blocks.input_dtype"}, False),  # made of names of other packages
+    ],
+)
+def test_input_dtype_is_a_fact_of_the_tree(release_tree, release, changes, expected):
+    spec = changed(load_spec("qwen2_5_vl"), "pixels", **changes)
+
+    assert plan(release_tree(release), spec).facts.has_input_dtype is expected
+
+
+@pytest.mark.parametrize(("release", "zeros"), [("0.22.0", False), ("0.33.0", True)])
+def test_rows_that_attention_leaves(release_tree, release, zeros):
+    assert plan(release_tree(release)).facts.attention_fills_zeros is zeros
