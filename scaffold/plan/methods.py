@@ -64,9 +64,7 @@ def render_methods(spec: AdapterSpec, profile: ProtocolProfile, facts: TreeFacts
     return Methods(source, _imports(source, spec, signatures))
 
 
-def _shared(
-    spec: AdapterSpec, profile: ProtocolProfile, signatures: Signatures, facts: TreeFacts
-) -> dict[str, Any]:
+def _shared(spec: AdapterSpec, profile: ProtocolProfile, signatures: Signatures, facts: TreeFacts) -> dict[str, Any]:
     names = Names.of(spec)
     modalities = spec.modalities
     embeds = next((modality.embeds for modality in modalities if modality.embeds), None)

@@ -67,8 +67,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG530",
         "a generated file is out of date",
-        "The file is what an earlier run wrote and nobody has edited it, but the descriptor, a template or the tool has "
-        "changed since. `vitcg-scaffold regen` writes what is generated now; the difference is shown.",
+        "The file is what an earlier run wrote and nobody has edited it, but the descriptor, a template or the tool "
+        "has changed since. `vitcg-scaffold regen` writes what is generated now; the difference is shown.",
     ),
     Code(
         "VCG531",
