@@ -69,8 +69,6 @@ def refusal(spec: AdapterSpec, dialect: Dialect) -> tuple[str, str] | None:
     if len(paths) != 2 or not paths[0].one_per_item or paths[0].zero_ok:
         return "paths", "two paths are known, of which the first has `count: 1`"
     single, many = paths
-    if len(spec.modalities) != 1:
-        return "modalities", "one modality is known, since the pixels have keys of their own"
     if many.count.text != spec.columns[0] or not many.zero_ok:
         return f"paths.{many.name}", f"its `count` has to be `{spec.columns[0]}`, with `zero_ok: true`"
     if dialect.paths.value == "dual" and (single.name, many.name) != _DUAL:

@@ -51,7 +51,7 @@ def _class(tree: SourceTree, path: str, name: str) -> ast.ClassDef | None:
 
 def _attributes(owner: ast.ClassDef) -> set[str]:
     """What the class defines in its body, and what its methods set on `self`."""
-    names = {node.name for node in owner.body if isinstance(node, ast.FunctionDef)}
+    names = {node.name for node in owner.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")}
     for node in ast.walk(owner):
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
