@@ -105,12 +105,14 @@ def _probe(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
     """Look at the buffers of the changed tree, or of the tree itself where nothing is changed."""
     from scaffold.verify.numeric import probe
     from scaffold.verify.numeric.cpu_imports import switch_tree
-    from scaffold.verify.numeric.recipes.base import load_recipe
+    from scaffold.verify.numeric.recipes.base import load_recipe, randomise
 
     if request["changed_modules"]:
         switch_tree(Path(request["root"]), Path(request["changed_root"]))
     host, config = _build(request, stages, request["host"])
     stages.stage = "probe"
+    randomise(host, request["options"]["seed"])
+    _process_weights(host)
     roots = [request["root"], request["changed_root"]]
     reports = [
         probe.run_probe(roots, host, config, load_recipe(request["recipe"]), asked) for asked in request["probes"]
