@@ -94,6 +94,8 @@ def _place(target: Target, into: Path | None, mode: str | None) -> _Place:
     if target.kind is not TargetKind.RELEASE:
         if into is not None:
             raise click.UsageError("--into names the working copy of a release; other trees are changed in place.")
+        if mode is None:
+            _refuse_cache(target.tree)
         return _Place(target.tree)
     if mode is not None and (into is None or not into.exists()):
         return _Place(target.tree)
@@ -110,6 +112,20 @@ def _place(target: Target, into: Path | None, mode: str | None) -> _Place:
             )
         )
     return _Place(copy)
+
+
+def _refuse_cache(tree: SourceTree) -> None:
+    """Releases in the cache stay pristine, also when one is given by its path."""
+    from scaffold.protocol.releases import cache_root
+
+    if tree.root.resolve().is_relative_to((cache_root() / "trees").resolve()):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG701",
+                f"`{tree.label}` is the pristine copy of a release in the cache, which is never written",
+                help=f"name the release, `--vllm {tree.release}`: the port then goes into a working copy of it",
+            )
+        )
 
 
 def _publish(console: Console, place: _Place, port: Port, *, allow_dirty: bool) -> None:

@@ -216,6 +216,18 @@ def test_read_only_tree_can_still_be_looked_at(run, small_tree, monkeypatch):
     assert "use --diff to see the changes only" in done.err
 
 
+def test_release_in_the_cache_is_never_written(run, release_tree):
+    root = release_tree("0.22.0").root
+
+    done = run("new", "internvl", "--vllm", root)
+
+    assert done.code == 7
+    assert "error[VCG701]" in done.err
+    assert "`--vllm 0.22.0`" in done.err
+    assert not (root / ".vitcg-scaffold").exists()
+    assert run("new", "internvl", "--vllm", root, "--check").code == 1
+
+
 def test_working_copy_without_space_leaves_nothing(run, tmp_path, monkeypatch):
     def full(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
