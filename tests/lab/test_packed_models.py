@@ -1,0 +1,108 @@
+"""Packed-grid models in the CPU lab: generated ports are right on pristine and on already ported trees, with both kinds
+of attention tails.
+
+A tree that has an implementation gets ours in its place. Releases up to 0.30 do not zero-fill attention's output, so
+there the rows behind a batch matter (`fa3`); the generated code must be safe on them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.workflow import load_spec, numeric_requests
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+TAILS = ("fa2", "fa3")
+MIN_BUDGET = 64  # output tokens, the same in all three
+
+#: Every generation of the protocol and every model; each of the three models also on its oldest tree.
+SAMPLE = {
+    "0.20.0": MODELS,
+    "0.21.0": ("qwen2_vl",),
+    "0.22.0": ("qwen3_vl",),
+    "0.23.0": ("qwen2_5_vl",),
+    "0.26.0": ("qwen2_vl",),
+    "0.28.0": ("qwen3_vl",),
+    "0.33.0": ("qwen2_5_vl",),
+}
+EVERYTHING = {f"0.{minor}.0": MODELS for minor in range(20, 34)}
+
+#: Trees of the sample in which the tool has to split the tower itself.
+PRISTINE = {("0.20.0", "qwen2_vl"), ("0.20.0", "qwen2_5_vl"), ("0.21.0", "qwen2_vl")}
+
+Reports = Callable[[str, tuple[str, ...]], dict[tuple[str, str], NumericReport]]
+
+
+@pytest.fixture(scope="module")
+def reports(release_tree: Any) -> Reports:
+    """All models and tails of a release, from one import of it."""
+    served: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], NumericReport]] = {}
+
+    def get(release: str, models: tuple[str, ...]) -> dict[tuple[str, str], NumericReport]:
+        if (release, models) not in served:
+            tree = release_tree(release)
+            requests = [
+                request for model in models for request in numeric_requests(load_spec(model), tree, tails=TAILS)
+            ]
+            keys = [(request.recipe, str(request.tail)) for request in requests]
+            served[release, models] = dict(zip(keys, check_numerics_all(requests), strict=True))
+        return served[release, models]
+
+    return get
+
+
+def cells(table: dict[str, tuple[str, ...]]) -> list[Any]:
+    return [
+        pytest.param(release, models, model, tail, id=f"{release} {model} {tail}")
+        for release, models in table.items()
+        for model in models
+        for tail in TAILS
+    ]
+
+
+def assert_proven(report: NumericReport) -> None:
+    text = "\n".join(report.lines())
+    assert report.passed, text
+    assert report.negative_lengths == 0, text
+    # What follows keeps a report from passing because little was run.
+    assert report.hits >= 150, text
+    assert report.misses >= 10, text
+    eager = [check for check in report.checks if check.name.startswith("eager unchanged: ")]
+    assert {check.max_abs for check in eager} == {0.0}, "the eager results of a changed tower are not bit-identical"
+    replayed = {(check.modality, f"eager unchanged: {check.name}") for check in report.checks}
+    assert {(check.modality, check.name) for check in eager} <= replayed, text
+    for modality in ("image", "video"):
+        assert sum(check.modality == modality for check in eager) >= 20, text
+        assert any(check.name.startswith("precomputed embed") for check in report.checks if check.modality == modality)
+    assert any(check.name.endswith("more frames than the capacity") for check in report.checks), text
+    assert any(check.name.endswith(f"minimum budget {MIN_BUDGET}") for check in report.checks), text
+
+
+@pytest.mark.parametrize(("release", "models", "model", "tail"), cells(SAMPLE))
+def test_a_generated_port_equals_the_pristine_tree(
+    release: str, models: tuple[str, ...], model: str, tail: str, reports: Reports
+) -> None:
+    assert_proven(reports(release, models)[model, tail])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "models", "model", "tail"), cells(EVERYTHING))
+def test_a_generated_port_equals_the_pristine_tree_on_every_release(
+    release: str, models: tuple[str, ...], model: str, tail: str, reports: Reports
+) -> None:
+    assert_proven(reports(release, models)[model, tail])
+
+
+@pytest.mark.parametrize(
+    ("release", "model"), [(release, model) for release, models in SAMPLE.items() for model in models]
+)
+def test_the_sample_has_pristine_trees(release: str, model: str, release_tree: Any) -> None:
+    source = release_tree(release).read(f"vllm/model_executor/models/{model}.py")
+    assert ("encoder_metadata" not in source) is ((release, model) in PRISTINE)
