@@ -1,0 +1,102 @@
+"""Step3-VL in the CPU lab: two kinds of tiles, on two paths where the release's protocol has them, in one graph before.
+
+The recipe's cases: items without local tiles and with many, several of both in a batch, full and partial batches, items
+above the budget on one path only, and a budget below one image, where an item is eager on both paths.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
+from scaffold.workflow import load_spec, prepare_port, prove_numerics
+
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+MODEL = "vllm/model_executor/models/step3_vl.py"
+#: One release of each way to speak: no hook for results; one graph; two paths; named paths, first and last.
+SAMPLE = ("0.21.0", "0.23.0", "0.26.0", "0.30.0", "0.33.0")
+OTHERS = ("0.20.0", "0.22.0", "0.24.0", "0.25.0", "0.27.0", "0.28.0", "0.29.0", "0.31.0", "0.32.0")
+
+
+@pytest.mark.parametrize("release", [*SAMPLE, *(pytest.param(release, marks=pytest.mark.slow) for release in OTHERS)])
+def test_generated_port_equals_the_pristine_tree(release_tree, release):
+    (report,) = prove_numerics(load_spec("step3_vl"), release_tree(release))
+
+    assert report.passed, "\n".join(report.lines())
+    # A check that never replayed a graph would pass for the wrong reason. Two paths of 0.24 to 0.26 count no misses.
+    assert report.hits > 50
+    assert report.misses > 0 or release in ("0.24.0", "0.25.0", "0.26.0")
+
+
+#: What the releases' own code gets wrong. Precomputed embeddings, nested data parallelism and a context below one
+#: image are wrong in all of them.
+ALWAYS = {"VCG660", "VCG661", "VCG662"}
+HAND_WRITTEN = {
+    # Partial batches cut at the wrong rows, no room for many local tiles, results that are views of the output.
+    "0.23.0": ALWAYS | {"VCG650", "VCG654", "VCG658"},
+    # Results that are views of the output, and no start with a budget below one image.
+    "0.33.0": ALWAYS | {"VCG654", "VCG658"},
+}
+
+
+@pytest.mark.parametrize("release", HAND_WRITTEN)
+def test_hand_written_port_has_the_defects(release_tree, release):
+    options = NumericOptions(image_embeds=True, data_parallel_switch=True, min_budget_above_max=True)
+    request = NumericRequest(release_tree(release).root, {}, "step3_vl", ("image",), release, options=options)
+
+    report = check_numerics(request)
+
+    assert {diagnostic.code for diagnostic in report.diagnostics()} == HAND_WRITTEN[release], "\n".join(report.lines())
+
+
+@pytest.mark.parametrize(
+    ("release", "right", "wrong", "code"),
+    [
+        # The manager of these releases loses its way when both paths of an item are eager.
+        pytest.param(
+            "0.26.0",
+            "local_path_tokens = local_tokens if self._encoder_cudagraph_holds_global else 0",
+            "local_path_tokens = local_tokens",
+            "VCG654",
+            id="both paths eager",
+        ),
+        pytest.param(
+            "0.33.0",
+            "torch.cat([*local_tiles[start : start + n], global_tiles[i]])",
+            "torch.cat([*local_tiles[start : start + n], global_tiles[i]]) if n else global_tiles[i]",
+            "VCG658",
+            id="a view of the output",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "0.23.0",
+            "(token_budget - global_tokens) // local_tokens",
+            "(token_budget - max_batch_size * global_tokens) // local_tokens",
+            "VCG654",
+            id="room for local tiles beside a full batch only",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "0.21.0",
+            "self._encode_tiles(local_pixels).flip(0)",
+            "self._encode_tiles(local_pixels)",
+            "VCG650",
+            id="rows of local tiles in another order",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_the_generated_code_must_not_leave_out(release_tree, release, right, wrong, code):
+    tree = release_tree(release)
+    (after,) = (
+        change.after
+        for change in prepare_port(load_spec("step3_vl"), tree, replace=True).changed
+        if change.path == MODEL
+    )
+    assert right in after.decode()
+    overlay = {MODEL: after.decode().replace(right, wrong).encode()}
+
+    report = check_numerics(NumericRequest(tree.root, overlay, "step3_vl", ("image",), release))
+
+    assert code in {diagnostic.code for diagnostic in report.diagnostics()}, "\n".join(report.lines())
