@@ -125,7 +125,6 @@ REFUSED = {
     "one path": (with_paths(GLOBAL), "paths"),
     "first path more than once": (with_paths(LOCAL, GLOBAL), "paths"),
     "first path may be absent": (with_paths(dataclasses.replace(GLOBAL, zero_ok=True), LOCAL), "paths"),
-    "two modalities": (with_paths(modalities=STEP3.modalities * 2), "modalities"),
     "count": (with_paths(GLOBAL, dataclasses.replace(LOCAL, count=parse_expression("n + 1"))), "paths.local"),
     "never absent": (with_paths(GLOBAL, dataclasses.replace(LOCAL, zero_ok=False)), "paths.local"),
     "order": (with_paths(assemble=STEP3.assemble[:1]), "post.assemble"),
