@@ -41,7 +41,7 @@ lint: setup  ## ruff, mypy, the import contracts
 unit: setup  ## the test suite, with the branch coverage that the project promises
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
-	    --include='scaffold/plan/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
+	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
 
 regen: setup  ## check that generated/ is what the descriptors say
 	$(BIN)/vitcg-scaffold regen --check
