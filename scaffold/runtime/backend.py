@@ -113,6 +113,17 @@ class _CudaTimer:
         return float(self._begin.elapsed_time(self._end)) if self._end.query() else None
 
 
+_SIDE_STREAMS: dict[int, torch.cuda.Stream] = {}
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One capture stream a device: cuBLAS keeps a workspace (32 MiB on Hopper) for every stream that it has seen."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in _SIDE_STREAMS:
+        _SIDE_STREAMS[index] = torch.cuda.Stream(device)
+    return _SIDE_STREAMS[index]
+
+
 class CudaGraphBackend:
     """CUDA graphs in one shared memory pool."""
 
@@ -147,7 +158,7 @@ class CudaGraphBackend:
         current = torch.cuda.current_stream(self.device)
         # vLLM captures inside its own side stream, which its collectives know: stay on it.
         if current == torch.cuda.default_stream(self.device):
-            self._stream = self._stream or torch.cuda.Stream(self.device)
+            self._stream = self._stream or _side_stream(self.device)
         else:
             self._stream = current
         try:
@@ -158,7 +169,7 @@ class CudaGraphBackend:
                 gc.enable()
 
     def capture(self, forward: Callable[[], torch.Tensor], pool: Any) -> Graph:
-        stream = self._stream or torch.cuda.Stream(self.device)
+        stream = self._stream or _side_stream(self.device)
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
         while pool in self._successors:

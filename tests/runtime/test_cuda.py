@@ -75,8 +75,7 @@ def test_a_failing_capture_leaves_the_others_usable():
     assert list(manager.report.failed) == [GraphKey("default", 16)]
     for seed, n in enumerate((5, 12, 30, 7, 15)):
         assert_equals_eager(manager, tower.call([(1, 1, n)], seed))
-    assert manager.stats.reasons["capture-failed"] == 2
-    assert manager.stats.hits == 3
+    assert manager.stats.hits == 5  # sizes of the failed budget took the next one
     assert torch.randn(10, device=CUDA).sum().isfinite()  # the allocator and the stream are sound
 
 

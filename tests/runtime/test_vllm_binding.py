@@ -63,6 +63,24 @@ def test_real_vision_classes_give_what_eager_gives(version, release_tree):
 
 
 @pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize(("model", "ranks"), [("qwen2_5_vl", 2), ("step3_vl", 4)])
+def test_data_parallel_through_vllms_own_layer(model, ranks, release_tree):
+    script = Path(__file__).with_name("run_data_parallel.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(release_tree("0.33.0").root), model, str(ranks)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert sorted(r["rank"] for r in reports) == list(range(ranks)), done.stderr[-3000:]
+    assert all(r["wrong"] == [] for r in reports)
+    assert sum(r["hits"] for r in reports) > 0
+
+
+@pytest.mark.trees
 @pytest.mark.parametrize(
     ("version", "generation"),
     [

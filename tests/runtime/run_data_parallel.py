@@ -1,0 +1,118 @@
+"""Data parallelism of the drop-in through vLLM's own distributed layer, with real classes, on the CPU (gloo).
+
+    python tests/runtime/run_data_parallel.py TREE RECIPE RANKS
+
+Every rank builds the same tower, runs the same calls through the drop-in with `mm_encoder_tp_mode="data"`, and compares
+with what one item at a time gives. Prints one JSON object from each rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+
+def main() -> int:
+    if "VITCG_RANK" in os.environ:
+        return worker(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    with tempfile.TemporaryDirectory() as scratch:
+        workers = [
+            subprocess.Popen(
+                [sys.executable, __file__, *sys.argv[1:]],
+                env={**os.environ, "VITCG_RANK": str(rank), "VITCG_STORE": scratch, "GLOO_SOCKET_IFNAME": "lo"},
+            )
+            for rank in range(int(sys.argv[3]))
+        ]
+        codes = []
+        for process in workers:
+            try:
+                codes.append(process.wait(240))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(-1)
+    return 0 if codes == [0] * len(codes) else 1
+
+
+def worker(tree: Path, recipe_name: str, ranks: int) -> int:
+    os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0}'
+    from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, prepare
+
+    prepare(tree, None)
+    import torch
+
+    from scaffold.verify.numeric.attention import flash_attn_varlen_func, set_tail
+
+    patch_vllm(flash_attn_varlen_func)
+    set_tail("fa3")
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+
+    from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.vllm import EncoderCudaGraphManager
+    from scaffold.verify.numeric.recipes.base import configure, engine_config, randomise
+
+    class OnCpu(EncoderCudaGraphManager):
+        def _make_backend(self):  # type: ignore[no-untyped-def]
+            backend = RecordingBackend(bodies=PYTHON_OPERATORS)
+            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
+            return backend
+
+    rank = int(os.environ["VITCG_RANK"])
+    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    with set_current_vllm_config(current), torch.inference_mode():
+        parallel_state.init_distributed_environment(
+            world_size=ranks, rank=rank, local_rank=rank, backend="gloo",
+            distributed_init_method=f"file://{os.environ['VITCG_STORE']}/store",
+        )  # fmt: skip
+        parallel_state.initialize_model_parallel(ranks)
+        # Layers ask the current configuration whether the tower is replicated.
+        data = engine_config(None, ()).model_config.multimodal_config
+        data.mm_encoder_tp_mode = "data"
+        current.model_config = SimpleNamespace(multimodal_config=data)
+        recipe = import_module(f"scaffold.verify.numeric.recipes.{recipe_name}").RECIPE
+        host, config = recipe.build()
+        host.eval().requires_grad_(False)
+        randomise(host, 0)
+        for module in host.modules():
+            method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
+            if method is not None:
+                method(module)
+        config.model_config.multimodal_config.mm_encoder_tp_mode = "data"
+        config.parallel_config.tensor_parallel_size = ranks
+        session = recipe.sessions()[0]
+        configure(config, session, recipe.modalities)
+        manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
+        assert manager.use_dp
+        manager.capture((0, 0))
+        wrong, calls = [], 0
+        for number, case in enumerate((*session.cases, *session.cases)):
+            inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(number))
+            got = manager.execute(dict(inputs))
+            items = len(case.items)
+            adapter = manager.core.adapter
+            results: dict[int, torch.Tensor] = {}
+            for index in range(items):  # the oracle: each item alone, eagerly, on this rank
+                batch, _ = adapter.select(inputs, [index])
+                paths = [p for p in manager.core.ladders if adapter.items(batch)[0].tokens_on(p)]
+                outputs = {p: adapter.eager(batch, p) for p in paths}
+                one: dict[int, torch.Tensor] = {}
+                adapter.finish(outputs, [0], adapter.items(batch), one, batch, paths)
+                results[index] = one[0]
+            calls += 1
+            for index in range(items):
+                a, b = got[index], results[index]
+                if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max())):
+                    wrong.append(f"{case.name} {case.modality}: item {index}")
+        stats = manager.stats
+        print(json.dumps({"rank": rank, "calls": calls, "hits": stats.hits, "misses": stats.misses, "wrong": wrong}))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
