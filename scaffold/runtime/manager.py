@@ -52,6 +52,7 @@ class Options:
     `start_graphs` of every ladder are captured at start-up, evenly spread; the others when their budget is needed for
     the `demand_after`-th time, at most `demand_graphs` of them (None: capture all at start-up). A graph takes 20 to 70
     ms to capture, so a fine ladder costs no start-up time, and only what the traffic needs costs memory.
+    `max_tokens` is the most that one batch can have, if less than the largest budget (to leave out unreachable keys).
     `max_graph_bytes` and `max_capture_seconds` cap the start-up: the largest budgets are dropped for memory, the ladder
     is thinned for time. `lazy_after` captures an exact graph for a call's sizes once they were seen that often (at most
     `lazy_graphs`). `sample_every` times one replay in so many. `calibration_ms` bounds the time spent on measuring the

@@ -294,7 +294,7 @@ class VllmAdapter:
 
     def forward(self, values: dict[str, Any], path: str) -> torch.Tensor:
         dialect = self.dialect
-        with zero_filled_attention():
+        with zero_filled_attention(), self._without_nested_sharding():
             if dialect.path_argument:
                 return self.model.encoder_cudagraph_forward(values, path=path)
             if dialect.values:
@@ -305,14 +305,32 @@ class VllmAdapter:
 
     def eager(self, inputs: Inputs, path: str) -> torch.Tensor:
         dual = self.dialect.dual_path and self.config.enable_dual_path_graph
-        if self.dialect.named_paths or dual:
-            output = self.model.encoder_eager_forward(inputs, path=path)
-        else:
-            output = self.model.encoder_eager_forward(inputs)
+        keywords = {"path": path} if self.dialect.named_paths or dual else {}
+        with self._without_nested_sharding():
+            output = self.model.encoder_eager_forward(inputs, **keywords)
         if output is None:
             # DeepSeek-VL2 (0.33) inherits the protocol's empty method; its post-processing would fail obscurely.
             raise NotImplementedError(f"{type(self.model).__name__} has no encoder_eager_forward")
         return output
+
+    @contextmanager
+    def _without_nested_sharding(self) -> Iterator[None]:
+        """Keep a tower from spreading over the ranks what the manager has spread already.
+
+        With `mm_encoder_tp_mode="data"`, InternVL, MiniCPM-V and Step3-VL (to 0.33) gather inside their forward; ranks
+        that replay different batches, or none, then wait for each other or mix their outputs.
+        """
+        if not self.owner.use_dp or not isinstance(self.model, torch.nn.Module):
+            yield
+            return
+        sharding = [m for m in self.model.modules() if getattr(m, "use_data_parallel", None) is True]
+        for module in sharding:
+            module.use_data_parallel = False
+        try:
+            yield
+        finally:
+            for module in sharding:
+                module.use_data_parallel = True
 
     def output_rows(self, path: str, tokens: int) -> int | None:
         return tokens if self.plain_post else None
