@@ -281,7 +281,7 @@ class EncoderGraphManager:
             if sizes is None:
                 reachable[path] = set(budgets)
                 continue
-            top = self.options.max_tokens or budgets[-1]
+            top = self.options.max_tokens or max(budgets, default=0)
             reachable[path] = set(reachable_budgets(budgets, sizes, self.limits.items, top))
         kept = []
         for key in keys:

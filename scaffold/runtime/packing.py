@@ -36,7 +36,7 @@ def pack_greedy(items: Sequence[Item], ladders: Mapping[str, Sequence[int]], max
     budget, and it alone outweighs the batch.
     """
     paths = tuple(ladders)
-    top = {path: max(ladders[path]) for path in paths}
+    top = {path: max(ladders[path], default=0) for path in paths}
     batches: list[Batch] = []
     current: list[int] = []
     filled = dict.fromkeys(paths, 0)

@@ -86,6 +86,14 @@ def test_outputs_do_not_alias_though_the_model_returns_views():
     assert first.untyped_storage().data_ptr() not in memory
 
 
+def test_a_path_without_any_budget_runs_eager():
+    tower = TileTower()
+    manager = make_manager(tower, {"global": [8 * GLOBAL_TOKENS], "local": []})
+    assert_equals_eager(manager, tower.call([2, 0, 1]))
+    assert set(tower.eager_calls) == {"local"}
+    assert manager.stats.hits > 0
+
+
 def test_one_path_may_run_eager_while_the_other_replays():
     tower = TileTower()
     manager = make_manager(tower, {"global": [4 * GLOBAL_TOKENS], "local": [0, 2 * LOCAL_TOKENS]})

@@ -76,6 +76,14 @@ def test_planned_is_the_cheapest_cut(tokens, ladder, max_items):
     assert sum(cost(b.indices) for b in found) == pytest.approx(best)
 
 
+def test_a_path_without_budgets_runs_eager():
+    both = [Item(3, 3, {"a": 2, "b": 1}), Item(4, 4, {"a": 0, "b": 4})]
+    for pack in (pack_greedy, pack_planned):
+        batches = pack(both, {"a": [], "b": [4, 8]}, 2)
+        assert sorted(i for b in batches for i in b.indices) == [0, 1]
+        assert next(b.budgets["a"] for b in batches if 0 in b.indices) is None
+
+
 def test_an_idle_path_has_budget_zero():
     both = [Item(3, 3, {"a": 2, "b": 1}), Item(4, 4, {"a": 0, "b": 4})]
     for pack in (pack_greedy, pack_planned):

@@ -145,11 +145,16 @@ class EncoderCudaGraphManager:
             ladders = {}
             for path, spec in self.config.paths.items():
                 low = spec.min_token_budget
-                if low is not None and not 0 < low <= top:
-                    raise ValueError(
-                        f"Invalid minimum budget {low} for encoder CUDA graph path {path!r}; max budget is {top}"
+                if low is not None and low <= 0:
+                    raise ValueError(f"Invalid minimum budget {low} for encoder CUDA graph path {path!r}")
+                if low is not None and low > top:
+                    # vLLM refuses to start. One path without graphs is no reason for that.
+                    logger.warning(
+                        "the encoder path %r needs budgets from %d and the largest is %d: it runs eager", path, low, top
                     )
-                ladder = list(self.token_budgets) if low is None else self.settings.ladder(low, top, path)
+                    ladder: list[int] = []
+                else:
+                    ladder = list(self.token_budgets) if low is None else self.settings.ladder(low, top, path)
                 ladders[path] = [0, *ladder] if spec.allow_zero_tokens else ladder
             self.path_token_budgets = ladders
         elif dialect.dual_path and self.config.enable_dual_path_graph:
