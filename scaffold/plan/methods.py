@@ -198,6 +198,8 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "flashinfer": "FLASHINFER" in spec.attention.backends,
         "cover_rows": not facts.attention_fills_zeros,
         "one_more": Code("" if facts.attention_fills_zeros else " + 1  # for the rows behind a batch"),
+        "frames_bound": _counts_frames(spec),
+        "frame_names": Code(", ".join(name if name == "t" else "_" for name in spec.columns)),
         **_filler(spec),
         "forward": _bound_call(spec.forward, {"pixels": inputs, "metadata": "inputs" if dialect.values else "buffers"}),
         "eager": _bound_call(spec.eager, {"pixels": "mm_kwargs[pixels_key]", "sizes": "sizes"}),
@@ -220,9 +222,14 @@ def _filler(spec: AdapterSpec) -> dict[str, Any]:
 def _sequences_of_batch(spec: AdapterSpec) -> Code:
     """Number of sequences of the main set in a batch, from its sizes."""
     sizes = "self._get_encoder_cudagraph_sizes(mm_kwargs)"
-    if spec.attention.sequences[0].unit == "frame" and "t" in spec.columns:
+    if _counts_frames(spec):
         return Code(f"sum({_only('t', spec.columns)} in {sizes})")
     return Code(f"len({sizes})")
+
+
+def _counts_frames(spec: AdapterSpec) -> bool:
+    """Whether the main set has a sequence for each frame of an item."""
+    return spec.attention.sequences[0].unit == "frame" and "t" in spec.columns
 
 
 def _only(name: str, columns: tuple[str, ...]) -> str:
@@ -233,17 +240,16 @@ def _only(name: str, columns: tuple[str, ...]) -> str:
 def _count(count: Expression, names: Names, *, has_hook: bool, main: bool) -> Code:
     """Captured number of sequences.
 
-    Without a hook for results a batch of too many frames cannot be sent to eager execution; the budget then is the
-    bound, since no frame and no window has less than one token. The captured grid itself has a sequence a strip.
+    The captured grid itself has a sequence a strip. Without a hook for results a batch of too many frames cannot be
+    sent to eager execution; with video the budget then is the bound, since no frame and no window has less than one
+    token.
     """
-    if not has_hook:
-        return Code("token_budget")
     code = names.code(count)
-    if not main:
-        return code
-    is_max = isinstance(count.root, Function) and count.root.name == "max"
-    among = code.removeprefix("max(").removesuffix(")") if is_max else code
-    return Code(f"max({among}, len(grid))")
+    if main:
+        is_max = isinstance(count.root, Function) and count.root.name == "max"
+        among = code.removeprefix("max(").removesuffix(")") if is_max else code
+        code = Code(f"max({among}, len(grid))")
+    return code if has_hook else Code(f"(token_budget if max_frames_per_batch else {code})")
 
 
 def _pixel_dtype(spec: AdapterSpec, facts: TreeFacts) -> Code:

@@ -47,7 +47,7 @@ _MODELS = "vllm/model_executor/models/"
 def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
     """The edits that port `spec` into `tree`.
 
-    Raises `DiagnosticError`: VCG399 when the layout has no template, VCG42x when an anchor is missing or
+    Raises `DiagnosticError`: VCG439 when the layout has no template, VCG42x when an anchor is missing or
     ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for.
     """
     if not spec.paths and not can_render(spec, profile):  # what several paths need has a code of its own
@@ -86,7 +86,7 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
 
 def _no_template(spec: AdapterSpec) -> Diagnostic:
     return Diagnostic(
-        "VCG399",
+        "VCG439",
         f"there is no template for the layout `{spec.layout}` yet",
         spec.span("layout"),
         "nothing is wrong with the descriptor; `validate` and `schema` work for it, generation does not",
@@ -124,14 +124,24 @@ def _plan_model(
 
 def _has_methods(tree: SourceTree, model: ModelAnchor, source: str) -> bool:
     """Whether the class has each function of `source`, and no other protocol method: a second run of ours."""
-    wanted = {node.name: ast.dump(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    wanted = {node.name: _meaning(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     owner = next(
         node
         for node in ast.walk(ast.parse(tree.read(model.path)))
         if isinstance(node, ast.ClassDef) and node.lineno == model.line
     )
-    present = {node.name: ast.dump(node) for node in owner.body if isinstance(node, ast.FunctionDef)}
+    present = {node.name: _meaning(node) for node in owner.body if isinstance(node, ast.FunctionDef)}
     return set(model.protocol_methods) <= wanted.keys() and all(present.get(name) == wanted[name] for name in wanted)
+
+
+def _meaning(node: ast.FunctionDef) -> str:
+    """A function without its layout; the indentation of a docstring's lines is layout, too."""
+    text = ast.get_docstring(node)
+    if text is not None:
+        statement = node.body[0]
+        assert isinstance(statement, ast.Expr)
+        statement.value = ast.Constant(text)
+    return ast.dump(node)
 
 
 def _hand_written(tree: SourceTree, model: ModelAnchor) -> Diagnostic:

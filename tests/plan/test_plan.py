@@ -106,7 +106,7 @@ def test_layout_without_a_template(release_tree):
         plan(release_tree("0.22.0"), spec)
 
     (diagnostic,) = caught.value.diagnostics
-    assert (diagnostic.code, caught.value.exit) == ("VCG399", Exit.DESCRIPTOR)
+    assert (diagnostic.code, caught.value.exit) == ("VCG439", Exit.TARGET)
     assert "no template for the layout `padded`" in diagnostic.message
     assert diagnostic.span == spec.span("layout")
 

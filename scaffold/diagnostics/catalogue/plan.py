@@ -65,7 +65,7 @@ CODES: tuple[Code, ...] = (
         "written. Run `new` without --check, or change the descriptor.",
     ),
     Code(
-        "VCG399",
+        "VCG439",
         "no template for this layout",
         "The descriptor is valid, but the tool cannot generate code for its layout yet. `vitcg-scaffold explain` and "
         "the release notes say which layouts have templates.",

@@ -80,19 +80,19 @@ CODES: tuple[Code, ...] = (
         "a captured graph would keep the metadata of the capture in it.",
     ),
     Code(
-        "VCG490",
+        "VCG640",
         "the split of the tower is not a pure move",
         "After writing the split, every statement of the old `forward` must be found again, unchanged and in order, "
         "in the metadata method or in the new `forward`. One is not: the tool refuses its own result.",
     ),
     Code(
-        "VCG491",
+        "VCG641",
         "the split of the tower added something that could change eager",
         "Around the moved statements only padding, overrides, device placement and reads of the metadata may stand, "
         "each without effect when no capacity is given.",
     ),
     Code(
-        "VCG492",
+        "VCG642",
         "the split of the tower changed something else",
         "Everything outside of the split methods must be as it was.",
     ),
