@@ -10,7 +10,7 @@ TORCH  ?= torch==2.13.0
 RELEASE ?= 0.22.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit coverage matrix regen bench clean
+.PHONY: help setup demo test lint unit matrix upstream-tests regen bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -48,6 +48,9 @@ regen: setup  ## check that generated/ is what the descriptors say
 
 matrix: setup  ## run the cells of the support matrix that are missing or outdated (hours on 2 cores from scratch)
 	$(BIN)/python benchmarks/matrix.py
+
+upstream-tests: setup  ## run vLLM's own unit tests of its manager against ours
+	$(BIN)/python tests/runtime/run_upstream.py 0.33.0
 
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
 	$(BIN)/python benchmarks/cli_speed.py
