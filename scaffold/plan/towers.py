@@ -54,6 +54,7 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
     _check_fit(spec, tree, tower, parameters)
+    _check_attributes(spec, tree, tower)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     if split is not None:
         for edit in split.edits:
@@ -148,6 +149,32 @@ def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameter
                 notes=(f"asked for by {spec.span('buffers')} and {spec.span('metadata.grid')}",),
             )
         )
+
+
+def _check_attributes(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> None:
+    """What `let` lines read of the tower (`self.visual.window_size`) exists there.
+
+    A tower that inherits from more than `nn.Module` is not judged: its attributes may come from there.
+    """
+    owner = _class(tree, tower.file, tower.class_name)
+    if [ast.unparse(base) for base in owner.bases] != ["nn.Module"]:
+        return
+    problems = []
+    for name, expression in spec.lets:
+        for path in sorted(expression.attributes):
+            parts = path.split(".")
+            if len(parts) > 2 and parts[1] == spec.tower and not _assigns(owner, parts[2]):
+                problems.append(
+                    Diagnostic(
+                        "VCG419",
+                        f"{tower.class_name} has no attribute `{parts[2]}`, which `{name}: {path}` reads",
+                        tree.span(tower.file, owner.lineno),
+                        "correct the name in the descriptor; the tower sets its attributes in `__init__`",
+                        notes=(f"asked for by {spec.span(f'let.{name}')}",),
+                    )
+                )
+    if problems:
+        raise DiagnosticError(problems)
 
 
 def _takes(annotation: str | None, form: str) -> bool:

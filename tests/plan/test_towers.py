@@ -104,6 +104,21 @@ def test_metadata_that_the_tower_does_not_have(qwen):
     assert "it has no metadata named pyramid_index (it has " in message
 
 
+def test_attribute_that_the_tower_does_not_have(qwen):
+    from scaffold.descriptor.expressions import parse_expression
+
+    spec = load_spec("qwen2_5_vl")
+    wrong = dataclasses.replace(spec, lets=(*spec.lets, ("size", parse_expression("self.visual.widow_size"))))
+
+    assert refused(qwen("0.22.0"), wrong) == (
+        "VCG419",
+        "Qwen2_5_VisionTransformer has no attribute `widow_size`, which `size: self.visual.widow_size` reads",
+    )
+    # What is inherited from another tower is not judged.
+    inherited = ("class Qwen2_5_VisionTransformer(nn.Module)", "class Qwen2_5_VisionTransformer(Qwen2_5_VisionMLP)")
+    assert plan(qwen("0.22.0", inherited), wrong).evidence
+
+
 @pytest.mark.parametrize(
     ("annotation", "form", "fits"),
     [
