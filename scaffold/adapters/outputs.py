@@ -219,10 +219,9 @@ def _example(source: Source, test: TestSpec, spoken: Sequence[Generation]) -> st
 def _packages(table: Mapping[str, Mapping[str, str]]) -> list[_Draft]:
     from scaffold.protocol import generation_by_name
 
-    drafts = [
-        _Draft(".gitattributes", _ATTRIBUTES),
-        _Draft(f"{PACKAGE}/__init__.py", render_template("adapter/package.py.jinja", adapters=table)),
-    ]
+    releases = {name: (generation_by_name(name).first, generation_by_name(name).last) for name in table}
+    package = render_template("adapter/package.py.jinja", adapters=table, releases=releases)
+    drafts = [_Draft(".gitattributes", _ATTRIBUTES), _Draft(f"{PACKAGE}/__init__.py", package)]
     for name in table:
         generation = generation_by_name(name)
         text = render_template("adapter/generation.py.jinja", first=Code(generation.first), last=Code(generation.last))
