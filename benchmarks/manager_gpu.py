@@ -30,12 +30,6 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
-DEVICE = torch.device("cuda")
-DTYPE = torch.bfloat16
-CONTEXT = 8192
-MAX_ITEMS = 8
-MANY_GRAPHS = 48
-
 
 def load_recipes() -> None:
     """Import the recipes without the proof stage around them, which needs packages that a bare GPU host lacks."""
@@ -45,125 +39,10 @@ def load_recipes() -> None:
         sys.modules.setdefault(name, package)
 
 
-# -- models at real sizes ----------------------------------------------------------------------------------------------
+load_recipes()
+from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject  # noqa: E402
 
-#: Grids `(t, h, w)` in patches of 14 pixels; a token is 2 x 2 patches.
-GRIDS = {
-    "224x224": [(1, 16, 16)],
-    "448x448": [(1, 32, 32)],
-    "336x504": [(1, 24, 36)],
-    "1288x728": [(1, 52, 92)],
-    "1932x1092": [(1, 78, 138)],
-    "8 x 336x336": [(1, 24, 24)] * 8,
-    "64+256+216+1196 tokens": [(1, 16, 16), (1, 32, 32), (1, 24, 36), (1, 52, 92)],
-}
-TILES = {
-    "1 tile": [1],
-    "3 tiles": [3],
-    "7 tiles": [7],
-    "13 tiles": [13],
-    "4 x 1 tile": [1] * 4,
-    "7+1+13 tiles": [7, 1, 13],
-}
-CROPS = {
-    "no crop": [0],
-    "2 crops": [2],
-    "4 crops": [4],
-    "6 crops": [6],
-    "4 x no crop": [0] * 4,
-    "0+3+5 crops": [0, 3, 5],
-}
-
-
-class Subject:
-    """One model: how to build it, its calls, and how to run it exactly."""
-
-    def __init__(self, name: str) -> None:
-        from importlib import import_module
-
-        self.name = name
-        self.recipe = import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE
-        self.paths = ("global", "local") if name == "step3_vl" else ("default",)
-        self.workloads: dict[str, list[Any]] = {"internvl": TILES, "step3_vl": CROPS}.get(name, GRIDS)
-
-    def real_config(self) -> Any:
-        config = self.recipe.model_config()
-        if self.name == "qwen2_5_vl":
-            from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
-
-            config.vision_config = Qwen2_5_VLVisionConfig(hidden_size=1280)
-        elif self.name == "qwen2_vl":
-            from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
-
-            config.vision_config = Qwen2VLVisionConfig()
-        elif self.name == "qwen3_vl":
-            from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
-
-            config.vision_config = Qwen3VLVisionConfig(out_hidden_size=4096)
-            # The host reads the language model's width for deepstack inputs.
-            config.text_config.hidden_size = 4096
-        elif self.name == "internvl":
-            vision = config.vision_config
-            vision.hidden_size, vision.num_attention_heads, vision.intermediate_size = 1024, 16, 4096
-            vision.num_hidden_layers, vision.image_size, vision.patch_size = 24, 448, 14
-            config.text_config.hidden_size = 3584
-        elif self.name == "step3_vl":
-            from vllm.transformers_utils.configs.step3_vl import Step3VisionEncoderConfig
-
-            config.vision_config = Step3VisionEncoderConfig()
-            config.hidden_size = config.text_config.hidden_size = 7168
-        return config
-
-    def build(self) -> tuple[Any, Any]:
-        """The host with random weights on the GPU, and its engine configuration."""
-        recipe, real = self.recipe, self.real_config()
-        recipe.model_config = lambda: real
-        torch.set_default_dtype(DTYPE)
-        with DEVICE:
-            host, config = recipe.build()
-        torch.set_default_dtype(torch.float32)
-        config.model_config.dtype = DTYPE
-        host = host.to(DEVICE).eval().requires_grad_(False)
-        generator = torch.Generator(DEVICE).manual_seed(0)
-        for name, parameter in host.named_parameters():
-            if parameter.ndim >= 2:
-                scale = 1.0 / max(parameter[0].numel(), 1) ** 0.5
-                parameter.data.normal_(0, scale, generator=generator)
-            elif "bias" in name:
-                parameter.data.normal_(0, 0.02, generator=generator)
-            else:
-                # Norms (`norm1`, `ln_q`) and layer scales: a zero there would hide every error before it.
-                parameter.data.fill_(1.0)
-        for module in host.modules():
-            method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-            if method is not None:
-                method(module)
-        compilation = config.compilation_config
-        compilation.encoder_cudagraph_token_budgets = []
-        compilation.encoder_cudagraph_max_vision_items_per_batch = MAX_ITEMS
-        compilation.encoder_cudagraph_max_frames_per_batch = None
-        config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = CONTEXT
-        limits = config.model_config.multimodal_config.limits
-        limits.clear()
-        limits["image"] = MAX_ITEMS
-        return host, config
-
-    def call(self, items: list[Any], seed: int) -> dict[str, Any]:
-        generator = torch.Generator(DEVICE).manual_seed(seed)
-
-        def noise(*shape: int) -> torch.Tensor:
-            return torch.randn(*shape, device=DEVICE, dtype=DTYPE, generator=generator)
-
-        if self.name == "internvl":
-            return {"pixel_values_flat": noise(sum(items), 3, 448, 448), "image_num_patches": torch.tensor(items),
-                    "image_token_id": torch.tensor([1])}  # fmt: skip
-        if self.name == "step3_vl":
-            return {"pixel_values": noise(len(items), 3, 728, 728),
-                    "patch_pixel_values": noise(sum(items), 3, 504, 504),
-                    "num_patches": torch.tensor(items)}  # fmt: skip
-        patch = 16 if self.name == "qwen3_vl" else 14
-        rows = sum(t * h * w for t, h, w in items)
-        return {"pixel_values": noise(rows, 3 * 2 * patch * patch), "image_grid_thw": torch.tensor(items)}
+MANY_GRAPHS = 48
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -454,7 +333,6 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=20)
     options.add_argument("--machine", default="")
     arguments = options.parse_args()
-    load_recipes()
     context = start_vllm(arguments.backend)
     import vllm
 

@@ -1,0 +1,180 @@
+"""Real vision towers at real sizes with random weights on a GPU: for profiles and benchmarks.
+
+Speed does not depend on the values of weights, so nothing is loaded from a network. The hosts are built by the lab's
+recipes (`scaffold.verify.numeric.recipes`) from a configuration of real sizes: a preset, or a model's `config.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+
+DEVICE = torch.device("cuda")
+DTYPE = torch.bfloat16
+CONTEXT = 8192
+MAX_ITEMS = 8
+
+#: Grids `(t, h, w)` in patches of 14 pixels; a token is 2 x 2 patches.
+GRIDS = {
+    "224x224": [(1, 16, 16)],
+    "448x448": [(1, 32, 32)],
+    "336x504": [(1, 24, 36)],
+    "1288x728": [(1, 52, 92)],
+    "1932x1092": [(1, 78, 138)],
+    "8 x 336x336": [(1, 24, 24)] * 8,
+    "64+256+216+1196 tokens": [(1, 16, 16), (1, 32, 32), (1, 24, 36), (1, 52, 92)],
+}
+TILES = {
+    "1 tile": [1],
+    "3 tiles": [3],
+    "7 tiles": [7],
+    "13 tiles": [13],
+    "4 x 1 tile": [1] * 4,
+    "7+1+13 tiles": [7, 1, 13],
+}
+CROPS = {
+    "no crop": [0],
+    "2 crops": [2],
+    "4 crops": [4],
+    "6 crops": [6],
+    "4 x no crop": [0] * 4,
+    "0+3+5 crops": [0, 3, 5],
+}
+
+#: Models with a preset.
+MODELS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "internvl", "step3_vl")
+
+
+class Subject:
+    """One model: how to build it, its calls, and how to run it exactly."""
+
+    def __init__(self, name: str, configuration: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.configuration = configuration
+        self.recipe = import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE
+        self.paths = ("global", "local") if name == "step3_vl" else ("default",)
+        self.workloads: dict[str, list[Any]] = {"internvl": TILES, "step3_vl": CROPS}.get(name, GRIDS)
+        self._config: Any = None
+
+    def real_config(self) -> Any:
+        """The configuration to build from. Raises ValueError for a file that this model cannot be built from."""
+        if self._config is None:
+            self._config = self._make_config(self.recipe.model_config())
+        return self._config
+
+    def _make_config(self, config: Any) -> Any:
+        if self.configuration is not None:
+            return _configured(config, self.configuration)
+        if self.name == "qwen2_5_vl":
+            from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
+
+            config.vision_config = Qwen2_5_VLVisionConfig(hidden_size=1280)
+        elif self.name == "qwen2_vl":
+            from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
+
+            config.vision_config = Qwen2VLVisionConfig()
+        elif self.name == "qwen3_vl":
+            from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
+
+            config.vision_config = Qwen3VLVisionConfig(out_hidden_size=4096)
+            # The host reads the language model's width for deepstack inputs.
+            config.text_config.hidden_size = 4096
+        elif self.name == "internvl":
+            vision = config.vision_config
+            vision.hidden_size, vision.num_attention_heads, vision.intermediate_size = 1024, 16, 4096
+            vision.num_hidden_layers, vision.image_size, vision.patch_size = 24, 448, 14
+            config.text_config.hidden_size = 3584
+        elif self.name == "step3_vl":
+            from vllm.transformers_utils.configs.step3_vl import Step3VisionEncoderConfig
+
+            config.vision_config = Step3VisionEncoderConfig()
+            config.hidden_size = config.text_config.hidden_size = 7168
+        return config
+
+    def build(self) -> tuple[Any, Any]:
+        """The host with random weights on the GPU, and its engine configuration."""
+        recipe, real = self.recipe, self.real_config()
+        recipe.model_config = lambda: real
+        torch.set_default_dtype(DTYPE)
+        with DEVICE:
+            host, config = recipe.build()
+        torch.set_default_dtype(torch.float32)
+        config.model_config.dtype = DTYPE
+        host = host.to(DEVICE).eval().requires_grad_(False)
+        generator = torch.Generator(DEVICE).manual_seed(0)
+        for name, parameter in host.named_parameters():
+            if parameter.ndim >= 2:
+                scale = 1.0 / max(parameter[0].numel(), 1) ** 0.5
+                parameter.data.normal_(0, scale, generator=generator)
+            elif "bias" in name:
+                parameter.data.normal_(0, 0.02, generator=generator)
+            else:
+                # Norms (`norm1`, `ln_q`) and layer scales: a zero there would hide every error before it.
+                parameter.data.fill_(1.0)
+        for module in host.modules():
+            method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
+            if method is not None:
+                method(module)
+        compilation = config.compilation_config
+        compilation.encoder_cudagraph_token_budgets = []
+        compilation.encoder_cudagraph_max_vision_items_per_batch = MAX_ITEMS
+        compilation.encoder_cudagraph_max_frames_per_batch = None
+        config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = CONTEXT
+        limits = config.model_config.multimodal_config.limits
+        limits.clear()
+        limits["image"] = MAX_ITEMS
+        return host, config
+
+    def call(self, items: list[Any], seed: int) -> dict[str, Any]:
+        """Random inputs of one call, as the release's runner hands them over."""
+        generator = torch.Generator(DEVICE).manual_seed(seed)
+
+        def noise(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, device=DEVICE, dtype=DTYPE, generator=generator)
+
+        vision = self.real_config().vision_config
+        if self.name == "internvl":
+            side = vision.image_size
+            return {"pixel_values_flat": noise(sum(items), 3, side, side), "image_num_patches": torch.tensor(items),
+                    "image_token_id": torch.tensor([1])}  # fmt: skip
+        if self.name == "step3_vl":
+            side = vision.image_size
+            return {"pixel_values": noise(len(items), 3, side, side),
+                    "patch_pixel_values": noise(sum(items), 3, 504, 504),
+                    "num_patches": torch.tensor(items)}  # fmt: skip
+        rows = sum(t * h * w for t, h, w in items)
+        columns = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        return {"pixel_values": noise(rows, columns), "image_grid_thw": torch.tensor(items)}
+
+    def items_of(self, tokens: int) -> list[Any]:
+        """Items of about so many output tokens in one call: one image, or as many tiles as it takes."""
+        if self.name == "internvl":
+            vision = self.real_config().vision_config
+            each = (vision.image_size // vision.patch_size) ** 2 // 4
+            return [max(1, round(tokens / each))]
+        if self.name == "step3_vl":
+            return [max(0, round((tokens - 169) / 81))]  # 169 tokens of the image and 81 of each crop
+        height = max(2, math.isqrt(tokens))
+        return [(1, 2 * height, 2 * max(1, round(tokens / height)))]
+
+
+def _configured(config: Any, given: Mapping[str, Any]) -> Any:
+    """`config` with the sizes of a model's `config.json`: the vision part whole, of the rest what decides on sizes."""
+    vision = given.get("vision_config")
+    if not isinstance(vision, Mapping):
+        raise ValueError("the configuration has no `vision_config`")
+    known = {key: value for key, value in vision.items() if key not in ("model_type", "transformers_version")}
+    config.vision_config = type(config.vision_config)(**known)
+    text = next((given[key] for key in ("text_config", "llm_config") if isinstance(given.get(key), Mapping)), given)
+    if "hidden_size" in text:
+        config.text_config.hidden_size = text["hidden_size"]
+        if "hidden_size" in vars(config):
+            config.hidden_size = text["hidden_size"]
+    for name in ("downsample_ratio", "select_layer", "ps_version", "understand_projector_stride", "projector_bias"):
+        if name in given and hasattr(config, name):
+            setattr(config, name, given[name])
+    return config
