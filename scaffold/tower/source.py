@@ -121,7 +121,7 @@ class Program:
                 return module, node, statement
         if depth == 0:
             return None
-        for base in node.bases:
+        for base in map(plain_base, node.bases):
             if isinstance(base, ast.Name):
                 found = self.resolve(module, base.id)
                 if found is not None and isinstance(found[1], ast.ClassDef):
@@ -140,7 +140,7 @@ class Program:
                 continue
             seen.add(id(node))
             names.update(s.name for s in node.body if isinstance(s, FunctionNode))
-            for base in node.bases:
+            for base in map(plain_base, node.bases):
                 if isinstance(base, ast.Name):
                     found = self.resolve(module, base.id)
                     if found is not None and isinstance(found[1], ast.ClassDef):
@@ -178,6 +178,11 @@ class Program:
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
         return None
+
+
+def plain_base(base: ast.expr) -> ast.expr:
+    """The class of a base as a class statement names it: `Processor` of `Processor[Info]`."""
+    return base.value if isinstance(base, ast.Subscript) else base
 
 
 def decorator_names(function: FunctionNode) -> set[str]:
