@@ -20,14 +20,19 @@ __all__ = [
 ]
 
 
-def install(manager: type[Any] = EncoderCudaGraphManager) -> type[Any]:
-    """Put our manager in the place of vLLM's, also where it was imported already. Returns vLLM's own class."""
-    from vllm.v1.worker import encoder_cudagraph
+def install(manager: type[Any] = EncoderCudaGraphManager, original: type[Any] | None = None) -> type[Any]:
+    """Put our manager in the place of vLLM's, also where it was imported already. Returns vLLM's own class.
 
-    original: type[Any] = encoder_cudagraph.EncoderCudaGraphManager
-    if original is manager:
-        return original
+    `original` is given while vLLM's module is still being imported.
+    """
+    if original is None:
+        from vllm.v1.worker import encoder_cudagraph
+
+        original = encoder_cudagraph.EncoderCudaGraphManager
+    replaced: type[Any] = original
+    if replaced is manager:
+        return replaced
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "vllm" and vars(module).get("EncoderCudaGraphManager") is original:
+        if name.partition(".")[0] == "vllm" and vars(module).get("EncoderCudaGraphManager") is replaced:
             module.EncoderCudaGraphManager = manager  # type: ignore[attr-defined]
-    return original
+    return replaced

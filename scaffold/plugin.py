@@ -1,0 +1,293 @@
+"""Entry point `vllm.general_plugins`: vLLM calls `register` in every process that it starts.
+
+It must be cheap there, do the same however often it runs, and never raise. So it imports neither torch nor CUDA: a
+registry entry loads an adapter when vLLM loads that model, and a hook replaces the manager when vLLM imports it.
+`VITCG_DISABLE`, `VITCG_MODE` and `VITCG_MODELS` say what it does (`docs/operators.md`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.abc
+import importlib.machinery
+import logging
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+import vitcg_adapters
+
+logger = logging.getLogger("scaffold.plugin")
+
+DISABLE, MODE, MODELS = "VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS"
+#: Mode -> (adapters are used, our manager is used).
+MODES = {"all": (True, True), "adapters": (True, False), "manager": (False, True)}
+#: The first release that is supported: older ones need their towers split, which a subclass cannot do.
+OLDEST = (0, 23)
+MANAGER_MODULE = "vllm.v1.worker.encoder_cudagraph"
+
+#: What Python itself puts into a class.
+_MACHINERY = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol"})
+_OFF = frozenset({"", "0", "false", "no", "off"})
+_told: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What the environment asks for. `models` are names of descriptors or architectures; empty means all."""
+
+    disabled: bool = False
+    mode: str = "all"
+    models: frozenset[str] = frozenset()
+
+    @property
+    def adapters(self) -> bool:
+        """Whether adapters take the place of vLLM's model classes."""
+        return not self.disabled and MODES[self.mode][0]
+
+    @property
+    def manager(self) -> bool:
+        """Whether our manager takes the place of vLLM's."""
+        return not self.disabled and MODES[self.mode][1]
+
+    def wants(self, *names: str) -> bool:
+        """Whether a model of one of these names is meant."""
+        return not self.models or not self.models.isdisjoint(names)
+
+
+def read_controls(environ: Mapping[str, str]) -> Controls:
+    """The controls in an environment. Raises ValueError for a mode that there is none of."""
+    mode = environ.get(MODE, "").strip() or "all"
+    if mode not in MODES:
+        close = difflib.get_close_matches(mode, MODES, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{MODE} is one of {', '.join(MODES)}, not {mode!r}{hint}")
+    models = frozenset(name.strip() for name in environ.get(MODELS, "").split(",")) - {""}
+    return Controls(environ.get(DISABLE, "").strip().lower() not in _OFF, mode, models)
+
+
+def without_adapter(controls: Controls, generation: str) -> dict[str, str | None]:
+    """Names in `VITCG_MODELS` that no adapter of this generation has, each with the nearest that one has."""
+    architectures = vitcg_adapters.ADAPTERS[generation]
+    known = {*architectures, *architectures.values()}
+    unknown = sorted(controls.models - known)
+    return {name: next(iter(difflib.get_close_matches(name, known, 1)), None) for name in unknown}
+
+
+def generation_of(release: str) -> str | None:
+    """The protocol generation of a vLLM version, None when it is not supported. Patch releases count as their minor."""
+    number = _minor(release)
+    if number is None or number < OLDEST:
+        return None
+    releases: dict[str, tuple[str, str]] = vitcg_adapters.RELEASES
+    for generation, (first, last) in releases.items():
+        if (_minor(first) or ()) <= number <= (_minor(last) or ()):
+            return generation
+    return None
+
+
+def supported_releases() -> str:
+    """The range of supported releases, in words."""
+    newest = max(_minor(last) or () for _, last in vitcg_adapters.RELEASES.values())
+    return f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, newest))}"
+
+
+def _minor(release: str) -> tuple[int, ...] | None:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def register() -> None:
+    """Register the adapters of the installed release and put our manager in the place of vLLM's."""
+    try:
+        _join_vllms_log()
+        _register(read_controls(os.environ))
+    except Exception as error:
+        _warn(f"vitcg-scaffold is not active and vLLM runs untouched: {error}", error)
+
+
+def _register(controls: Controls) -> None:
+    if controls.disabled:
+        logger.debug("vitcg-scaffold is switched off by %s", DISABLE)
+        return
+    import vllm
+
+    generation = generation_of(vllm.__version__)
+    if generation is None:
+        _warn(
+            f"vitcg-scaffold does not support vLLM {vllm.__version__} (it supports {supported_releases()}): "
+            "vLLM runs untouched"
+        )
+        return
+    registered = register_adapters(generation, controls) if controls.adapters else []
+    if controls.manager:
+        replace_manager(controls.models)
+    if controls.adapters:
+        for name, close in without_adapter(controls, generation).items():
+            hint = f"; did you mean {close!r}?" if close else ""
+            _warn(f"{MODELS} names {name!r}, which has no adapter for vLLM {vllm.__version__}{hint}")
+    message = "vitcg-scaffold: %s; encoder graphs run with %s manager"
+    names = ", ".join(registered) if registered else "no model"
+    _tell(logging.INFO, message % (f"adapters of {generation} for {names}", "our" if controls.manager else "vLLM's"))
+
+
+# -- adapters
+
+
+@dataclass(frozen=True)
+class AdaptedModel:
+    """A registry entry: vLLM's own as far as inspection goes, so that nothing is inspected anew or cached wrongly.
+
+    vLLM caches inspections by the file that holds the class. Of an adapter, that file stays the same when vLLM is
+    upgraded, and the old answers would be used.
+    """
+
+    original: Any
+    generation: str
+    architecture: str
+
+    def inspect_model_cls(self) -> Any:
+        """What vLLM finds out about its own class: a checked adapter gives the same answers."""
+        return self.original.inspect_model_cls()
+
+    def load_model_cls(self) -> type[Any]:
+        """The adapter, or vLLM's own class, with a warning, if there is anything wrong with it."""
+        own: type[Any] = self.original.load_model_cls()
+        try:
+            adapter: type[Any] = vitcg_adapters.adapter_for(self.generation, self.architecture)
+            check_adapter(adapter, own, self.generation)
+        except Exception as error:
+            _warn(
+                f"the adapter for {self.architecture} cannot be used, so vLLM's own class serves: "
+                f"{type(error).__name__}: {error}",
+                error,
+            )
+            return own
+        return adapter
+
+
+def register_adapters(generation: str, controls: Controls) -> list[str]:
+    """Let vLLM's registry load adapters for their architectures. Returns these; imports no model."""
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    registered = []
+    for architecture, module in vitcg_adapters.ADAPTERS[generation].items():
+        entry = ModelRegistry.models.get(architecture)
+        if not controls.wants(module, architecture):
+            continue
+        if not isinstance(entry, AdaptedModel):
+            home = str(getattr(entry, "module_name", ""))
+            if (home.partition(".")[0], getattr(entry, "class_name", "")) != ("vllm", architecture):
+                logger.info("%s is not vLLM's own class here: it has no adapter", architecture)
+                continue
+            ModelRegistry.models[architecture] = AdaptedModel(entry, generation, architecture)
+        registered.append(architecture)
+    return registered
+
+
+def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
+    """Raise ValueError unless the adapter is this vLLM's own class but for the protocol's methods.
+
+    This is why an adapter changes nothing when encoder graphs are off: whatever else vLLM calls is vLLM's.
+    """
+    from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
+
+    from scaffold.runtime.vllm.dialect import installed_dialect
+
+    spoken = "v" + installed_dialect().generation.replace(".", "_")
+    if spoken != generation:
+        raise ValueError(f"this vLLM speaks protocol {spoken}, the adapter {generation}")
+    if not issubclass(adapter, own):
+        raise ValueError(f"{adapter.__module__}.{adapter.__qualname__} is no subclass of vLLM's class")
+    protocol = vars(SupportsEncoderCudaGraph)
+    for name, value in vars(adapter).items():
+        special = name.startswith("__") and not isinstance(value, FunctionType)
+        if name not in protocol and name not in _MACHINERY and not special and hasattr(own, name):
+            raise ValueError(f"it replaces {name!r}, which is none of the protocol's methods")
+
+
+# -- manager
+
+
+def replace_manager(models: frozenset[str]) -> None:
+    """Put our manager in the place of vLLM's, now if vLLM has imported it, else when it does.
+
+    Every runner takes the class from that one module (`gpu_model_runner` when it creates one, the V2 runner's
+    `model_states.interface` when it is imported, from 0.28), so the module is the place.
+    """
+    module = sys.modules.get(MANAGER_MODULE)
+    if module is not None:
+        _put_manager(module, models)
+    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport(models))
+
+
+def _put_manager(module: ModuleType, models: frozenset[str]) -> None:
+    try:
+        from scaffold.runtime.vllm import install
+        from scaffold.runtime.vllm.served import ServedManager, served_manager
+
+        original = module.EncoderCudaGraphManager
+        if not issubclass(original, ServedManager):
+            install(served_manager(original, models), original)
+    except Exception as error:
+        _warn(f"encoder graphs run with vLLM's own manager: {error}", error)
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `_put_manager` when vLLM's module has been executed."""
+
+    def __init__(self, models: frozenset[str]) -> None:
+        self._models = models
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != MANAGER_MODULE:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(fullname, path, target) if find is not None and finder is not self else None
+            if spec is not None and spec.loader is not None:
+                self._run_after(spec.loader)
+                return spec  # type: ignore[no-any-return]
+        return None
+
+    def _run_after(self, loader: Any) -> None:
+        execute, models = loader.exec_module, self._models
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            _put_manager(module, models)
+
+        loader.exec_module = exec_module
+
+
+# -- log
+
+
+def _join_vllms_log() -> None:
+    """Show our messages where vLLM shows its own; it sets up its own logger only."""
+    ours, theirs = logging.getLogger("scaffold"), logging.getLogger("vllm")
+    if theirs.handlers and not ours.handlers and not logging.getLogger().handlers:
+        ours.setLevel(theirs.getEffectiveLevel())
+        for handler in theirs.handlers:
+            ours.addHandler(handler)
+
+
+def _warn(message: str, error: BaseException | None = None) -> None:
+    _tell(logging.WARNING, message)
+    if error is not None:
+        logger.debug("where it happened", exc_info=error)
+
+
+def _tell(level: int, message: str) -> None:
+    """Say it once: in the process that the user started, since the ones that vLLM starts come to the same result."""
+    if message not in _told:
+        _told.add(message)
+        logger.log(level if multiprocessing.parent_process() is None else logging.DEBUG, "%s", message)

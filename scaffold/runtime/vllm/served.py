@@ -1,0 +1,124 @@
+"""Our manager as vLLM's runners get it from the plugin: no fault of ours, or of an adapter, stops the server.
+
+The runners of all releases run a batch eager when the manager does not support its modality (`supports_modality`), was
+not captured (`is_captured`, V2) or gives None for it (`execute`). Every fault ends in one of these, with one warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+from typing import Any
+
+import torch
+
+from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
+from scaffold.runtime.vllm.settings import read_settings
+
+logger = logging.getLogger("scaffold.runtime.vllm")
+
+#: After so many faults in a row the graphs are given up: each costs a plan, and the log a line.
+FAULTS = 3
+#: Seconds between two writings of a recorded trace.
+SAVE_EVERY = 10.0
+
+
+class ServedManager(EncoderCudaGraphManager):
+    """As its base, but a fault means eager instead of an exception."""
+
+    token_budgets: list[int] = []  # noqa: RUF012 - what vLLM reads of a manager that could not be set up
+    #: Why there are no graphs, None while all is well.
+    fault: str | None = None
+    _faults_in_a_row: int = 0
+    _saved: float = 0.0
+
+    def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
+        read_settings(vllm_config)  # a setting that means nothing is the operator's to correct, and stops the start
+        try:
+            super().__init__(vllm_config, device, dtype, model)
+        except Exception as error:
+            self.budget_graphs = {}
+            self._give_up("they cannot be set up", error)
+            return
+        if self.settings.record:
+            atexit.register(self._save_trace)
+
+    def supports_modality(self, modality: str) -> bool:
+        return self.fault is None and super().supports_modality(modality)
+
+    def is_captured(self) -> bool:
+        return self.fault is None and super().is_captured()
+
+    def get_num_graphs_to_capture(self) -> int:
+        return 0 if self.fault is not None else super().get_num_graphs_to_capture()
+
+    def capture(self, graph_pool: Any = None) -> None:
+        if self.fault is not None:
+            return
+        try:
+            super().capture(graph_pool)
+        except Exception as error:
+            self.clear()
+            if self.use_dp:
+                # Another rank may have its graphs. This one must go on sharing its collectives, without graphs.
+                self.core.pool = self.graph_pool = graph_pool if graph_pool is not None else object()
+                logger.warning("this rank has no encoder graphs and runs its images eager: %s", _words(error))
+            else:
+                self._give_up("they cannot be captured", error)
+
+    def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor] | None:  # type: ignore[override]
+        """As the base; None, which makes the runner encode eagerly, where that raises."""
+        if self.fault is not None:
+            return None
+        try:
+            outputs = super().execute(mm_kwargs)
+        except Exception as error:
+            if self.use_dp:
+                raise  # the other ranks wait in the gather: going eager here alone would hang them all
+            self._faults_in_a_row += 1
+            if self._faults_in_a_row == 1:
+                logger.warning("an encoder graph failed, and the batch runs eager: %s", _words(error), exc_info=error)
+            if self._faults_in_a_row >= FAULTS:
+                self._give_up(f"{FAULTS} batches in a row failed", error)
+            return None
+        self._faults_in_a_row = 0
+        if self.settings.record and time.monotonic() - self._saved > SAVE_EVERY:
+            self._save_trace()
+        return outputs
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        self.fault = f"{what}: {_words(error)}"
+        logger.warning("no encoder graphs, every image runs eager; %s", self.fault)
+        logger.debug("where it happened", exc_info=error)
+
+    def _save_trace(self) -> None:
+        self._saved = time.monotonic()
+        try:
+            self.save_trace()
+        except OSError as error:
+            atexit.unregister(self._save_trace)
+            self._saved = float("inf")
+            logger.warning("the trace cannot be written, and no more is recorded: %s", error)
+
+
+def served_manager(original: type[Any], models: frozenset[str]) -> type[ServedManager]:
+    """The class that vLLM gets. A model that is not in `models` (empty: all are) gets vLLM's own manager."""
+
+    class PluginManager(ServedManager):
+        def __new__(cls, vllm_config: Any, device: Any, dtype: Any, model: Any) -> Any:
+            if models.isdisjoint(model_names(model)) and models:
+                return original(vllm_config, device, dtype, model)
+            return super().__new__(cls)
+
+    return PluginManager
+
+
+def model_names(model: Any) -> set[str]:
+    """How `VITCG_MODELS` may call a model: its class, or that class's module."""
+    return {type(model).__name__, type(model).__module__.rpartition(".")[2]}
+
+
+def _words(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
