@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 #: Functions that every expression may call, with the number of arguments (at least, at most).
-FUNCTIONS: dict[str, tuple[int, int]] = {"min": (2, 8), "max": (2, 8), "ceil_div": (2, 2)}
+#: `round` is for a factor that a configuration holds as a fraction, such as the ratio of a pixel shuffle.
+FUNCTIONS: dict[str, tuple[int, int]] = {"min": (2, 8), "max": (2, 8), "ceil_div": (2, 2), "round": (1, 1)}
 
 #: Limits that keep a hostile text from costing more than a page of YAML should.
 MAX_LENGTH = 500
@@ -97,7 +98,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`min(...)`, `max(...)`, `ceil_div(a, b)` or a helper of the descriptor."""
+    """`min(...)`, `max(...)`, `ceil_div(a, b)`, `round(x)` or a helper of the descriptor."""
 
     name: str
     args: tuple[Node, ...]
@@ -407,7 +408,7 @@ class _Parser:
                         "expressions cannot call methods of the model",
                         start,
                         self.peek.end,
-                        "read an attribute, or compute the value with min, max, ceil_div or a helper",
+                        "read an attribute, or compute the value with min, max, ceil_div, round or a helper",
                     )
                 return Attribute(path, start, end)
             name = self.name("expected a value")
@@ -415,7 +416,10 @@ class _Parser:
                 return self.function(name, depth)
             if name.text in FUNCTIONS:
                 raise ExpressionError(
-                    f"`{name.text}` is a function", name.start, name.end, f"call it: {name.text}(a, b)"
+                    f"`{name.text}` is a function",
+                    name.start,
+                    name.end,
+                    f"call it: {name.text}({', '.join('ab'[: FUNCTIONS[name.text][0]])})",
                 )
             if self.peek.text == ".":
                 raise ExpressionError(
@@ -492,7 +496,8 @@ class _Parser:
         low, high = self.functions[name.text]
         if not low <= len(args) <= high:
             wanted = f"{low}" if low == high else f"{low} to {high}"
-            raise ExpressionError(f"`{name.text}` takes {wanted} arguments, not {len(args)}", name.start, close.end)
+            noun = "argument" if wanted == "1" else "arguments"
+            raise ExpressionError(f"`{name.text}` takes {wanted} {noun}, not {len(args)}", name.start, close.end)
         return Function(name.text, tuple(args), name.start, close.end)
 
     def call_of_self(self, depth: int) -> Call:
@@ -694,8 +699,8 @@ def _evaluate(node: Node, values: Mapping[str, Any], functions: Mapping[str, Cal
         args = [_evaluate(arg, values, functions) for arg in node.args]
         if node.name == "ceil_div":
             return -_floor_div(-args[0], args[1])
-        if node.name in FUNCTIONS:
-            return min(args) if node.name == "min" else max(args)
+        if node.name in _BUILTINS:
+            return _BUILTINS[node.name](*args)
         if node.name not in functions:
             raise EvaluationError(f"the helper `{node.name}` has no definition")
         return functions[node.name](*args)
@@ -738,6 +743,8 @@ def _power(base: Any, exponent: Any) -> Any:
         raise EvaluationError(f"a power with exponent {exponent} is out of range")
     return base**exponent
 
+
+_BUILTINS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "round": round}
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,

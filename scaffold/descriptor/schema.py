@@ -539,7 +539,8 @@ class Formula:
             {
                 "type": ["string", "integer"],
                 "description": "Integers, names, attribute paths starting with self., + - * // % **, comparisons, "
-                "and / or / not, and calls of min, max, ceil_div and helpers.",
+                "and / or / not, and calls of min, max, ceil_div, round (of a fraction that the model's configuration "
+                "holds) and helpers.",
             },
         )
         return {"$ref": "#/$defs/Expression"}

@@ -34,13 +34,20 @@ class Names:
     def code(self, expression: Expression) -> Code:
         return Code(expression.python(self.bindings))
 
-    def localised(self, spec: AdapterSpec, *expressions: Expression) -> tuple[Names, tuple[tuple[str, Code], ...]]:
+    def localised(
+        self, spec: AdapterSpec, *expressions: Expression, longest: int | None = None
+    ) -> tuple[Names, tuple[tuple[str, Code], ...]]:
         """Names for one method in which a `let` that `expressions` use more than once is a local variable.
 
-        Returns the names and the variables with their values, in order of definition.
+        So is one that is longer than `longest` characters when spelled out, with those that it is made of. Returns the
+        names and the variables with their values, in order of definition.
         """
         uses = Counter(name for expression in expressions for name in _used_names(expression))
         local = {name for name, count in uses.items() if count > 1}
+        if longest is not None:
+            table = dict(spec.lets)
+            long = [name for name in uses if name in table and len(self.bindings[name]) > longest]
+            local.update(long, *({let for let, _ in spec.lets_for(table[name])} for name in long))
         # What a local needs itself is spelled out, unless it is local too and stands above.
         bindings, lines = dict(CAPACITIES), []
         for name, expression in spec.lets:

@@ -83,6 +83,7 @@ def _shared(spec: AdapterSpec, profile: ProtocolProfile, signatures: Signatures,
         "gate": names.code(spec.gate) if spec.gate and facts.has_gate else None,
         "hidden_size": names.code(spec.hidden_size),
         "budget_min": names.code(spec.budget.min),
+        "budget_lets": (),
         "rows": names.code(spec.item.rows),
         "tokens": names.code(spec.item.tokens),
         "size_names": Code(", ".join(spec.columns)),
@@ -100,17 +101,31 @@ def _pixel_shape(spec: AdapterSpec) -> dict[str, Any]:
     return {"pixel_shape": Code(", ".join(names.code(side) for side in spec.pixels.shape)), "pixel_lets": lets}
 
 
+#: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
+_LONGEST = 60
+
+
 def _tiles(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, Any]:
     """Fixed-size tiles, dense attention inside each: the pixels are the only buffer."""
     names = Names.of(spec)
     rows = names.code(spec.item.rows)
     one_each = rows == spec.columns[0]
     assert spec.capture.rows is not None, "rule of the tiles layout"
+    budget_names, budget_lets = names.localised(spec, spec.budget.min, longest=_LONGEST)
+    token_names, token_lets = names.localised(spec, spec.item.tokens, longest=_LONGEST)
+    row_names, row_lets = names.localised(spec, spec.capture.rows, longest=_LONGEST)
+    above = {name for name, _ in row_lets}
     return {
         "sizes_doc": Code("Number of tiles of each item."),
         "buffer_keys": [spec.modalities[0].pixels] if dialect.values else [],
         "rows_of_items": Code("sizes" if one_each else f"[{rows} for {', '.join(spec.columns)} in sizes]"),
-        "capture_rows": names.code(spec.capture.rows),
+        "budget_min": budget_names.code(spec.budget.min),
+        "budget_lets": budget_lets,
+        "tokens": token_names.code(spec.item.tokens),
+        "token_lets": token_lets,
+        "capture_rows": row_names.code(spec.capture.rows),
+        "row_lets": row_lets,
+        "shape_lets": tuple(let for let in _pixel_shape(spec)["pixel_lets"] if let[0] not in above),
         "forward": _bound_call(spec.forward, {"pixels": "pixels"}),
         "switches": tuple(_switch(path) for path in spec.data_parallel_switches),
     }

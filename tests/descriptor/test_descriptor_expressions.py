@@ -45,6 +45,7 @@ from scaffold.descriptor.expressions import (
         ("ceil_div(b, self.visual.merge) * 2", "-(-b // self.visual.merge) * 2"),
         ("ceil_div(a * b, c * d)", "-(-(a * b) // (c * d))"),
         ("max(B, min(F, b))", "max(B, min(F, b))"),
+        ("round(side//patch*ratio)**2", "round(side // patch * ratio) ** 2"),
         ("self.config.vision.size", "self.config.vision.size"),
     ],
 )
@@ -80,6 +81,7 @@ def test_bound_source_is_parenthesised_where_needed(text: str, bindings: dict[st
         ("ceil_div(b, k)", {"b": 9, "k": 4}, 3),
         ("min(b, max(B, F) + ceil_div(b, s))", {"b": 64, "B": 2, "F": 5, "s": 8}, 13),
         ("-a ** 2", {"a": 3}, -9),
+        ("round(p * self.ratio) ** 2", {"p": 24, "self.ratio": 0.5}, 144),
         ("7 % 4 + 2 ** 3", {}, 11),
         ("not a and b > 3", {"a": 0, "b": 4}, True),
         ("a or b", {"a": 0, "b": 5}, 5),
@@ -130,6 +132,8 @@ def test_what_an_expression_uses() -> None:
         ("foo(a)", 0, 3, "the function `foo` is not known here"),
         ("min", 0, 3, "`min` is a function"),
         ("min(a)", 0, 6, "`min` takes 2 to 8 arguments, not 1"),
+        ("round(a, 2)", 0, 11, "`round` takes 1 argument, not 2"),
+        ("round", 0, 5, "`round` is a function"),
         ("min(a,)", 0, 7, "`min` takes 2 to 8 arguments, not 1"),
         ("self", 0, 4, "`self` alone is not a value"),
         ("self.", 5, 5, "expected the name of an attribute after `.`, but the text ends"),
@@ -224,6 +228,7 @@ def _grow(children: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
         st.builds(lambda base, power: Binary("**", base, Int(power)), children, st.integers(0, 2)),
         st.builds(lambda name, args: Function(name, tuple(args)), st.sampled_from(["min", "max", "ceil_div"]),
                   st.lists(children, min_size=2, max_size=2)),
+        st.builds(lambda value: Function("round", (value,)), children),
     )  # fmt: skip
 
 
@@ -247,7 +252,7 @@ def test_printed_python_has_the_same_value(tree: Node) -> None:
         value = expression.evaluate(_VALUES)
     except EvaluationError:
         return
-    names = {"b": 3, "n": 0, "xs": [5, 2], "min": min, "max": max}
+    names = {"b": 3, "n": 0, "xs": [5, 2], "min": min, "max": max, "round": round}
     assert eval(compile(source, "test", "eval"), {"__builtins__": {}}, names) == value
 
 

@@ -756,7 +756,7 @@ model.yaml:13:19: error[VCG207]: expected an operator or the end, found `[`
 model.yaml:14:15: error[VCG207]: expressions cannot call methods of the model
    14 | budget: {min: self.get_min(3)}
       |               ^^^^^^^^^^^^^
-      = help: read an attribute, or compute the value with min, max, ceil_div or a helper
+      = help: read an attribute, or compute the value with min, max, ceil_div, round or a helper
 
 1 error; explain one with: vitcg-scaffold explain VCG207
 """),
@@ -769,7 +769,7 @@ model.yaml:14:15: error[VCG207]: expressions cannot call methods of the model
 model.yaml:13:17: error[VCG207]: the function `ceil` is not known here
    13 | capture: {rows: ceil(b // k)}
       |                 ^^^^
-      = help: functions are: ceil_div, max, min
+      = help: functions are: ceil_div, max, min, round
 
 1 error; explain one with: vitcg-scaffold explain VCG207
 """),
@@ -857,7 +857,7 @@ model.yaml:14:9: error[VCG301]: the name `kk` is not defined
         "paths",
         [("tokens: unit(728)", "tokens: 'unit(728, 2)'")],
         snapshot("""\
-model.yaml:11:31: error[VCG207]: `unit` takes 1 arguments, not 2
+model.yaml:11:31: error[VCG207]: `unit` takes 1 argument, not 2
    11 |   global: {count: 1, tokens: 'unit(728, 2)', pixels: pixel_values, shape: [3, 728, 728]}
       |                               ^^^^^^^^^^^^
 

@@ -6,4 +6,4 @@ import torch and vLLM inside their methods, so that `RECIPES` can be listed by a
 
 from __future__ import annotations
 
-RECIPES = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
+RECIPES = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl", "mllama4", "gemma3_mm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
@@ -109,11 +109,16 @@ class Recipe(ABC):
 
 
 class _LanguageModel(nn.Module):  # type: ignore[misc]
-    """Stands in for the language model: towers do not use it."""
+    """Stands in for the language model: towers do not use it. Hosts copy these numbers of experts from it."""
+
+    num_logical_experts = num_physical_experts = num_local_physical_experts = 0
+    num_routed_experts = num_shared_experts = num_redundant_experts = 0
+    moe_layers = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self.make_empty_intermediate_tensors = None
+        self.logits_processor = SimpleNamespace(scale=1.0)
 
 
 @contextmanager
@@ -121,9 +126,12 @@ def _without_language_model(module: ModuleType) -> Iterator[None]:
     """Replace what a host's `__init__` calls beyond its tower, in the namespace of the host's module."""
     stand_ins: dict[str, Any] = {
         "init_vllm_registered_model": _LanguageModel,
+        "initialize_model": _LanguageModel,
         "Qwen3LLMForCausalLM": _LanguageModel,
         "cached_tokenizer_from_config": lambda *args, **kwargs: None,
         "supports_pp": lambda model: True,
+        # The lab's own configuration is current already; the stand-in lacks what layers read of it.
+        "set_current_vllm_config": lambda config: nullcontext(),
     }
     saved = {name: getattr(module, name) for name in stand_ins if hasattr(module, name)}
     for name in saved:

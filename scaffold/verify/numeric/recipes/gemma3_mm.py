@@ -1,0 +1,73 @@
+"""Gemma 3: square tiles through SigLIP, pooled to a fixed number of tokens, one projection; images only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+
+
+class Gemma3(Recipe):
+    """An item is its number of tiles: 1, or more with pan and scan. Each has 8 x 8 patches and gives 4 tokens."""
+
+    module = "gemma3_mm"
+    host_class = "Gemma3ForConditionalGeneration"
+    modalities = ("image",)
+    min_budget = 4
+
+    _IMAGE_SIZE = 56
+    _PATCH_SIZE = 7
+
+    def model_config(self) -> Any:
+        from transformers import Gemma3Config, Gemma3TextConfig, SiglipVisionConfig
+
+        return Gemma3Config(
+            mm_tokens_per_image=4,
+            vision_config=SiglipVisionConfig(
+                hidden_size=32,
+                intermediate_size=48,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                image_size=self._IMAGE_SIZE,
+                patch_size=self._PATCH_SIZE,
+            ),
+            text_config=Gemma3TextConfig(hidden_size=self.hidden_size, num_hidden_layers=1, num_attention_heads=2),
+        )
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        return {
+            "pixel_values": torch.randn(sum(items), 3, self._IMAGE_SIZE, self._IMAGE_SIZE, generator=generator),
+            "num_patches": torch.tensor(items),
+        }
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return None  # the model refuses them
+
+    def tokens(self, modality: str, item: Item) -> int:
+        return 4 * int(item)
+
+    def sessions(self) -> tuple[Session, ...]:
+        cases = (
+            Case("a full batch", "image", (1, 1, 1)),
+            Case("one small image after large ones", "image", (1,)),
+            # More tiles than items: a graph that is captured for a tile an item has no room for them.
+            Case("pan and scan", "image", (1, 5, 2)),
+            Case("pan and scan, reversed", "image", (2, 5, 1)),
+            Case("one image fills the budget", "image", (8,)),
+            Case("more images than one batch", "image", (3, 1, 4, 1, 5, 2, 1, 1)),
+            Case("an image above all budgets", "image", (9,)),
+            Case("images around one above all budgets", "image", (2, 11, 1)),
+            Case("several above all budgets", "image", (12, 1, 9)),
+        )
+        counts = tuple(Case(f"{count} images", "image", (1,) * count) for count in range(1, 9))
+        return (
+            Session("budgets 8, 16, 32; 3 images", (8, 16, 32), 3, 0, cases),
+            Session("budget 32; 8 images", (32,), 8, 0, counts),
+            Session("budgets 6, 18; 3 images", (6, 18), 3, 0, cases),
+        )
+
+
+RECIPE = Gemma3()

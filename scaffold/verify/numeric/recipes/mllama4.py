@@ -1,0 +1,79 @@
+"""Llama 4: fixed-size tiles of one size, dense attention with rotary positions, a pixel shuffle; images only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+
+
+class Llama4(Recipe):
+    """An item is its number of tiles, of 4 x 4 patches each; the shuffle makes 4 tokens of them."""
+
+    module = "mllama4"
+    host_class = "Llama4ForConditionalGeneration"
+    modalities = ("image",)
+    min_budget = 4
+
+    _IMAGE_SIZE = 56
+    _PATCH_SIZE = 14
+
+    def model_config(self) -> Any:
+        from transformers import Llama4Config, Llama4VisionConfig
+        from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
+
+        return Llama4Config(
+            vision_config=Llama4VisionConfig(
+                hidden_size=32,
+                intermediate_size=128,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_channels=3,
+                image_size=self._IMAGE_SIZE,
+                patch_size=self._PATCH_SIZE,
+                pixel_shuffle_ratio=0.5,
+                projector_input_dim=24,
+                projector_output_dim=24,
+                vision_output_dim=24,
+            ),
+            text_config=Llama4TextConfig(hidden_size=self.hidden_size, num_hidden_layers=1, num_attention_heads=2),
+        )
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        tiles = torch.randn(sum(items), 3, self._IMAGE_SIZE, self._IMAGE_SIZE, generator=generator)
+        return {
+            "pixel_values": tiles,
+            "patches_per_image": torch.tensor(items),
+            "aspect_ratios": torch.tensor([(1, count) for count in items]),
+        }
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return None  # the model takes pixels only
+
+    def tokens(self, modality: str, item: Item) -> int:
+        return 4 * int(item)
+
+    def sessions(self) -> tuple[Session, ...]:
+        cases = (
+            Case("every budget full", "image", (3, 2, 3)),
+            Case("one small image after large ones", "image", (1,)),
+            Case("mixed sizes", "image", (1, 5, 2)),
+            Case("mixed sizes, reversed", "image", (2, 5, 1)),
+            Case("more images than one batch", "image", (3, 1, 4, 1, 5, 2, 6, 1)),
+            # The processor cuts an image into as many as 16 tiles, and adds a small copy of the whole.
+            Case("an image above all budgets", "image", (17,)),
+            Case("images around one above all budgets", "image", (2, 11, 1)),
+            Case("several above all budgets", "image", (12, 1, 9)),
+        )
+        counts = tuple(Case(f"{count} images", "image", (1,) * count) for count in range(1, 9))
+        return (
+            Session("budgets 8, 16, 32; 4 images", (8, 16, 32), 4, 0, cases),
+            Session("budget 32; 8 images", (32,), 8, 0, counts),
+            Session("budgets 6, 18; 3 images", (6, 18), 3, 0, cases),
+        )
+
+
+RECIPE = Llama4()
