@@ -131,9 +131,7 @@ def _register(controls: Controls) -> None:
         for name, close in without_adapter(controls, generation).items():
             hint = f"; did you mean {close!r}?" if close else ""
             _warn(f"{MODELS} names {name!r}, which has no adapter for vLLM {vllm.__version__}{hint}")
-    message = "vitcg-scaffold: %s; encoder graphs run with %s manager"
-    names = ", ".join(registered) if registered else "no model"
-    _tell(logging.INFO, message % (f"adapters of {generation} for {names}", "our" if controls.manager else "vLLM's"))
+    logger.debug("adapters of %s for %s; manager: %s", generation, registered, "ours" if controls.manager else "vLLM's")
 
 
 # -- adapters
@@ -168,6 +166,7 @@ class AdaptedModel:
                 error,
             )
             return own
+        _tell(logging.INFO, f"{self.architecture} is served by {adapter.__module__}, for vLLM's encoder CUDA graphs")
         return adapter
 
 
@@ -271,13 +270,21 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 # -- log
 
 
+class _VllmsLog(logging.Handler):
+    """Hands our records to vLLM's logger, which vLLM sets up later than it loads plugins (from 0.32), or again."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        theirs = logging.getLogger("vllm")
+        if theirs.isEnabledFor(record.levelno):
+            theirs.handle(record)
+
+
 def _join_vllms_log() -> None:
-    """Show our messages where vLLM shows its own; it sets up its own logger only."""
-    ours, theirs = logging.getLogger("scaffold"), logging.getLogger("vllm")
-    if theirs.handlers and not ours.handlers and not logging.getLogger().handlers:
-        ours.setLevel(theirs.getEffectiveLevel())
-        for handler in theirs.handlers:
-            ours.addHandler(handler)
+    ours = logging.getLogger("scaffold")
+    if not any(isinstance(handler, _VllmsLog) for handler in ours.handlers):
+        ours.addHandler(_VllmsLog())
+        ours.setLevel(logging.DEBUG)
+        ours.propagate = False
 
 
 def _warn(message: str, error: BaseException | None = None) -> None:
