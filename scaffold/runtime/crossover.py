@@ -65,10 +65,15 @@ class Crossover:
             return None
         return max(kernels, self.launch_ms) + (self.extra_ms or 0.0)
 
+    def ratio(self, tokens: int, budget: int) -> float | None:
+        """The predicted time of a replay of `budget` relative to eager on `tokens`, or None without samples."""
+        replay, eager = self.replay.at(budget), self.eager_at(tokens)
+        return None if replay is None or not eager else replay / eager
+
     def prefers_eager(self, tokens: int, budget: int) -> bool:
         """Whether eager on `tokens` is predicted to be faster than the graph of `budget`."""
-        replay, eager = self.replay.at(budget), self.eager_at(tokens)
-        return replay is not None and eager is not None and replay > eager * self.margin
+        ratio = self.ratio(tokens, budget)
+        return ratio is not None and ratio > self.margin
 
 
 def sample_budgets(ladder: Sequence[int], samples: int) -> list[int]:

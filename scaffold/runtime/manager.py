@@ -56,9 +56,11 @@ class Options:
     `max_graph_bytes` and `max_capture_seconds` cap the start-up: the largest budgets are dropped for memory, the ladder
     is thinned for time. `lazy_after` captures an exact graph for a call's sizes once they were seen that often (at most
     `lazy_graphs`). `sample_every` times one replay in so many. `calibration_ms` bounds the time spent on measuring the
-    crossover at start-up; 0 never measures and always replays. A padded size that is used for the `trial_after`-th time
-    is tried both ways, replay and eager, at most `trials` times in all; the faster one stays. `max_stretch` is how much
-    larger than the fitting budget a graph may be when the fitting one is missing or lacks another capacity.
+    crossover at start-up; 0 never measures and always replays. From its `trial_after`-th use on, a size for which
+    replay and eager are predicted to be close runs both ways in turn, at most `trials` sizes in all; the faster one
+    stays. `max_stretch` is how much larger than the fitting budget a graph may be when the fitting one is missing or
+    lacks another capacity. `compact` captures the largest graph once beforehand to lay the pool out for it; leave it
+    off where graphs hold collectives, which may register the addresses of a graph that is thrown away.
     """
 
     packing: str = "planned"
@@ -77,6 +79,7 @@ class Options:
     plan_entries: int = 1024
     plan_bytes: int = 128 << 20
     max_stretch: float = 2.0
+    compact: bool = True
     debug_addresses: bool = False
 
     def __post_init__(self) -> None:
@@ -136,6 +139,23 @@ class _Copy:
     capacity: int
 
 
+#: Timed calls of each way before a trial decides. Clocks of a hot chip wander by half a per cent from call to call.
+TRIAL_CALLS = 3
+#: A replay must be slower than eager by this much to lose a trial: it leaves the host free.
+TRIAL_MARGIN = 1.003
+#: A trial is for predictions that may be wrong by this much; eager far from the crossover would cost a call dearly.
+TRIAL_RANGE = (0.8, 1.25)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Replay and eager in turn over the next calls of one size. Nothing runs twice and the host never waits."""
+
+    ms: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    eager: bool = True
+    clock: Any = None
+
+
 @dataclass(slots=True)
 class _Run:
     """One path of one batch: a replay, or eager with the reason."""
@@ -148,6 +168,7 @@ class _Run:
     captured: Captured | None = None
     #: There is a graph, but eager is faster for these sizes.
     eager: bool = False
+    trial: _Trial | None = None
     copies: list[_Copy] = field(default_factory=list)
     blob: torch.Tensor | None = None
     #: Buffers that cannot come from a memoised blob: (name, value).
@@ -226,6 +247,7 @@ class EncoderGraphManager:
         self._plan_bytes = 0
         self._constants: dict[tuple[GraphKey, str], torch.Tensor] = {}
         self._shapes: dict[Hashable, GraphKey] = {}
+        self._anchor: object = None
         self._deferred: set[GraphKey] = set()
         self._demand: Counter[GraphKey] = Counter()
         self._lazy = 0
@@ -255,7 +277,7 @@ class EncoderGraphManager:
         before = self.backend.memory_used()
         keys = self._defer(self._prune(self.keys_to_capture(), report))
         with torch.inference_mode(), self.backend.capturing():
-            keys = self._warm_up(keys, report, before)
+            keys = self._warm_up(keys, report)
             self._capture_all(keys, report, before)
         self._defer_no_larger()
         self.backend.trim()
@@ -317,49 +339,77 @@ class EncoderGraphManager:
         self._deferred = {key for key in self._deferred if key.budget <= largest.get(key.path, 0)}
         self.report.on_demand = min(len(self._deferred), self.options.demand_graphs)
 
-    def _warm_up(self, keys: list[GraphKey], report: CaptureReport, before: int) -> list[GraphKey]:
-        """Run the largest graphs eagerly once, reserve the arenas, and drop what exceeds the memory cap.
+    def _warm_up(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
+        """Load libraries, size the arenas and the pool by the largest graphs, and drop what exceeds the memory cap.
 
-        One warm-up a path is enough for library handles and autotuning; a second size makes torch.compile settle on
-        dynamic shapes. vLLM warms every graph up, which doubles the capture time (28 ms of Python a forward).
+        Two small forwards a path load kernels and make torch.compile settle on dynamic shapes. vLLM warms every graph
+        up, which doubles the capture time (28 ms of Python a forward); the largest graph alone took 1 s of Step3-VL's
+        start-up to run and takes 30 ms to capture.
         """
-        cap = self.options.max_graph_bytes
         kept: list[GraphKey] = []
-        for group, members in itertools.groupby(keys, key=lambda k: k.path):
-            todo = list(members)
-            warmed: set[AxisKeys] = set()
-            second: set[AxisKeys] = set()
-            for key in todo:
-                if key.axes in warmed and key.axes in second:
-                    kept.append(key)
-                    continue
-                try:
-                    values = dict(self.adapter.capture_values(key, self.limits))
-                    need = sum(nbytes_of(v) for v in values.values() if v is not None)
-                    if cap is not None and key.axes not in warmed and need > cap:
-                        report.dropped[key] = (
-                            f"its buffers take {need / 2**20:.0f} MiB of {cap / 2**20:.0f} MiB allowed"
-                        )
-                        continue
-                    peak = self.backend.warm_up(lambda v=values, p=group: self.adapter.forward(dict(v), p))  # type: ignore[misc]
-                except Exception as error:  # the capture itself will say whether this key works
-                    logger.debug("warm-up of %s failed: %s", key, error)
-                    kept.append(key)
-                    continue
-                if cap is not None and key.axes not in warmed and peak + need > cap:
-                    report.dropped[key] = (
-                        f"it needs about {(peak + need) / 2**20:.0f} MiB of {cap / 2**20:.0f} MiB allowed"
-                    )
-                    self.backend.trim()
-                    continue
-                if key.axes in warmed:
-                    second.add(key.axes)
-                else:
-                    warmed.add(key.axes)
-                    self._buffers.reserve(values)
-                kept.append(key)
+        most = 0
+        for _, members in itertools.groupby(keys, key=lambda k: k.path):
+            by_axes: dict[AxisKeys, list[GraphKey]] = {}
+            for key in members:
+                by_axes.setdefault(key.axes, []).append(key)
+            for position, todo in enumerate(by_axes.values()):
+                for key in todo[:-3:-1]:
+                    self._warm_up_one(key)
+                fits, peak = self._fit_memory(todo, report, measure=position == 0)
+                kept += fits
+                most = max(most, peak)
+        kept_keys = set(kept)
         self.backend.trim()  # the warm-up's memory would be held twice: here and in the graph pool
-        return kept
+        if self.options.compact and most:
+            self._anchor = self.backend.reserve(self.pool, most)
+        return [key for key in keys if key in kept_keys]
+
+    def _warm_up_one(self, key: GraphKey) -> int:
+        """Run the forward of a key once. Returns the peak of bytes that it needed, 0 if it failed."""
+        try:
+            values = dict(self.adapter.capture_values(key, self.limits))
+            return self.backend.warm_up(lambda: self.adapter.forward(dict(values), key.path))
+        except Exception as error:  # the capture itself will say whether this key works
+            logger.debug("warm-up of %s failed: %s", key, error)
+            return 0
+
+    def _fit_memory(self, keys: list[GraphKey], report: CaptureReport, *, measure: bool) -> tuple[list[GraphKey], int]:
+        """Keys of one path and axis, largest first, without those too large for the cap; bytes that the first needs."""
+        cap = self.options.max_graph_bytes
+        for position, key in enumerate(keys):
+            try:
+                values = dict(self.adapter.capture_values(key, self.limits))
+            except Exception as error:
+                logger.debug("no values to measure %s with: %s", key, error)
+                return keys[position:], 0
+            need = sum(nbytes_of(v) for v in values.values() if v is not None)
+            if cap is not None and need > cap:
+                report.dropped[key] = f"its buffers take {need / 2**20:.0f} MiB of {cap / 2**20:.0f} MiB allowed"
+                continue
+            peak = 0
+            if self.options.compact and (measure or cap is not None):
+                peak = self._peak_of(key, values)
+            elif cap is not None:
+                peak = self._warm_up_one(key)
+            if cap is not None and peak + need > cap:
+                report.dropped[key] = f"it needs about {(peak + need) / 2**20:.0f} MiB of {cap / 2**20:.0f} MiB allowed"
+                self.backend.trim()
+                continue
+            self._buffers.reserve(values)
+            return keys[position:], peak
+        return [], 0
+
+    def _peak_of(self, key: GraphKey, values: Mapping[str, torch.Tensor | None]) -> int:
+        def forward() -> torch.Tensor:
+            return self.adapter.forward(dict(values), key.path)
+
+        bounds = (v for n, v in values.items() if v is not None and self.description.buffer(n).kind is BufferKind.BOUND)
+        forward.host_values = tuple(bounds)  # type: ignore[attr-defined]
+        try:
+            return self.backend.peak_of(forward)
+        except Exception as error:
+            logger.debug("%s cannot be measured: %s", key, error)
+            return 0
 
     def _capture_all(self, keys: list[GraphKey], report: CaptureReport, before: int) -> None:
         cap_bytes, cap_seconds = self.options.max_graph_bytes, self.options.max_capture_seconds
@@ -491,6 +541,7 @@ class EncoderGraphManager:
         self._deferred = set()
         self._demand.clear()
         self._buffers = SharedBuffers(self.backend, self.description)
+        self._anchor = None
         self.pool = None
         self._pending = None
 
@@ -543,27 +594,32 @@ class EncoderGraphManager:
 
     def execute_local(self, inputs: Inputs) -> list[torch.Tensor]:
         """As `execute`, on this rank only."""
+        if torch.is_inference_mode_enabled():  # entering it again takes 3 us, a tenth of our time before the replay
+            return self._execute(inputs)
+        with torch.inference_mode():
+            return self._execute(inputs)
+
+    def _execute(self, inputs: Inputs) -> list[torch.Tensor]:
         signature = None if self.replay_hook is not None else self.adapter.signature(inputs)
         plan = self._plans.get(signature) if signature is not None else None
-        with torch.inference_mode():
-            if plan is None:
+        if plan is None:
+            plan = self._build_plan(inputs, signature)
+            self.stats.plans_built += 1
+        else:
+            self.stats.plans_reused += 1
+            plan.uses += 1
+            if plan.provisional:
                 plan = self._build_plan(inputs, signature)
-                self.stats.plans_built += 1
+            elif plan.uses == self.options.trial_after - 1 and self._trials > 0:
+                self._start_trials(plan)
+            elif self.options.lazy_after is not None and self._wants_exact(plan):
+                self._capture_exact(plan)
+                plan = self._build_plan(inputs, signature)
             else:
-                self.stats.plans_reused += 1
-                plan.uses += 1
-                if plan.provisional:
-                    plan = self._build_plan(inputs, signature)
-                elif plan.uses == self.options.trial_after - 1 and self._trials > 0:
-                    self._try(plan, inputs)
-                elif self.options.lazy_after is not None and self._wants_exact(plan):
-                    self._capture_exact(plan)
-                    plan = self._build_plan(inputs, signature)
-                else:
-                    self._plans.move_to_end(signature)
-            results: dict[int, torch.Tensor] = {}
-            for step in plan.steps:
-                self._run_step(plan, step, inputs, results)
+                self._plans.move_to_end(signature)
+        results: dict[int, torch.Tensor] = {}
+        for step in plan.steps:
+            self._run_step(plan, step, inputs, results)
         return [results[i] for i in range(len(plan.items))]
 
     def replay_on(self, key: GraphKey, inputs: Inputs) -> torch.Tensor | None:
@@ -597,25 +653,43 @@ class EncoderGraphManager:
             dtype=self.dtype,
         )
 
-    def _try(self, plan: _Plan, inputs: Inputs) -> None:
-        """Time replay and eager for the padded batches of a plan, and keep the faster one.
+    def _start_trials(self, plan: _Plan) -> None:
+        """From now on compare replay and eager for what is near the crossover.
 
         Predictions are good to a few per cent, which is all that a graph gains for large inputs: kernels then hide the
         launches, and 2 % of padding can cost more than a graph saves.
         """
         for step in plan.steps:
-            padded = [r for r in step.runs if r.captured is not None and r.captured.tokens != r.tokens]
-            if not padded:
-                continue
-            self._trials -= 1
-            batch = self.adapter.whole(inputs)[0] if step.whole else self.adapter.select(inputs, step.indices)[0]
-            for run in padded:
-                best = [float("inf"), float("inf")]
-                for _ in range(2):
-                    for way, action in enumerate((self._replay, self._run_eager)):
-                        best[way] = min(best[way], self.backend.elapsed_ms(lambda a=action, r=run: a(r, batch)))  # type: ignore[misc] # noqa: B023
-                run.eager = best[0] > best[1]
-                run.reason = "crossover" if run.eager else ""
+            for run in step.runs:
+                if run.captured is None or self._trials <= 0:
+                    continue
+                ratio = self.crossover[run.path].ratio(run.tokens, run.captured.tokens)
+                if ratio is None:
+                    close = run.captured.tokens != run.tokens
+                else:
+                    close = TRIAL_RANGE[0] <= ratio <= TRIAL_RANGE[1]
+                if close:
+                    self._trials -= 1
+                    run.trial = _Trial()
+
+    def _next_trial(self, run: _Run, trial: _Trial) -> Any:
+        """Note the time of the last call, then decide, or choose the way of this one and return a running clock."""
+        if trial.clock is not None:
+            ms = trial.clock.ms()
+            if ms is None:
+                return None  # the device is behind: ask again at the next use
+            trial.ms[trial.eager].append(ms)
+            trial.clock = None
+        replay, eager = trial.ms
+        if len(replay) >= TRIAL_CALLS and len(eager) >= TRIAL_CALLS:
+            trial.eager = min(replay) > min(eager) * TRIAL_MARGIN
+            run.trial = None
+        else:
+            trial.eager = not trial.eager
+            trial.clock = self.backend.timer()
+        run.eager = trial.eager
+        run.reason = "crossover" if run.eager else ""
+        return trial.clock
 
     def _run_eager(self, run: _Run, batch: Inputs) -> torch.Tensor:
         return self.adapter.eager(batch, run.path)
@@ -629,6 +703,7 @@ class EncoderGraphManager:
             if self.trace is not None:
                 self.trace.add(run.path, run.tokens)
             output: torch.Tensor | None = None
+            clock = self._next_trial(run, run.trial) if run.trial is not None else None
             if run.captured is not None and not run.eager:
                 output = self._replay(run, batch)
                 self.stats.hit(run.captured.key, len(step.indices), run.tokens, run.captured.tokens)
@@ -641,6 +716,8 @@ class EncoderGraphManager:
             if output is None:
                 eager[run.path] = run.reason
                 output = self._run_eager(run, batch)
+            if clock is not None:
+                clock.stop()
             outputs[run.path] = output
         for position, reason in enumerate(eager.values()):
             whole = position == 0 and len(eager) == len(step.runs)
@@ -657,13 +734,13 @@ class EncoderGraphManager:
             arena, used = copy.arena, copy.used
             # Rows behind ours are zero unless a larger batch left something there. Clearing only what is dirty saves
             # a fill of the whole buffer in each call (11 MB for a 1288x728 image).
-            if arena.dirty > used:
+            if arena.dirty <= used:
+                arena.dirty = used
+            elif used < copy.capacity:
                 assert arena.memory is not None
                 arena.memory[used : min(arena.dirty, copy.capacity)].zero_()
                 if arena.dirty <= copy.capacity:
                     arena.dirty = used
-            else:
-                arena.dirty = used
         buffers = captured.buffers
         arena = buffers.metadata_arena
         if run.blob is not None:
@@ -691,10 +768,6 @@ class EncoderGraphManager:
 
     def _sample(self, captured: Captured) -> None:
         self._until_sample = self.options.sample_every
-        timer = getattr(self.backend, "timer", None)
-        if timer is None:
-            captured.graph.replay()
-            return
         if self._pending is not None:
             key, measured = self._pending
             ms = measured.ms()
@@ -706,7 +779,7 @@ class EncoderGraphManager:
                 stats.sampled += 1
                 stats.sampled_ms += ms
             self._pending = None
-        clock = timer()
+        clock = self.backend.timer()
         captured.graph.replay()
         clock.stop()
         self._pending = (captured.key, clock)

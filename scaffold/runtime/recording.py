@@ -222,6 +222,12 @@ class RecordingBackend:
         forward()
         return self.peak
 
+    def peak_of(self, forward: Callable[[], torch.Tensor]) -> int:
+        return self.peak
+
+    def reserve(self, pool: Any, nbytes: int) -> object:
+        return None
+
     def memory_used(self) -> int:
         return self.captures * self.bytes_per_graph
 

@@ -14,12 +14,11 @@ def budgets(manager):
 
 def test_memory_cap_drops_the_largest_budgets_and_says_so():
     class Hungry(RecordingBackend):
-        def warm_up(self, forward):
-            forward()
+        def peak_of(self, forward):
             return self.peaks.pop(0)
 
     backend = Hungry()
-    backend.peaks = [18_000, 17_000, 900, 100]
+    backend.peaks = [18_000, 17_000, 900]
     tower = PackedTower()
     manager = make_manager(tower, [8, 16, 32, 64], backend=backend, max_graph_bytes=20_000)
     assert budgets(manager) == [8, 16]
@@ -127,24 +126,62 @@ def test_sampled_budgets(ladder, samples, expected):
     assert sample_budgets(ladder, samples) == expected
 
 
-@pytest.mark.parametrize(("replay_ms", "eager_ms", "hits"), [(9.0, 5.0, 2), (5.0, 9.0, 5)])
-def test_a_padded_size_is_tried_both_ways_once(replay_ms, eager_ms, hits):
+class Stopwatches(RecordingBackend):
+    """Timers that say what a test wants: one time for a replay, one for eager."""
+
+    def __init__(self, tower, replay_ms, eager_ms, behind=0):
+        super().__init__()
+        self.tower, self.times, self.behind = tower, (replay_ms, eager_ms), behind
+
+    def timer(self):
+        backend, before = self, self.tower.calls["eager"]
+
+        class Watch:
+            def stop(self):
+                self.eager = backend.tower.calls["eager"] > before
+
+            def ms(self):
+                if backend.behind:
+                    backend.behind -= 1
+                    return None
+                return backend.times[self.eager]
+
+        return Watch()
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+@pytest.mark.parametrize(
+    ("replay_ms", "eager_ms", "stays"), [(9.0, 5.0, "eager"), (5.0, 9.0, "replay"), (5.01, 5.0, "replay")]
+)
+def test_a_padded_size_runs_both_ways_in_turn_and_the_faster_one_stays(replay_ms, eager_ms, stays, behind):
     tower = PackedTower()
-    backend = RecordingBackend()
-    manager = make_manager(tower, [8, 32], backend=backend, trials=1)
-
-    def clock(action):
-        before = tower.calls["eager"]
-        action()
-        return eager_ms if tower.calls["eager"] > before else replay_ms
-
-    backend.clock = clock
-    for seed in range(5):
+    manager = make_manager(tower, [8, 32], backend=Stopwatches(tower, replay_ms, eager_ms, behind), trials=1)
+    took = []
+    for seed in range(14):
+        before = manager.stats.hits
         assert_equals_eager(manager, tower.call([(1, 4, 5)], seed))
-    assert manager.stats.hits == hits
-    for seed in range(5):
+        took.append("replay" if manager.stats.hits > before else "eager")
+    assert took[:2] == ["replay"] * 2
+    assert {took.count("replay") >= 5, took.count("eager") >= 3} == {True}
+    assert took[-4:] == [stays] * 4
+    assert set(manager.stats.reasons) == {"crossover"}
+    hits = manager.stats.hits
+    for seed in range(8):
         assert_equals_eager(manager, tower.call([(1, 1, 6)], seed))  # no trial is left
-    assert manager.stats.hits == hits + 5
+    assert manager.stats.hits == hits + 8
+
+
+@pytest.mark.parametrize(("eager_ms", "tried"), [(20.0, 0), (5.5, 1)])
+def test_only_what_is_near_the_crossover_is_tried(eager_ms, tried):
+    tower = PackedTower()
+    manager = make_manager(tower, [8, 32], backend=Stopwatches(tower, 5.0, 9.0), trials=4)
+    crossover = manager.crossover["default"]
+    crossover.replay.add(32, 5.0)
+    crossover.launch_ms = eager_ms
+    for seed in range(12):
+        assert_equals_eager(manager, tower.call([(1, 4, 8)], seed))  # no padding: a trial may still find eager faster
+    assert manager.stats.misses == 3 * tried
+    assert manager.stats.hits == 12 - 3 * tried
 
 
 def test_hot_sizes_get_a_graph_of_their_own():
@@ -188,12 +225,11 @@ def test_a_capture_on_demand_that_fails_falls_back():
 
 def test_the_memory_cap_holds_on_demand_too():
     class Hungry(RecordingBackend):
-        def warm_up(self, forward):
-            forward()
+        def peak_of(self, forward):
             return self.peaks.pop(0)
 
     backend = Hungry()
-    backend.peaks = [10**6, 0, 0]
+    backend.peaks = [10**6, 0]
     manager = make_manager(PackedTower(), [8, 16, 32, 48, 64], backend=backend, start_graphs=3, max_graph_bytes=10**5)
     assert budgets(manager) == [8, 32]
     assert manager.report.on_demand == 1

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,19 +42,27 @@ def _is_data(tensor: torch.Tensor) -> bool:
 
 def sync_allowed() -> AbstractContextManager[Any]:
     """vLLM's own permission to read sizes from the device, where a release has one (0.26)."""
+    return _sync_permission()()
+
+
+@cache
+def _sync_permission() -> Callable[[], AbstractContextManager[Any]]:
     try:
         from vllm.utils.gpu_sync_debug import gpu_sync_allowed
     except ImportError:
-        return contextlib.nullcontext()
-    return gpu_sync_allowed()  # type: ignore[no-any-return]
+        return contextlib.nullcontext
+    return gpu_sync_allowed  # type: ignore[no-any-return]
 
 
 def _describe(value: Any) -> Hashable:
     """A hashable copy of everything but pixels. Raises TypeError for what has none."""
     if isinstance(value, torch.Tensor):
         if _is_data(value):
-            return ("data", tuple(value.shape), value.dtype, value.device.type)
-        return ("sizes", tuple(value.shape), *value.flatten().tolist())
+            return ("data", value.shape, value.dtype, value.device.type)
+        if value.device.type == "cpu":
+            return ("sizes", value.shape, *value.flatten().tolist())
+        with sync_allowed():
+            return ("sizes", value.shape, *value.flatten().tolist())
     if isinstance(value, (list, tuple)):
         return tuple(map(_describe, value))
     if isinstance(value, Mapping):
@@ -194,8 +203,8 @@ class VllmAdapter:
         if not facts[1]:
             return None
         try:
-            with sync_allowed():
-                return tuple((name, _describe(value)) for name, value in inputs.items())
+            # Half of our Python before the replay: no generator, no context that is not needed.
+            return tuple([(name, _describe(value)) for name, value in inputs.items()])
         except TypeError:
             return None
 
