@@ -20,6 +20,16 @@ ReleaseTree = Callable[[str], SourceTree]
 CopiedTree = Callable[..., SourceTree]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip `slow` tests unless `VITCG_SLOW=1` is set or `-m` names the marker."""
+    if os.environ.get("VITCG_SLOW") == "1" or "slow" in (config.getoption("-m") or ""):
+        return
+    skip = pytest.mark.skip(reason="exhaustive: set VITCG_SLOW=1")
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(skip)
+
+
 @pytest.fixture(scope="session")
 def release_tree() -> ReleaseTree:
     """`release_tree("0.33.0")`: the release's source tree, read-only, one `SourceTree` a session.

@@ -44,6 +44,7 @@ def prove_adapter(
             image_embeds=any(modality.embeds for modality in spec.modalities),
             data_parallel_switch=bool(spec.data_parallel_switches),
             min_budget_above_max=True,
+            frames_above_capacity=True,
         ),
         host=f"{_MODULE}:{spec.class_name}",
     )

@@ -2,17 +2,19 @@
 
 What differs from a port: the class is a subclass of the release's own, which may implement the protocol itself. So
 nothing of that implementation may shine through: `super()` in a protocol method would reach it and becomes the protocol
-class by name, and a method that the adapter leaves to the protocol's default is bound to that default.
+class by name, and a method that the adapter leaves to the protocol's default is bound to that default. What a port
+changes beside the protocol methods, an adapter does when the model is made: it has an `__init__` for that.
 """
 
 from __future__ import annotations
 
 import ast
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from scaffold.adapters.support import tree_facts
+from scaffold.adapters.support import tower_answer
 from scaffold.plan.methods import render_methods
+from scaffold.plan.towers import wanted_keys, wanted_parameters
 from scaffold.render import Code, render_template
 
 if TYPE_CHECKING:
@@ -24,13 +26,18 @@ PROTOCOL = "SupportsEncoderCudaGraph"
 
 def render_adapter(spec: AdapterSpec, profile: ProtocolProfile) -> str:
     """The module of one adapter, before formatting and without its header."""
-    methods = render_methods(spec, profile, tree_facts(spec, profile.generation))
+    facts, answer = tower_answer(spec, profile.generation)
+    methods = render_methods(spec, profile, facts)
     block = name_defaults(methods.source, {method.name for method in profile.methods})
     tree = ast.parse(block)
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     inherited = {method.name for method in profile.methods if method.has_default} - defined
     package, _, module = spec.module.rpartition(".")
     imports = {(package, module), (profile.interfaces_module, PROTOCOL), *methods.imports}
+    if answer.splits:
+        imports.add(("scaffold.tower", "split_at_load"))
+    if answer.splits or answer.keeps_model_config:
+        imports.add(("vllm.config", "VllmConfig"))
     loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     generation = profile.generation
     return render_template(
@@ -44,8 +51,24 @@ def render_adapter(spec: AdapterSpec, profile: ProtocolProfile) -> str:
         modules=[name for name in ("torch",) if name in loaded],
         imports=sorted(imports),
         inherited=sorted(inherited),
+        tower=spec.tower,
+        split=_split(spec) if answer.splits else None,
+        keeps_model_config=answer.keeps_model_config,
         methods=Code(textwrap.indent(block.strip("\n"), "    ")),
     )
+
+
+def _split(spec: AdapterSpec) -> dict[str, Any]:
+    """The arguments of `split_at_load`."""
+    assert spec.split is not None, "recorded for towers that are split"
+    entry = {} if spec.split.entry == "forward" else {"entry": spec.split.entry}
+    return {
+        **entry,
+        "data": spec.split.data,
+        "metadata": list(spec.split.metadata),
+        "keys": wanted_keys(spec),
+        "parameters": wanted_parameters(spec),
+    }
 
 
 def name_defaults(block: str, methods: set[str]) -> str:

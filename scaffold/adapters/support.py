@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scaffold.adapters.towers import known_tower
+from scaffold.adapters.towers import TowerAnswer, known_tower
 
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
@@ -22,8 +22,8 @@ def refusal(spec: AdapterSpec, generation: Generation) -> str | None:
     return known_tower(spec, generation).reason
 
 
-def tree_facts(spec: AdapterSpec, generation: Generation) -> TreeFacts:
-    """What holds in every release of a generation that was not refused."""
-    facts = known_tower(spec, generation).facts
-    assert facts is not None, "the generation was refused"
-    return facts
+def tower_answer(spec: AdapterSpec, generation: Generation) -> tuple[TreeFacts, TowerAnswer]:
+    """What holds in every release of a generation that was not refused, and what is done when a model is made."""
+    answer = known_tower(spec, generation)
+    assert answer.facts is not None, "the generation was refused"
+    return answer.facts, answer

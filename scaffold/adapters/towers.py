@@ -1,7 +1,8 @@
 """What is known of the towers in the releases of each generation, so that adapters of packed models need no tree.
 
-An adapter cannot change the release's tower. It can use one that is split already, in every release of the generation;
-what else the generated methods have to know of a tree is recorded where all releases agree. `towers.json` is made by
+An adapter carries none of vLLM's statements. A tower that is pristine in some release of the generation is split when
+the model is made (`scaffold.tower.split_at_load`), and a configuration that the class does not keep is kept then; what
+else the generated methods have to know of a tree is recorded where all releases agree. `towers.json` is made by
 `python -m scaffold.adapters.towers`, a command for maintainers that reads every stable release, and holds facts about
 shipped descriptors only: one that asks something else of its tower has another hash and gets no answer.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,15 @@ _FILE = Path(__file__).with_name("towers.json")
 
 @dataclass(frozen=True)
 class TowerAnswer:
-    """What is known for one descriptor and generation: facts, or the reason why there is no adapter."""
+    """What is known for one descriptor and generation: facts, or the reason why there is no adapter.
+
+    `splits`: some release has a pristine tower. `keeps_model_config`: some release's class does not.
+    """
 
     facts: TreeFacts | None
-    reason: str | None
+    reason: str | None = None
+    splits: bool = False
+    keeps_model_config: bool = False
 
 
 def known_tower(spec: AdapterSpec, generation: Generation) -> TowerAnswer:
@@ -39,14 +45,16 @@ def known_tower(spec: AdapterSpec, generation: Generation) -> TowerAnswer:
     from scaffold.plan.methods import TreeFacts
 
     if spec.split is None and spec.gate is None:
-        return TowerAnswer(TreeFacts(), None)
+        return TowerAnswer(TreeFacts())
     record = _records().get(spec.name)
     if record is None or record["asks"] != demands(spec):
         return TowerAnswer(None, "whether its tower is split is known of a tree only")
     answer = record["generations"].get(generation.name)
     if answer is None:
         return TowerAnswer(None, "whether its tower is split was not recorded")
-    return TowerAnswer(None, answer) if isinstance(answer, str) else TowerAnswer(TreeFacts(**answer), None)
+    if isinstance(answer, str):
+        return TowerAnswer(None, answer)
+    return TowerAnswer(TreeFacts(**answer["facts"]), None, answer["splits"], answer["keeps_model_config"])
 
 
 def demands(spec: AdapterSpec) -> str:
@@ -89,36 +97,45 @@ def encode_records(records: Mapping[str, Any]) -> str:
     return json.dumps(records, indent=1) + "\n"
 
 
-def _look(spec: AdapterSpec, tree: SourceTree) -> TreeFacts | str:
-    """The facts of one release, or why its tower cannot be used as it is."""
+def _look(spec: AdapterSpec, tree: SourceTree) -> TowerAnswer:
+    """The answer of one release."""
     from scaffold.diagnostics import DiagnosticError
+    from scaffold.edit import ReplaceMethod
     from scaffold.plan.towers import plan_tower
     from scaffold.protocol import find_model
 
     try:
         plan = plan_tower(spec, tree, find_model(tree, spec.module, spec.class_name))
     except DiagnosticError as error:
-        return f"the release does not fit ({', '.join(sorted({item.code for item in error.diagnostics}))})"
-    if plan.split is not None:
-        return "the tower has to be split first"
-    return "the model class has to be changed first" if plan.edits else plan.facts
+        codes = ", ".join(sorted({item.code for item in error.diagnostics}))
+        return TowerAnswer(None, f"the release does not fit ({codes})")
+    split = {(edit.class_name, edit.replaces) for edit in plan.split.edits} if plan.split else set()
+    edits = [edit for edits in plan.edits.values() for edit in edits]
+    other = {(edit.class_name, edit.name) for edit in edits if isinstance(edit, ReplaceMethod)} - split
+    known = len(edits) == len(split) + len(other) and other <= {(spec.class_name, "__init__")}
+    assert known, "an edit of the tree that an adapter knows nothing of"
+    return TowerAnswer(plan.facts, splits=bool(split), keeps_model_config=bool(other))
 
 
-def _agree(found: Mapping[str, TreeFacts | str]) -> dict[str, Any] | str:
+def _agree(found: Mapping[str, TowerAnswer]) -> dict[str, Any] | str:
     """What holds in all releases of a generation."""
-    refused = {version: answer for version, answer in found.items() if isinstance(answer, str)}
+    refused = {version: answer.reason for version, answer in found.items() if answer.reason is not None}
     if refused:
-        reasons = sorted(set(refused.values()))
+        reasons = " and ".join(sorted(set(refused.values())))
         where = "" if len(refused) == len(found) else f" in {', '.join(refused)}"
-        return f"{' and '.join(reasons)}{where}, which only a port into a tree can do (--vllm)"
-    facts = [asdict(answer) for answer in found.values() if not isinstance(answer, str)]
-    if len({fact["has_gate"] for fact in facts}) > 1:
+        return f"{reasons}{where}, which only a port into a tree can do (--vllm)"
+    facts = [answer.facts for answer in found.values() if answer.facts is not None]
+    if len({fact.has_gate for fact in facts}) > 1:
         return "its releases differ in what the gate asks about"
     return {
-        # None and False are the answers that are right for either: ask at run time, and do not rely on it.
-        "has_input_dtype": None if any(fact["has_input_dtype"] for fact in facts) else False,
-        "has_gate": facts[0]["has_gate"],
-        "attention_fills_zeros": all(fact["attention_fills_zeros"] for fact in facts),
+        "facts": {
+            # None and False are the answers that are right for either: ask at run time, and do not rely on it.
+            "has_input_dtype": None if any(fact.has_input_dtype for fact in facts) else False,
+            "has_gate": facts[0].has_gate,
+            "attention_fills_zeros": all(fact.attention_fills_zeros for fact in facts),
+        },
+        "splits": any(answer.splits for answer in found.values()),
+        "keeps_model_config": any(answer.keeps_model_config for answer in found.values()),
     }
 
 

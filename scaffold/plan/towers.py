@@ -124,13 +124,21 @@ def _tower_class(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner:
     )
 
 
+def wanted_keys(spec: AdapterSpec) -> list[str]:
+    """The metadata that a tower must have for `spec`. Not the lengths: only some backends use them."""
+    return [buffer.name for buffer in spec.buffers if buffer.source == "metadata" and buffer.kind != "lengths"]
+
+
+def wanted_parameters(spec: AdapterSpec) -> list[str]:
+    """The parameters that the tower's metadata method must have for `spec`."""
+    return [name for view in sequence_views(spec) for name in (view.capacity, view.override)]
+
+
 def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameters: Sequence[Parameter]) -> None:
     """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid."""
     assert spec.metadata is not None, "rule of the packed layout"
-    wanted = {buffer.name for buffer in spec.buffers if buffer.source == "metadata" and buffer.kind != "lengths"}
-    missing_keys = sorted(wanted - set(tower.keys))
-    capacities = {name for view in sequence_views(spec) for name in (view.capacity, view.override)}
-    missing_parameters = sorted(capacities - {parameter.name for parameter in parameters})
+    missing_keys = sorted(set(wanted_keys(spec)) - set(tower.keys))
+    missing_parameters = sorted(set(wanted_parameters(spec)) - {parameter.name for parameter in parameters})
     grid = next((parameter for parameter in parameters if parameter.name != "self"), None)
     problems = []
     if missing_keys:

@@ -1,5 +1,6 @@
 """The tower split: cut a vision tower's `forward` into metadata (from the grid) and data (from the pixels)."""
 
+from scaffold.tower.load import split_at_load
 from scaffold.tower.model import (
     Crossing,
     Hazard,
@@ -34,6 +35,7 @@ __all__ = [
     "attention_leaves_rows",
     "prove_split",
     "slice_tower",
+    "split_at_load",
     "split_tower",
     "tower_report",
 ]

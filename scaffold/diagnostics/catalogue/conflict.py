@@ -134,9 +134,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG542",
         "a generation has no stand-alone adapter",
-        "A note, not an error: an adapter is a subclass of the release's model class and cannot change its vision "
-        "tower. Where the tower would have to be split first, only a port into a tree (`vitcg-scaffold new --vllm`) "
-        "works.",
+        "A note, not an error: an adapter is a subclass of the release's model class, generated without a tree. Where "
+        "its layout has no form in the protocol, or where what it needs of the tower was not recorded for this "
+        "descriptor (`python -m scaffold.adapters.towers`, for shipped ones), only a port into a tree works "
+        "(`vitcg-scaffold new --vllm`).",
     ),
     Code(
         "VCG543",

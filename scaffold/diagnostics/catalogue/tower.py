@@ -80,6 +80,13 @@ CODES: tuple[Code, ...] = (
         "a captured graph would keep the metadata of the capture in it.",
     ),
     Code(
+        "VCG462",
+        "a stand-alone adapter cannot use the installed tower",
+        "Where the installed tower has no metadata method, an adapter splits it when the model is made, from the "
+        "source of the class that runs, with the proof that statements were moved and none was changed. The message "
+        "says what stood against it. Nothing was changed; the release's own class, or a port into a tree, still works.",
+    ),
+    Code(
         "VCG640",
         "the split of the tower is not a pure move",
         "After writing the split, every statement of the old `forward` must be found again, unchanged and in order, "
