@@ -203,6 +203,14 @@ class _Plan:
 ReplayHook = Callable[[Inputs, int, str, AxisKeys], "torch.Tensor | None"]
 
 
+def _warn_of(what: str, keys: Mapping[GraphKey, str]) -> None:
+    """One warning for any number of graphs, with the reason of the first; the report has all."""
+    if keys:
+        names = [str(key) for key in keys]
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        logger.warning("%d encoder graphs %s (%s): %s", len(keys), what, shown, next(iter(keys.values())))
+
+
 class EncoderGraphManager:
     """Graphs of one encoder. `ladders` maps each path to its sorted token budgets (a leading 0 means: may be idle)."""
 
@@ -251,6 +259,7 @@ class EncoderGraphManager:
         self._deferred: set[GraphKey] = set()
         self._demand: Counter[GraphKey] = Counter()
         self._lazy = 0
+        self._full = False
         self._trials = self.options.trials
         self._until_sample = self.options.sample_every
         self._pending: tuple[GraphKey, Any] | None = None
@@ -287,8 +296,8 @@ class EncoderGraphManager:
         if self.options.calibration_ms > 0:
             self.calibrate(self.options.calibration_ms)
         logger.info("%s", report)
-        for key, why in report.dropped.items():
-            logger.warning("encoder graph %s is not captured: %s", key, why)
+        _warn_of("are left out", report.dropped)
+        _warn_of("cannot be captured, and their sizes run eager", report.failed)
         return report
 
     def _prune(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
@@ -466,7 +475,9 @@ class EncoderGraphManager:
         except Exception as error:
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
             report.failed[key] = why
-            logger.warning("encoder graph %s cannot be captured and will run eager: %s", key, why)
+            # Each further try would hold a request up. At start-up a smaller graph may still fit.
+            self._full = self._full or "out of memory" in why.lower() or isinstance(error, torch.OutOfMemoryError)
+            logger.debug("encoder graph %s cannot be captured", key, exc_info=error)
             return
         self.graphs[key] = captured
         self._shapes[shape] = key
@@ -507,13 +518,18 @@ class EncoderGraphManager:
         if key in self.graphs:
             return True
         cap = self.options.max_graph_bytes
-        if cap is not None and self.report.device_bytes >= cap:
+        if self._full or (cap is not None and self.report.device_bytes >= cap):
             return False
         before = self.backend.memory_used()
         with torch.inference_mode(), self.backend.capturing():
             self._capture_one(key, self.report)
         self.report.device_bytes += max(self.backend.memory_used() - before, 0)
         if key not in self.graphs:
+            if not self._full:
+                logger.warning("encoder graph %s cannot be captured: %s", key, self.report.failed[key])
+            elif self._deferred:
+                logger.warning("no memory is left for more encoder graphs: %s failed, and no other is tried", key)
+                self._deferred.clear()
             return False
         if key.budget not in self.ladders[key.path]:
             self.ladders[key.path] = sorted([*self.ladders[key.path], key.budget])
@@ -539,6 +555,7 @@ class EncoderGraphManager:
         self._constants.clear()
         self._shapes.clear()
         self._deferred = set()
+        self._full = False
         self._demand.clear()
         self._buffers = SharedBuffers(self.backend, self.description)
         self._anchor = None

@@ -1,6 +1,7 @@
 """Caps on memory and time, pruning, shared graphs, crossover, lazy capture, statistics."""
 
 import pytest
+import torch
 from helpers import assert_equals_eager, make_manager
 from towers import GLOBAL_TOKENS, PackedTower, TileTower
 
@@ -36,8 +37,17 @@ def test_memory_in_use_stops_the_capture():
     assert len(manager.graphs) == 4
     backend = RecordingBackend()
     backend.bytes_per_graph = 10**6
-    manager = make_manager(PackedTower(), [8, 16, 32, 64], backend=backend, max_graph_bytes=10**6)
-    assert budgets(manager) == [32, 64]
+    manager = make_manager(PackedTower(), [8, 16, 32, 64], backend=backend, max_graph_bytes=2_500_000)
+    assert budgets(manager) == [8, 64]  # the largest sets the size of the pool; small ones gain most
+    assert {k.budget: why for k, why in manager.report.dropped.items()} == {
+        16: "it went over the 2 MiB allowed",
+        32: "3 MiB of 2 MiB allowed are in use",
+    }
+    text = str(manager.report)
+    assert "dropped default/16: it went over" in text
+    assert "dropped default/32: 3 MiB" in text
+    assert_equals_eager(manager, PackedTower().call([(1, 1, 12)]))
+    assert manager.stats.hits == 0
 
 
 def test_time_cap_thins_the_ladder_and_keeps_the_smallest(monkeypatch):
@@ -59,12 +69,15 @@ def test_time_cap_thins_the_ladder_and_keeps_the_smallest(monkeypatch):
 
 def test_unreachable_budgets_are_not_captured():
     class Tiles(TileTower):
-        def item_tokens(self, path):
-            return [GLOBAL_TOKENS * n for n in (2, 4)]
+        def item_tokens(self, path, axes):
+            return [GLOBAL_TOKENS * n for n in ((2, 4) if axes == (4,) else (1,))]
 
     manager = make_manager(Tiles(axes=(4, 6)), [4, 8, 12, 16, 40], items=2)
-    assert budgets(manager) == [8, 8, 16, 16, 40, 40]
-    assert {k.budget for k in manager.report.dropped} == {4, 12}
+    reached = {axes: {k.budget for k in manager.graphs if k.axes == axes} for axes in ((4,), (6,))}
+    assert reached == {(4,): {8, 16, 40}, (6,): {4, 8}}
+    assert {(k.budget, k.axes) for k in manager.report.dropped} == {
+        (4, (4,)), (12, (4,)), (12, (6,)), (16, (6,)), (40, (6,)),
+    }  # fmt: skip
     few = make_manager(Tiles(axes=(4,)), [8, 16, 40, 64], items=2)
     assert budgets(few) == [8, 16, 40]
     assert {k.budget for k in few.report.dropped} == {64}
@@ -221,6 +234,29 @@ def test_a_capture_on_demand_that_fails_falls_back():
         assert_equals_eager(manager, tower.call([(1, 2, 9)], seed))
     assert budgets(manager) == [8, 32]
     assert (manager.stats.hits, dict(manager.stats.reasons)) == (3, {})
+
+
+def test_no_graph_is_captured_on_demand_once_memory_is_out(caplog):
+    tried: list[int] = []
+
+    class Full(RecordingBackend):
+        def capture(self, forward, pool):
+            tried.append(1)
+            if len(tried) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
+            return super().capture(forward, pool)
+
+    tower = PackedTower()
+    backend = Full()
+    manager = make_manager(tower, range(4, 41), backend=backend, start_graphs=3)
+    for seed in range(3):
+        for grid in [(1, 4, 5), (1, 2, 9), (1, 3, 6)]:
+            assert_equals_eager(manager, tower.call([grid], seed))
+    assert budgets(manager) == [4, 22, 40]
+    assert len(tried) == 3 + 2  # one key, tried twice
+    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+        "no memory is left for more encoder graphs: default/18 failed, and no other is tried"
+    ]
 
 
 def test_the_memory_cap_holds_on_demand_too():
