@@ -301,22 +301,24 @@ class EncoderGraphManager:
         return report
 
     def _prune(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
-        """Leave out budgets that no batch can need, if the adapter says which sizes an item can have."""
+        """Leave out keys that no batch can need, if the adapter says which sizes an item can have.
+
+        `item_tokens(path, axes)` of an adapter gives them, and None where they are not known.
+        """
         sizes_of = getattr(self.adapter, "item_tokens", None)
         if sizes_of is None:
             return keys
-        reachable = {}
-        for path, ladder in self.ladders.items():
-            budgets = [b for b in ladder if b > 0]
-            sizes = sizes_of(path)
-            if sizes is None:
-                reachable[path] = set(budgets)
-                continue
-            top = self.options.max_tokens or max(budgets, default=0)
-            reachable[path] = set(reachable_budgets(budgets, sizes, self.limits.items, top))
+        reachable: dict[tuple[str, AxisKeys], set[int]] = {}
+        for path, axes in {(key.path, key.axes) for key in keys}:
+            budgets = [b for b in self.ladders[path] if b]
+            sizes = sizes_of(path, axes)
+            top = self.options.max_tokens or max(budgets)
+            reachable[path, axes] = set(
+                budgets if sizes is None else reachable_budgets(budgets, sizes, self.limits.items, top)
+            )
         kept = []
         for key in keys:
-            if key.budget in reachable[key.path]:
+            if key.budget in reachable[key.path, key.axes]:
                 kept.append(key)
             else:
                 report.dropped[key] = "no batch within the limits can need it"
@@ -424,6 +426,10 @@ class EncoderGraphManager:
         cap_bytes, cap_seconds = self.options.max_graph_bytes, self.options.max_capture_seconds
         started = time.perf_counter()
         queue = list(keys)
+        if cap_bytes is not None and self.options.compact:
+            # The pool is laid out already, so the order is free. Small budgets gain most from a graph.
+            largest = [next(group) for _, group in itertools.groupby(keys, key=lambda k: k.path)]
+            queue = largest + [key for key in reversed(keys) if key not in largest]
         while queue:
             key = queue.pop(0)
             used = self.backend.memory_used() - before
@@ -433,11 +439,24 @@ class EncoderGraphManager:
             tick = time.perf_counter()
             self._capture_one(key, report)
             tock = time.perf_counter()
+            if cap_bytes is not None and self.backend.memory_used() - before > cap_bytes:
+                self._give_back(key, report, cap_bytes)
             if len(report.captured) == 1 and not report.first_seconds:
                 report.first_seconds = tock - tick
             elif cap_seconds is not None and queue and len(report.captured) >= 2:
                 each = (tock - started - report.first_seconds) / (len(report.captured) - 1)
                 queue = self._fit_time(queue, report, cap_seconds - (tock - started), each)
+
+    def _give_back(self, key: GraphKey, report: CaptureReport, cap: int) -> None:
+        """Drop a graph whose capture went over the memory cap."""
+        if self.graphs.pop(key, None) is None:
+            return
+        if key in report.captured:
+            report.captured.remove(key)
+        report.shared.pop(key, None)
+        self._shapes = {shape: k for shape, k in self._shapes.items() if k != key}
+        report.dropped[key] = f"it went over the {cap / 2**20:.0f} MiB allowed"
+        self.backend.trim()
 
     def _fit_time(self, queue: list[GraphKey], report: CaptureReport, left: float, each: float) -> list[GraphKey]:
         """Thin what is still to capture so that it fits the time left: every path and axis keeps an even spread."""
