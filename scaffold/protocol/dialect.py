@@ -3,11 +3,14 @@
 A `Dialect` is derived from what a tree's signatures and its manager's code say, never from a release number: a
 backport or a fork is understood as far as its signatures go. The release facts in the docstrings were measured on
 the sdists of 0.20 to 0.33.
+
+A method is asked about by the name that it has had so far. Where a generation has renamed it, `renamed` says how.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,6 +19,7 @@ from scaffold.protocol.signatures import ProtocolShape
 CONFIG = "EncoderCudaGraphConfig"
 CAPTURE = "EncoderCudaGraphCaptureInputs"
 ITEM = "EncoderItemSpec"
+_SAME_NAMES: Mapping[str, str] = {}
 
 
 class Paths(str, Enum):
@@ -84,21 +88,27 @@ class Dialect:
     modality_called: bool
 
 
-def derive_dialect(shape: ProtocolShape, manager: ManagerFacts) -> Dialect:
+def derive_dialect(shape: ProtocolShape, manager: ManagerFacts, renamed: Mapping[str, str] = _SAME_NAMES) -> Dialect:
     """Read the dialect off the signatures, the fields, and the calls that the manager makes."""
+
+    def has_method(name: str) -> bool:
+        return shape.method(renamed.get(name, name)) is not None
+
+    def calls(name: str) -> bool:
+        return renamed.get(name, name) in manager.calls
 
     def has_field(dataclass_name: str, field: str) -> bool:
         dataclass = shape.dataclass(dataclass_name)
         return dataclass is not None and dataclass.field(field) is not None
 
     def has_parameter(method_name: str, parameter: str) -> bool:
-        method = shape.method(method_name)
+        method = shape.method(renamed.get(method_name, method_name))
         return method is not None and method.parameter(parameter) is not None
 
     hook = "postprocess_encoder_output"
     return Dialect(
-        item_specs=shape.method("get_encoder_cudagraph_item_specs") is not None,
-        frames_method="get_max_frames_per_video" in manager.calls,
+        item_specs=has_method("get_encoder_cudagraph_item_specs"),
+        frames_method=calls("get_max_frames_per_video"),
         frames_field=has_field(CONFIG, "max_frames_per_video"),
         input_key_by_modality=has_field(CONFIG, "input_key_by_modality"),
         values=has_field(CAPTURE, "values"),
@@ -114,14 +124,14 @@ def derive_dialect(shape: ProtocolShape, manager: ManagerFacts) -> Dialect:
         capture_axes=has_field(CONFIG, "capture_axes"),
         postprocess=(
             Postprocess.NONE
-            if shape.method(hook) is None
+            if not has_method(hook)
             else Postprocess.GRAPH_ONLY
             if manager.slices_eager
             else Postprocess.ALWAYS
         ),
         postprocess_outputs=(
             PostprocessOutputs.NONE
-            if shape.method(hook) is None
+            if not has_method(hook)
             else PostprocessOutputs.BY_PATH
             if has_parameter(hook, "outputs")
             else PostprocessOutputs.DUAL
@@ -129,15 +139,16 @@ def derive_dialect(shape: ProtocolShape, manager: ManagerFacts) -> Dialect:
             else PostprocessOutputs.SINGLE
         ),
         zero_path_tokens=has_field(ITEM, "path_output_tokens"),
-        modality_called="get_input_modality" in manager.calls,
+        modality_called=calls("get_input_modality"),
     )
 
 
-def inspect_manager(module: ast.Module) -> ManagerFacts:
+def inspect_manager(module: ast.Module, renamed: Mapping[str, str] = _SAME_NAMES) -> ManagerFacts:
     """Which methods of `self.model` the manager calls, and whether it slices eager results without the hook.
 
     It does when one function both runs the model eagerly and calls `scatter_output_slices`.
     """
+    eager = renamed.get("encoder_eager_forward", "encoder_eager_forward")
     calls: set[str] = set()
     slices_eager = False
     for function in ast.walk(module):
@@ -154,6 +165,6 @@ def inspect_manager(module: ast.Module) -> ManagerFacts:
                     calls.add(node.func.attr)
             elif isinstance(node.func, ast.Name):
                 called.add(node.func.id)
-        if "encoder_eager_forward" in called and called & {"scatter_output_slices", "_scatter_output_slices"}:
+        if eager in called and called & {"scatter_output_slices", "_scatter_output_slices"}:
             slices_eager = True
     return ManagerFacts(frozenset(calls), slices_eager)

@@ -2,16 +2,18 @@
 
 Each generation is one JSON file in `known/`: names, kinds, annotations and defaults, where they are imported from, and
 what only the manager's code tells; nothing else. They are made by
-`python -m scaffold.protocol.generations record TREE`, a command for maintainers, run on a release's tree:
+`python -m scaffold.protocol.generations record TREE [OLD=NEW ...]`, a command for maintainers, run on a release's tree:
 
 * its protocol is already known: the generation's range of releases is widened to include the tree's release;
-* it is new: a file named after the release is written, and a generator for its dialect has to be checked.
+* it is new: a file named after the release is written, and a generator for its dialect has to be checked. A method that
+  it has under another name is named as OLD=NEW; later generations inherit that. See `docs/new-generation.md`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,6 +46,11 @@ class Generation:
         """What the manager's code told in the newest recorded release."""
         facts = _load(self.name)["manager"]
         return ManagerFacts(frozenset(facts["calls"]), facts["slices_eager"])
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Methods that had another name in earlier generations: the oldest name -> the name in this one."""
+        return dict(_load(self.name).get("renamed", {}))
 
     @property
     def modules(self) -> dict[str, str]:
@@ -111,8 +118,12 @@ def nearest_generation(shape: ProtocolShape) -> tuple[Generation, tuple[str, ...
     return min(compared, key=lambda pair: len(pair[1]))
 
 
-def record_generation(tree: SourceTree, known: Path = _KNOWN) -> Path:
-    """Write or widen the JSON file for the protocol of `tree`; returns its path. The tree must say its release."""
+def record_generation(tree: SourceTree, known: Path = _KNOWN, *, renamed: Mapping[str, str] | None = None) -> Path:
+    """Write or widen the JSON file for the protocol of `tree`; returns its path. The tree must say its release.
+
+    `renamed` maps the name that a method had so far to the one in this tree. Raises ValueError when it names methods
+    that are not there, or one that is still there.
+    """
     from packaging.version import Version
 
     from scaffold.protocol.profile import dotted, read_source
@@ -138,10 +149,11 @@ def record_generation(tree: SourceTree, known: Path = _KNOWN) -> Path:
             "first": tree.release,
             "last": tree.release,
             "fingerprint": fingerprint,
+            **_renamed(shape, renamed or {}),
             "shape": shape.canonical(),
         }
     if facts["last"] == tree.release or "manager" not in facts:  # the newest release speaks for its generation
-        manager = inspect_manager(tree.parse(source.manager))
+        manager = inspect_manager(tree.parse(source.manager), facts.get("renamed", {}))
         facts["modules"] = {
             "protocol": dotted(source.interfaces),
             "definitions": dotted(source.defs),
@@ -153,14 +165,30 @@ def record_generation(tree: SourceTree, known: Path = _KNOWN) -> Path:
     return path
 
 
+def _renamed(shape: ProtocolShape, asked: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """`renamed` of a new generation: names of the nearest one that still hold, and those that were asked for."""
+    nearest, _ = nearest_generation(shape)
+    names = {old: new for old, new in nearest.renamed.items() if shape.method(new) is not None}
+    oldest = {new: old for old, new in nearest.renamed.items()}
+    for old, new in asked.items():
+        if nearest.shape.method(old) is None or shape.method(old) is not None or shape.method(new) is None:
+            raise ValueError(f"{old}={new}: {nearest.name} must have the first one, the tree only the second one")
+        names[oldest.get(old, old)] = new
+    return {"renamed": names} if names else {}
+
+
 def _main(arguments: list[str]) -> int:
     from scaffold.protocol.target import resolve_target
 
-    if len(arguments) != 2 or arguments[0] != "record":
-        print("usage: python -m scaffold.protocol.generations record TREE_OR_RELEASE", file=sys.stderr)
+    renamed = dict(pair.split("=", 1) for pair in arguments[2:] if pair.count("=") == 1)
+    if len(arguments) < 2 or arguments[0] != "record" or len(renamed) != len(arguments) - 2:
+        print("usage: python -m scaffold.protocol.generations record TREE_OR_RELEASE [OLD=NEW ...]", file=sys.stderr)
         return 2
     try:
-        print(record_generation(resolve_target(arguments[1]).tree))
+        print(record_generation(resolve_target(arguments[1]).tree, renamed=renamed))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     except DiagnosticError as error:
         print(error, file=sys.stderr)
         return int(error.exit)

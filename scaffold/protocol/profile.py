@@ -59,6 +59,10 @@ class ProtocolProfile:
     def method(self, name: str) -> Method | None:
         return next((method for method in self.methods if method.name == name), None)
 
+    def known_method(self, name: str) -> Method | None:
+        """The method that had the name `name` first, whatever this generation calls it."""
+        return self.method(self.generation.renamed.get(name, name))
+
     def dataclass(self, name: str) -> DataClass | None:
         return next((dataclass for dataclass in self.dataclasses if dataclass.name == name), None)
 
@@ -84,7 +88,9 @@ def read_protocol(tree: SourceTree) -> ProtocolProfile:
         manager_module=dotted(source.manager),
         fingerprint=fingerprint,
         generation=generation,
-        dialect=derive_dialect(source.shape, inspect_manager(tree.parse(source.manager))),
+        dialect=derive_dialect(
+            source.shape, inspect_manager(tree.parse(source.manager), generation.renamed), generation.renamed
+        ),
         line=source.line,
     )
 
@@ -106,7 +112,7 @@ def known_profile(generation: Generation) -> ProtocolProfile:
         manager_module=modules["manager"],
         fingerprint=generation.fingerprint,
         generation=generation,
-        dialect=derive_dialect(shape, generation.manager),
+        dialect=derive_dialect(shape, generation.manager, generation.renamed),
         line=0,
     )
 

@@ -1,18 +1,21 @@
-"""Method headers in the words of the user's own tree, so that a generated method conforms by construction.
+"""Method headers and calls in the words of the user's own tree, so that a generated method conforms by construction.
 
-The protocol's parameters, defaults and annotations come from its profile; a template writes only the body. A new
-optional parameter in the next vLLM release therefore needs no change of any template.
+The protocol's names, parameters, defaults and annotations come from its profile; a template writes only the body. It
+says each method by the name that it had first. So a new name changes no template, nor does a parameter that no body
+needs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.signatures import ParameterKind
 from scaffold.render.environment import Code
 
 if TYPE_CHECKING:
-    from scaffold.protocol import Method, ProtocolProfile
+    from scaffold.protocol import Method, Parameter, ProtocolProfile
 
 #: Where names come from that generated methods use, besides the data classes of the protocol's own module.
 _SOURCES = {
@@ -27,19 +30,54 @@ _SOURCES = {
 
 @dataclass(frozen=True)
 class Signatures:
-    """Headers and call arguments of the protocol's methods, for templates."""
+    """Names, headers and calls of the protocol's methods, for templates."""
 
     profile: ProtocolProfile
 
     def header(self, name: str) -> Code:
         """`def name(self, ...) -> ...:`, on one line; the target's own formatter breaks it."""
         method = self._method(name)
+        parameters = tuple(
+            replace(item, annotation=item.annotation and _unquoted(item.annotation)) for item in method.parameters
+        )
         returns = f" -> {_unquoted(method.returns)}" if method.returns else ""
-        return Code(f"def {name}({self._parameters(method)}){returns}:")
+        return Code(f"def {method.name}({replace(method, parameters=parameters).signature_source()}){returns}:")
 
-    def arguments(self, name: str) -> Code:
-        """The same parameters as a call passes them on: `a, b, c`."""
-        return Code(", ".join(parameter.name for parameter in self._method(name).parameters[1:]))
+    def name(self, name: str) -> Code:
+        """What this tree calls the method."""
+        return Code(self._method(name).name)
+
+    def forward(self, name: str) -> Code:
+        """`name(a, b, c=c)`: a call that passes on every parameter, as from an override to the default."""
+        return self.call(name, **{item.name: item.name for item in self._method(name).parameters[1:]})
+
+    def call(self, name: str, **values: str) -> Code:
+        """`name(a, b, c=c)`: a call with these values (code) for the parameters of these names.
+
+        A parameter that this tree does not have is left out: some generations need a value, others know none. Raises
+        VCG440 when the tree demands one that is not given.
+        """
+        method = self._method(name)
+        parts: list[str] = []
+        positional = True
+        for parameter in method.parameters[1:]:
+            if parameter.name not in values:
+                positional = False
+                if parameter.default is None:
+                    raise DiagnosticError(self._demanded(method, parameter))
+            elif positional and parameter.kind is not ParameterKind.KEYWORD_ONLY:
+                parts.append(values[parameter.name])
+            else:
+                parts.append(f"{parameter.name}={values[parameter.name]}")
+        return Code(f"{method.name}({', '.join(parts)})")
+
+    def _demanded(self, method: Method, parameter: Parameter) -> Diagnostic:
+        return Diagnostic(
+            "VCG440",
+            f"`{method.name}` of protocol {self.profile.generation.name} demands `{parameter.name}`, "
+            "which the generated code does not give",
+            help="give it where the template calls the method: `signature.call` in templates/",
+        )
 
     def parameter(self, name: str, index: int) -> Code:
         """The name that this tree gives to a parameter (0 is the first one after self)."""
@@ -47,7 +85,7 @@ class Signatures:
 
     def has(self, name: str) -> bool:
         """Whether the tree's protocol has the method; some stay in it for releases after their last call."""
-        return any(method.name == name for method in self.profile.methods)
+        return self.profile.known_method(name) is not None
 
     @property
     def importable(self) -> dict[str, str]:
@@ -55,19 +93,9 @@ class Signatures:
         return _SOURCES | {entry.name: self.profile.defs_module for entry in self.profile.dataclasses}
 
     def _method(self, name: str) -> Method:
-        return next(method for method in self.profile.methods if method.name == name)
-
-    @staticmethod
-    def _parameters(method: Method) -> str:
-        parts: list[str] = []
-        for parameter in method.parameters:
-            text = parameter.name
-            if parameter.annotation:
-                text += f": {_unquoted(parameter.annotation)}"
-            if parameter.default is not None:
-                text += f" = {parameter.default}" if parameter.annotation else f"={parameter.default}"
-            parts.append(text)
-        return ", ".join(parts)
+        method = self.profile.known_method(name)
+        assert method is not None, f"the protocol has no {name}: ask `has` first"
+        return method
 
 
 def _unquoted(annotation: str) -> str:

@@ -65,6 +65,12 @@ CODES: tuple[Code, ...] = (
         "written. Run `new` without --check, or change the descriptor.",
     ),
     Code(
+        "VCG440",
+        "the protocol demands an argument that the generated code does not give",
+        "Generated methods call each other. Where a protocol method has a new required parameter, the template that "
+        "calls it has to say the value: one line. Nothing was written. See docs/new-generation.md.",
+    ),
+    Code(
         "VCG439",
         "no template for this layout",
         "The descriptor is valid, but the tool cannot generate code for its layout yet. `vitcg-scaffold explain` and "

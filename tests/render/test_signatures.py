@@ -1,0 +1,114 @@
+"""Names, headers and calls come from the tree's protocol: templates hold none of its names outside `signature`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.protocol import GENERATIONS, ProtocolProfile, known_profile
+from scaffold.protocol.profile import SourceLines as Lines
+from scaffold.protocol.profile import _read_method
+from scaffold.render import Signatures, template_root
+
+HOOK = "postprocess_encoder_output"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Renaming:
+    """A generation that calls the hook otherwise."""
+
+    name: str
+    renamed: dict[str, str]
+
+
+def signatures_of(declaration: str) -> Signatures:
+    """The signatures of a protocol with one method, which calls the hook `finish`."""
+    text = f"class P:\n    {declaration} ...\n"
+    owner = ast.parse(text).body[0]
+    assert isinstance(owner, ast.ClassDef)
+    method = owner.body[0]
+    assert isinstance(method, ast.FunctionDef)
+    profile = known_profile(GENERATIONS[-1])
+    changes: dict[str, object] = {
+        "methods": (_read_method(method, Lines(text)),),
+        "generation": Renaming("v9_9", {HOOK: "finish"}),
+    }
+    return Signatures(dataclasses.replace(profile, **changes))
+
+
+HEADERS = [
+    "def finish(self, a: int, b: str = 'x') -> None:",
+    "def finish(self, a, /, b, *, c: int, d: list[str] = []) -> dict[str, int]:",
+    "def finish(self, *rest: int, c=1, **more: str):",
+    "def finish(self):",
+]
+
+
+@pytest.mark.parametrize("declaration", HEADERS)
+def test_header_is_the_declaration(declaration: str) -> None:
+    """Every kind of parameter, defaults with their quotes, under the tree's own name."""
+    assert signatures_of(declaration).header(HOOK) == declaration
+
+
+def test_quoted_annotations_lose_their_quotes_and_defaults_do_not() -> None:
+    signatures = signatures_of("def finish(self, a: \"torch.Tensor\", path: str = 'x') -> 'Out':")
+
+    assert signatures.header(HOOK) == "def finish(self, a: torch.Tensor, path: str = 'x') -> Out:"
+
+
+CALLS: list[tuple[str, dict[str, str], str]] = [
+    ("def finish(self):", {}, "finish()"),
+    ("def finish(self, a, b=1):", {"a": "x"}, "finish(x)"),
+    ("def finish(self, a, b=1):", {"b": "y", "a": "x"}, "finish(x, y)"),
+    # What this tree does not know is left out, and what stands before a keyword may be missing.
+    ("def finish(self, a):", {"a": "x", "later": "z"}, "finish(x)"),
+    ("def finish(self, a, b=1, c=2):", {"a": "x", "c": "z"}, "finish(x, c=z)"),
+    ("def finish(self, a, *, c):", {"a": "x", "c": "z"}, "finish(x, c=z)"),
+]
+
+
+@pytest.mark.parametrize(("declaration", "values", "code"), CALLS)
+def test_call_has_what_the_tree_takes(declaration: str, values: dict[str, str], code: str) -> None:
+    assert signatures_of(declaration).call(HOOK, **values) == code
+
+
+@pytest.mark.parametrize("declaration", ["def finish(self, a, b):", "def finish(self, a, *, b):"])
+def test_call_without_a_demanded_argument_is_refused(declaration: str) -> None:
+    with pytest.raises(DiagnosticError, match=r"`finish` of protocol v9_9 demands `b`") as caught:
+        signatures_of(declaration).call(HOOK, a="x")
+    assert [item.code for item in caught.value.diagnostics] == ["VCG440"]
+
+
+def test_override_passes_everything_on() -> None:
+    signatures = signatures_of("def finish(self, a, b=1, *, c, d=2):")
+
+    assert signatures.forward(HOOK) == "finish(a, b, c=c, d=d)"
+    assert (signatures.name(HOOK), signatures.has(HOOK), signatures.has("encoder_eager_forward")) == (
+        "finish",
+        True,
+        False,
+    )
+
+
+def protocol_names() -> set[str]:
+    profiles: list[ProtocolProfile] = [known_profile(generation) for generation in GENERATIONS]
+    return {method.name for profile in profiles for method in profile.methods}
+
+
+def test_no_template_writes_a_name_of_the_protocol_itself() -> None:
+    """A renamed method would have to be found by hand then. Names stand in `signature.…("name")` only."""
+    names, asked = protocol_names(), re.compile(r'signature\.[a-z]+\("([a-z_]+)"')
+    found = 0
+    for path in sorted(Path(template_root()).rglob("*.jinja")):
+        text = path.read_text("utf-8")
+        asked_for = asked.findall(text)
+        assert set(asked_for) <= names, path
+        found += len(asked_for)
+        rest = asked.sub("", text)
+        assert set(re.findall(r"[A-Za-z_]+", rest)) & names == set(), path
+    assert found > 30
