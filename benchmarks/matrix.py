@@ -1,12 +1,15 @@
 """Fill the support matrix by running it: each cell is one model on one release, in the CPU lab.
 
     python benchmarks/matrix.py [--models A,B] [--releases X,Y] [--all]  # run missing and outdated cells
-    python benchmarks/matrix.py --render                                 # only draw docs/matrix.md and .svg
+    python benchmarks/matrix.py --render                                 # forget outdated cells, draw, run nothing
+    python benchmarks/matrix.py --check                                  # exit 1 if a picture is not what ran
 
 A cell generates the port into the release's tree and runs `vitcg-scaffold verify` on it, with both semantics of
 attention tails, for each modality. It is *proven* (every comparison equal, no hazard), *refused* (with a reason), or
-*failed*. Results are kept in benchmarks/results/matrix.json together with a hash of the generated model files: a cell
-whose generated code has changed since is shown as not run, never as proven.
+*failed*. Results are kept in benchmarks/results/matrix.json together with a hash of the files that were proven: those
+of the release's package with the generated code in them, and nothing else. A cell whose files have changed is shown
+as not run, never as proven; adapters, tests, docs rows and examples are no part of a cell. A changed lab or recipe does
+not outdate a cell: run it again with --all.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +36,19 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     """Generate and prove one model on one release."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.protocol import resolve_target
-    from scaffold.workflow import load_spec, prepare_port, prove_numerics
+    from scaffold.verify.numeric import check_numerics_all
+    from scaffold.workflow import load_spec, numeric_requests
 
     begin = time.monotonic()
     spec, tree = load_spec(model), resolve_target(release).tree
     try:
-        port = prepare_port(spec, tree, replace=True)
+        requests = numeric_requests(spec, tree, tails=TAILS)
     except DiagnosticError as error:
         first = error.diagnostics[0]
         return {"state": "refused", "reason": f"{first.code}: {first.message}", "code": ""}
-    cell: dict[str, Any] = {"code": fingerprint(port), "modalities": {}}
-    reports = prove_numerics(spec, tree, tails=TAILS)
+    # Hashed before the run, and from the very bytes that are run: templates may change meanwhile.
+    cell: dict[str, Any] = {"code": fingerprint(requests[0].overlay), "modalities": {}}
+    reports = list(check_numerics_all(requests))
     for modality in (modality.name for modality in spec.modalities):
         checks = [check for report in reports for check in report.checks if check.modality in (modality, "all")]
         proven = all(check.passed for check in checks) and all(report.passed for report in reports)
@@ -61,12 +67,11 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     return cell
 
 
-def fingerprint(port: Any) -> str:
-    """Hash of the generated model files: what a cell has proven."""
+def fingerprint(overlay: Mapping[str, bytes]) -> str:
+    """Hash of the files of the release's package that differ from the release: what a cell proves."""
     digest = hashlib.sha256()
-    for change in port.changed:
-        if change.path.startswith("vllm/"):
-            digest.update(change.path.encode() + b"\0" + (change.after or b""))
+    for path, content in overlay.items():
+        digest.update(path.encode() + b"\0" + content)
     return digest.hexdigest()[:16]
 
 
@@ -74,12 +79,13 @@ def current_code(model: str, release: str) -> str:
     """The hash that a cell would have now; empty when the port is refused."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.protocol import resolve_target
-    from scaffold.workflow import load_spec, prepare_port
+    from scaffold.workflow import load_spec, numeric_requests
 
     try:
-        return fingerprint(prepare_port(load_spec(model), resolve_target(release).tree, replace=True))
+        (request,) = numeric_requests(load_spec(model), resolve_target(release).tree)
     except DiagnosticError:
         return ""
+    return fingerprint(request.overlay)
 
 
 def load() -> dict[str, Any]:
@@ -95,7 +101,7 @@ def state_of(cells: dict[str, Any], model: str, release: str, modality: str) -> 
     return str(cell["modalities"].get(modality, {"state": "refused"})["state"])
 
 
-def render(cells: dict[str, Any]) -> None:
+def render(cells: dict[str, Any]) -> dict[Path, str]:
     """docs/matrix.md and docs/matrix.svg from what ran."""
     from scaffold.workflow import load_spec
 
@@ -119,8 +125,7 @@ def render(cells: dict[str, Any]) -> None:
     reasons = [(key, cell["reason"]) for key, cell in sorted(cells.items()) if cell.get("reason")]
     if reasons:
         lines += ["## Reasons", "", *(f"* `{key}`: {reason}" for key, reason in reasons), ""]
-    (ROOT / "docs" / "matrix.md").write_text("\n".join(lines), encoding="utf-8")
-    (ROOT / "docs" / "matrix.svg").write_text(draw(cells, rows), encoding="utf-8")
+    return {ROOT / "docs" / "matrix.md": "\n".join(lines), ROOT / "docs" / "matrix.svg": draw(cells, rows)}
 
 
 def draw(cells: dict[str, Any], rows: list[tuple[str, str]]) -> str:
@@ -154,8 +159,17 @@ def main() -> int:
     options.add_argument("--releases", default=",".join(RELEASES))
     options.add_argument("--all", action="store_true", help="run every selected cell, also those that are up to date")
     options.add_argument("--render", action="store_true", help="run nothing; forget outdated cells and draw")
+    options.add_argument(
+        "--check", action="store_true", help="run and write nothing; are the table and picture current?"
+    )
     arguments = options.parse_args()
     cells = load()
+    if arguments.check:
+        stale = [path for path, text in render(cells).items() if path.read_text("utf-8") != text]
+        print(
+            *(f"{path.relative_to(ROOT)} is not what benchmarks/results/matrix.json says" for path in stale), sep="\n"
+        )
+        return 1 if stale else 0
     failed = 0
     for release in arguments.releases.split(","):
         for model in arguments.models.split(","):
@@ -172,7 +186,8 @@ def main() -> int:
             # After each cell, so that an interrupted run keeps what it proved.
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(cells, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    render(cells)
+    for path, text in render(cells).items():
+        path.write_text(text, encoding="utf-8")
     return 1 if failed else 0
 
 

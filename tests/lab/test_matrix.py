@@ -1,0 +1,90 @@
+"""The support matrix against what runs: a sample of its cells is run again, and all of them are of today's code.
+
+`make matrix` runs every cell; the sample has each model and each protocol generation, on releases that the other tests
+of this folder leave out.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaffold.protocol import GENERATIONS, read_protocol
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import matrix
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+
+CELLS = matrix.load()
+SAMPLE = (
+    ("internvl", "0.21.0"),
+    ("step3_vl", "0.22.0"),
+    ("qwen2_vl", "0.23.0"),
+    ("qwen2_5_vl", "0.24.0"),
+    ("qwen3_vl", "0.27.0"),
+    ("qwen2_vl", "0.32.0"),
+)
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize(("model", "release"), SAMPLE)
+def test_a_cell_comes_out_as_it_is_shown(model, release, release_tree):
+    shown = CELLS.get(f"{model} {release}")
+    assert shown is not None, "the matrix has no such cell: run `make matrix`"
+    release_tree(release)  # fetched, or skipped when offline
+
+    ran = matrix.run_cell(model, release)
+
+    assert ran["code"] == shown["code"], "another code was proven than is generated now: run `make matrix`"
+    assert ran["state"] == shown["state"], ran.get("reason")
+    states = {modality: cell["state"] for modality, cell in ran["modalities"].items()}
+    assert states == {modality: cell["state"] for modality, cell in shown["modalities"].items()}
+    assert ran["replayed"] > 100, "a cell that replays nothing proves nothing"
+
+
+@pytest.mark.trees
+def test_the_sample_has_every_model_and_every_generation(release_tree):
+    assert {model for model, _ in SAMPLE} == set(matrix.MODELS)
+    assert {read_protocol(release_tree(release)).generation for _, release in SAMPLE} == set(GENERATIONS)
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", matrix.RELEASES)
+def test_no_cell_is_of_another_code(release, release_tree):
+    release_tree(release)
+
+    outdated = [
+        model
+        for model in matrix.MODELS
+        if (cell := CELLS.get(f"{model} {release}")) and cell["code"] != matrix.current_code(model, release)
+    ]
+
+    assert outdated == [], "the generated code has changed since these were proven: run `make matrix`"
+
+
+def test_the_table_and_the_picture_show_the_results():
+    for path, text in matrix.render(CELLS).items():
+        assert path.read_text("utf-8") == text, f"{path.name} is not drawn from matrix.json: run `make matrix`"
+
+
+def test_a_cell_is_known_by_the_code_that_it_runs():
+    """Adapters, tests, docs rows and examples are no part of it; a byte of a model file is."""
+    before = matrix.fingerprint({"vllm/a.py": b"x"})
+
+    assert before == matrix.fingerprint({"vllm/a.py": b"x"})
+    assert len({before, matrix.fingerprint({"vllm/a.py": b"y"}), matrix.fingerprint({"vllm/b.py": b"x"})}) == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "claimed"),
+    [("failed", "failed"), ("refused", "refused"), ("proven", "proven")],
+)
+def test_a_state_is_shown_as_it_is(state, claimed):
+    cell = {"state": state, "code": "0", "modalities": {"image": {"state": state}}}
+
+    assert matrix.state_of({"internvl 0.33.0": cell}, "internvl", "0.33.0", "image") == claimed
+    assert matrix.state_of({}, "internvl", "0.33.0", "image") == "not run"
