@@ -26,6 +26,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 
 #: command -> (module below scaffold.cli, summary), in the order of use.
 COMMANDS = {
+    "init": ("init", "Draft a descriptor from a model's own source."),
     "new": ("new", "Generate a model's encoder CUDA graph port into a vLLM tree."),
     "plan": ("plan", "Show what `new` would change in a vLLM tree, and why."),
     "validate": ("validate", "Check descriptors."),

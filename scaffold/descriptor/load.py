@@ -8,6 +8,7 @@ from typing import Any
 
 from scaffold.descriptor import kinds
 from scaffold.descriptor.model import Descriptor
+from scaffold.descriptor.questions import find_questions, without_answers
 from scaffold.descriptor.rules import check_rules
 from scaffold.descriptor.schema import Reader, Section, section_schema, suggest
 from scaffold.descriptor.source import MAX_BYTES, MappingNode, Node, SequenceNode, decode_source, parse_source
@@ -58,11 +59,13 @@ def load_descriptor_text(text: str, file: str, *, read_hook: ReadHook | None = N
     reader = Reader(file, _helper_arities(root), problems)
     reader.spans[""] = root.span
     descriptor = Section(Descriptor).read(root, "", reader)
+    questions = find_questions(root, text, file)
     sources: dict[str, str] = {}
     if descriptor is not None:
-        problems += _without_guesses(check_rules(descriptor, reader), problems)
+        problems += _without_guesses(check_rules(descriptor, reader), [*problems, *questions])
         if read_hook is not None:
             sources = _read_hooks(descriptor, reader, read_hook)
+    problems = [*without_answers(problems, questions), *questions]
     problems = sorted(set(problems), key=lambda problem: (problem.span or Span(file, 1, 1, 1, 1), problem.code))
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise DiagnosticError(problems)

@@ -1,0 +1,199 @@
+"""`vitcg-scaffold init`: draft a descriptor from a model's own source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scaffold.cli.console import Console
+from scaffold.cli.options import PROGRAM, examples, open_target, target_option
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scaffold.draft import Draft, Question
+    from scaffold.protocol import SourceTree
+
+
+@click.command(
+    "init",
+    epilog=examples(
+        "init Qwen2VLForConditionalGeneration --vllm 0.21.0 -o qwen2_vl.yaml",
+        "init vllm/model_executor/models/internvl.py --vllm ~/vllm --answer let.k=self.num_image_token",
+    ),
+)
+@click.argument("model", metavar="ARCH|FILE")
+@target_option(required=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the draft to this file [standard output].",
+)
+@click.option(
+    "--answer", "given", multiple=True, metavar="KEY=VALUE", help="Answer the question KEY, such as budget.min=64."
+)
+@click.option("--no-input", is_flag=True, help="Ask nothing: leave what is open as TODO.")
+@click.option("--force", is_flag=True, help="Replace an existing output file.")
+@click.pass_obj
+def command(
+    console: Console,
+    model: str,
+    vllm: str,
+    output: Path | None,
+    given: tuple[str, ...],
+    no_input: bool,
+    force: bool,
+) -> None:
+    """Draft a descriptor from a model's own source, by syntax only: nothing of vLLM is imported.
+
+    MODEL is an architecture of the tree's registry, a model's file, or FILE:CLASS. Each value comes with the line that
+    shows it, as a comment. What the source does not tell is asked on a terminal; unanswered, it is written as TODO,
+    which `validate` reports with what to look at. An empty answer takes the first candidate, `-` leaves the question
+    open.
+    """
+    from scaffold.draft import draft_descriptor
+
+    answers = dict(_pair(text) for text in given)
+    if output is not None:
+        _refuse_existing(output, force)
+    tree = open_target(console, vllm).tree
+    draft = draft_descriptor(tree, model, answers)
+    if not no_input and sys.stdin.isatty() and sys.stderr.isatty():
+        draft = _interview(tree, model, draft, answers)
+    _check_answers(draft, answers)
+    if output is None:
+        console.document(draft.text)
+    else:
+        _write(output, draft.text)
+        console.result(f"wrote {output}")
+    console.report([*draft.notes, *_questions(draft, output)])
+    _say_next(console, draft, output)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        raise click.UsageError(f"`--answer {text}` is not KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def _interview(tree: SourceTree, model: str, draft: Draft, answers: dict[str, str]) -> Draft:
+    """Ask on the terminal until nothing is open that was not put off. An answer may raise further questions."""
+    from scaffold.draft import draft_descriptor
+
+    skipped: set[str] = set()
+    while True:
+        question = next((question for question in draft.open if question.key not in skipped), None)
+        if question is None:
+            return draft
+        answer = _ask(question)
+        if answer in ("", "-"):
+            skipped.add(question.key)
+            continue
+        answers[question.key] = answer
+        draft = draft_descriptor(tree, model, answers)
+
+
+def _ask(question: Question) -> str:
+    click.echo(f"\n{question.key}: {question.what}", err=True)
+    for candidate in question.candidates:
+        click.echo(f"  candidate: {candidate}", err=True)
+    for look in question.look:
+        click.echo(f"  look at: {look}", err=True)
+    default = question.candidates[0].value if question.candidates else "-"
+    answer: str = click.prompt(question.key, default=default, err=True)
+    return answer.strip()
+
+
+def _check_answers(draft: Draft, answers: Mapping[str, str]) -> None:
+    """Refuse answers that no question asked for, and those that make the descriptor wrong."""
+    if draft.unused:
+        from difflib import get_close_matches
+
+        asked = [question.key for question in draft.questions]
+        near = get_close_matches(draft.unused[0], asked, n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else f" Questions: {', '.join(asked) or 'none'}."
+        raise click.UsageError(f"nothing asks for `{draft.unused[0]}`.{hint}")
+    from scaffold.descriptor.load import load_descriptor_text
+
+    try:
+        load_descriptor_text(draft.text, f"{draft.name}.yaml")
+    except DiagnosticError as error:
+        wrong = [problem for problem in error.diagnostics if problem.code != "VCG390" and problem.exit]
+        if not wrong:
+            return
+        lines = draft.text.splitlines()
+        shown = [_with_line(problem, lines) for problem in wrong]
+        raise DiagnosticError(shown) from None
+
+
+def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
+    """The problem with the line of the draft that it is about, which no file holds."""
+    if problem.span is None:
+        return problem
+    text = lines[problem.span.line - 1].strip()
+    return Diagnostic(problem.code, f"{problem.message}: `{text}`", problem.span, problem.help, problem.severity)
+
+
+def _questions(draft: Draft, output: Path | None) -> list[Diagnostic]:
+    """The open questions, as they stand in the written draft."""
+    from scaffold.descriptor.load import load_descriptor_text
+
+    name = str(output) if output is not None else f"{draft.name}.yaml"
+    try:
+        load_descriptor_text(draft.text, name)
+    except DiagnosticError as error:
+        return [
+            Diagnostic(found.code, found.message, found.span, found.help, Severity.WARNING, found.notes)
+            for found in error.diagnostics
+            if found.code == "VCG390"
+        ]
+    return []
+
+
+def _say_next(console: Console, draft: Draft, output: Path | None) -> None:
+    asked, left = len(draft.questions), len(draft.open)
+    name = output if output is not None else "the draft"
+    if left:
+        console.note(f"{left} of {asked} questions open: answer them in {name}, then run `{PROGRAM} validate`")
+    else:
+        console.note(f"{asked} questions, all answered. Next: `{PROGRAM} plan {name} --vllm ...`")
+
+
+def _refuse_existing(output: Path, force: bool) -> None:
+    if output.exists() and not force:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG510",
+                f"`{output}` exists",
+                Span(str(output), 1, 1, 1, 1),
+                "choose another name, or replace it with --force",
+            )
+        )
+
+
+def _write(output: Path, text: str) -> None:
+    """All or nothing: beside the output first, then renamed over it. Raises VCG709."""
+    import os
+
+    from scaffold.publish import disk
+
+    beside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    try:
+        disk.write_file(beside, text.encode("utf-8"), like=output if output.exists() else None)
+        disk.replace(beside, output)
+        disk.sync_directory(output.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG709",
+                f"cannot write `{output}`: {error.strerror or error}",
+                help="check that the folder exists and that you may write there",
+            )
+        ) from error

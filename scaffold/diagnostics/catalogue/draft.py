@@ -1,0 +1,55 @@
+"""Codes of drafting a descriptor: VCG390, VCG480 to VCG489, VCG510 and VCG709."""
+
+from scaffold.diagnostics.catalogue import Code
+
+CODES: tuple[Code, ...] = (
+    Code(
+        "VCG390",
+        "a question is still open",
+        "A drafted descriptor says TODO where the model's source does not tell a value, with candidates in the "
+        "comments above. Look at the named place, write the value in place of TODO (or settle and delete a TODO "
+        "comment), and validate again. Nothing is generated from a descriptor with an open question.",
+    ),
+    Code(
+        "VCG480",
+        "the tree has no such architecture",
+        "`init` looks an architecture up in the registry of the tree's models, under the name that a checkpoint's "
+        "config.json gives. Other releases may know it; a model's file can be given instead of its architecture.",
+    ),
+    Code(
+        "VCG481",
+        "there is no multimodal model class",
+        "A model that can get encoder graphs has `embed_multimodal` and a processor registered with "
+        "MULTIMODAL_REGISTRY.register_processor, on the class itself or on a base of it. Name the file that defines "
+        "such a class, or the class as FILE:CLASS.",
+    ),
+    Code(
+        "VCG482",
+        "the file is not of this tree",
+        "A draft is read from one tree: the model's file and everything that it imports. Give `--vllm` the tree that "
+        "the file lies in.",
+    ),
+    Code(
+        "VCG483",
+        "the model is beyond the layouts",
+        "Packed rows, tiles and paths of tiles can be drafted. This model does something between its inputs and its "
+        "embeddings that none of them says; the message names it, its place, and the hook that would have to be "
+        "written by hand (`scaffold/descriptor/kinds.py` lists them).",
+    ),
+    Code(
+        "VCG484",
+        "something that would be drafted is left out",
+        "The source has it in a form that the layout cannot express, and the port is complete without it: a modality "
+        "whose tokens follow another formula runs eagerly, as before.",
+    ),
+    Code(
+        "VCG510",
+        "the output exists already",
+        "`init` never overwrites a descriptor that somebody may have completed. Choose another name, or use --force.",
+    ),
+    Code(
+        "VCG709",
+        "the draft cannot be written",
+        "The file's folder is missing or not writable, or the disk is full. Nothing was written.",
+    ),
+)

@@ -1,0 +1,532 @@
+"""Evaluates methods of a tree symbolically: by their syntax, with inputs that have a key and no content.
+
+One pass over a function, each loop body once. A condition that the values decide takes its branch; one that they do
+not decide takes both, one after the other. Conditions on data parallelism count as false, and inputs named `*_embeds`
+as absent: a graph is captured for pixels on one device.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scaffold.draft.values import (
+    Closure,
+    Field,
+    Input,
+    Inputs,
+    Items,
+    Literal,
+    Op,
+    Owner,
+    Place,
+    Ref,
+    Table,
+    Value,
+    inputs_of,
+)
+from scaffold.tower.source import FunctionNode, Module, Program, decorator_names, plain_base
+
+_DEPTH = 14
+_FIELD_CONFIG = "MultiModalFieldConfig"
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Div: "/",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.BitOr: "|",
+}
+_LITERAL_COMPARE: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+@dataclass(slots=True)
+class _Frame:
+    """One evaluated function: its module, the class that defines it, and its variables."""
+
+    module: Module
+    owner: Owner | None
+    variables: dict[str, Value]
+    depth: int
+    returns: list[Value] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened on the way: calls of parts of the model on data, splits of their results, constructed classes,
+    inputs that were read, those that must be None, switches that were passed over, and every function entered."""
+
+    calls: list[Op] = field(default_factory=list)
+    splits: list[Op] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    inputs: dict[str, Input] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    switches: list[Ref] = field(default_factory=list)
+    visited: list[tuple[Module, FunctionNode]] = field(default_factory=list)
+
+
+class Evaluator:
+    """Evaluates methods of one class. `sizes` are keys that describe items: with them a method is looked into, while
+    one that gets pixels only stays a call, so that a descriptor can name it."""
+
+    def __init__(
+        self, program: Program, cls: Owner, *, sizes: frozenset[str] = frozenset(), deep: bool = False
+    ) -> None:
+        self._program, self._cls, self._sizes, self._deep = program, cls, sizes, deep
+        self.trace = Trace()
+
+    def method(self, name: str, /, **arguments: Value) -> Value | None:
+        """The value that `self.NAME(...)` returns, None when the class has no such method."""
+        found = self._program.method(self._cls, name)
+        if found is None:
+            return None
+        module, owner, node = found
+        return self._call(Closure(module, (module, owner), node, {}, bound=True), [], dict(arguments), 0)
+
+    def variables(self, name: str, /, **arguments: Value) -> dict[str, Value]:
+        """All variables of `self.NAME(...)` after its last statement; none when the class has no such method."""
+        found = self._program.method(self._cls, name)
+        if found is None:
+            return {}
+        module, owner, node = found
+        closure = Closure(module, (module, owner), node, {}, bound=True)
+        frame = _Frame(module, closure.owner, self._bind(closure, [], dict(arguments)), 0)
+        self._block(node.body, frame)
+        return frame.variables
+
+    # --- functions --------------------------------------------------------------------------------------------------
+
+    def _bind(self, function: Closure, args: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
+        spec = function.node.args
+        names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+        variables = dict(function.variables)
+        if function.bound and names and "staticmethod" not in decorator_names(function.node):
+            variables[names.pop(0)] = Ref("self")
+        variables |= {name: Op("parameter", (Literal(name),)) for name in (*names, *(a.arg for a in spec.kwonlyargs))}
+        for name, default in zip(reversed(names), reversed(spec.defaults), strict=False):
+            variables[name] = _constant(default)
+        for argument, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
+            if value is not None:
+                variables[argument.arg] = _constant(value)
+        variables |= dict(zip(names, args, strict=False))
+        variables |= {name: value for name, value in keywords.items() if name in variables}
+        if spec.vararg:
+            variables[spec.vararg.arg] = Items(args[len(names) :])
+        if spec.kwarg:
+            variables[spec.kwarg.arg] = keywords.get("**", Inputs())
+        return variables
+
+    def _call(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> Value:
+        if depth > _DEPTH:
+            return Op("too deep", tuple(args))
+        self.trace.visited.append((function.module, function.node))
+        frame = _Frame(function.module, function.owner, self._bind(function, args, keywords), depth)
+        self._block(function.node.body, frame)
+        values = [value for value in frame.returns if value != Literal(None)]
+        return values[-1] if values else Literal(None)
+
+    # --- statements -------------------------------------------------------------------------------------------------
+
+    def _block(self, statements: list[ast.stmt], frame: _Frame) -> bool:
+        """Whether the block was left by a return, raise, continue or break."""
+        return any(self._statement(statement, frame) for statement in statements)
+
+    def _statement(self, node: ast.stmt, frame: _Frame) -> bool:
+        if isinstance(node, ast.Return):
+            frame.returns.append(self._value(node.value, frame) if node.value else Literal(None))
+            return True
+        if isinstance(node, (ast.Raise, ast.Continue, ast.Break)):
+            return True
+        if isinstance(node, ast.If):
+            return self._branch(node, frame)
+        if isinstance(node, ast.For):
+            self._loop(node, frame)
+        elif isinstance(node, ast.While):
+            self._block(node.body, frame)
+        elif isinstance(node, (ast.With, ast.Try)):
+            return self._block(node.body, frame)
+        elif isinstance(node, FunctionNode):
+            frame.variables[node.name] = Closure(frame.module, frame.owner, node, frame.variables)
+        elif isinstance(node, ast.Assign):
+            value = self._value(node.value, frame)
+            for target in node.targets:
+                self._assign(target, value, frame)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self._assign(node.target, self._value(node.value, frame), frame)
+        elif isinstance(node, ast.AugAssign):
+            old, new = self._value(node.target, frame), self._value(node.value, frame)
+            self._assign(node.target, self._binary(_BINARY.get(type(node.op), "?"), old, new, node, frame), frame)
+        elif isinstance(node, ast.Expr):
+            self._value(node.value, frame)
+        elif isinstance(node, ast.Assert):
+            self._refuse(node.test, frame)
+        return False
+
+    def _loop(self, node: ast.For, frame: _Frame) -> None:
+        """The body once for each key of a mapping with known keys, once for anything else."""
+        over = self._value(node.iter, frame)
+        if isinstance(over, Table):
+            elements: list[Value] = [Literal(key) for key in list(over.entries)]
+        else:
+            elements = [_each(over, self._place(node, frame))]
+        for element in elements:
+            self._assign(node.target, element, frame)
+            self._block(node.body, frame)
+
+    def _refuse(self, test: ast.expr, frame: _Frame) -> None:
+        """`assert NAME is None` of an input: the model does not take it."""
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
+            value = self._value(test.left, frame)
+            if isinstance(value, Input) and self._value(test.comparators[0], frame) == Literal(None):
+                self.trace.refused.add(value.key)
+
+    def _branch(self, node: ast.If, frame: _Frame) -> bool:
+        decided = self._truth(node.test, frame)
+        if decided is not None:
+            return self._block(node.body if decided else node.orelse, frame)
+        left = self._block(node.body, frame)
+        return self._block(node.orelse, frame) and left
+
+    def _assign(self, target: ast.expr, value: Value, frame: _Frame) -> None:
+        if isinstance(target, ast.Name):
+            frame.variables[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            known = value.values if isinstance(value, Items) and len(value.values) == len(target.elts) else None
+            for index, element in enumerate(target.elts):
+                part = known[index] if known else Op("[]", (value, Literal(index)), place=self._place(target, frame))
+                self._assign(element.value if isinstance(element, ast.Starred) else element, part, frame)
+        elif isinstance(target, ast.Subscript):
+            table, key = self._value(target.value, frame), self._value(target.slice, frame)
+            if isinstance(table, Table) and isinstance(key, Literal) and isinstance(key.value, str):
+                table.entries[key.value] = value
+
+    # --- conditions -------------------------------------------------------------------------------------------------
+
+    def _truth(self, node: ast.expr, frame: _Frame) -> bool | None:
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self._truth(node.operand, frame)
+            return None if inner is None else not inner
+        if isinstance(node, ast.BoolOp):
+            parts = [self._truth(part, frame) for part in node.values]
+            decisive = isinstance(node.op, ast.Or)
+            if decisive in parts:
+                return decisive
+            return None if None in parts else not decisive
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return self._compare(node, frame)
+        return self._truth_of(self._value(node, frame))
+
+    def _truth_of(self, value: Value) -> bool | None:
+        if isinstance(value, Ref) and value.path.startswith("self.") and "data_parallel" in value.path:
+            self.trace.switches.append(value)
+            return False
+        if isinstance(value, Literal):
+            return bool(value.value)
+        return True if isinstance(value, Table) and value.entries else None
+
+    def _compare(self, node: ast.Compare, frame: _Frame) -> bool | None:
+        left, right = self._value(node.left, frame), self._value(node.comparators[0], frame)
+        if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and right == Literal(None):
+            absent = _is_absent(left)
+            return absent if isinstance(node.ops[0], ast.Is) or absent is None else not absent
+        compare = _LITERAL_COMPARE.get(type(node.ops[0]))
+        if compare is not None and isinstance(left, Literal) and isinstance(right, Literal):
+            return compare(left.value, right.value)
+        return None
+
+    # --- expressions ------------------------------------------------------------------------------------------------
+
+    def _value(self, node: ast.expr, frame: _Frame) -> Value:
+        if isinstance(node, ast.Constant):
+            return Literal(node.value)
+        if isinstance(node, ast.Name):
+            return frame.variables.get(node.id) or Ref(node.id, self._place(node, frame))
+        if isinstance(node, ast.Attribute):
+            return self._attribute(self._value(node.value, frame), node, frame)
+        if isinstance(node, ast.Call):
+            return self._evaluate_call(node, frame)
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node, frame)
+        if isinstance(node, (ast.Tuple, ast.List)):
+            values = [self._value(element, frame) for element in node.elts]
+            if isinstance(node, ast.Tuple) and all(isinstance(value, Literal) for value in values):
+                return Literal(tuple(value.value for value in values if isinstance(value, Literal)))
+            return Items(values)
+        if isinstance(node, ast.Dict):
+            return self._dict(node, frame)
+        if isinstance(node, ast.BinOp):
+            left, right = self._value(node.left, frame), self._value(node.right, frame)
+            return self._binary(_BINARY.get(type(node.op), "?"), left, right, node, frame)
+        if isinstance(node, ast.IfExp):
+            decided = self._truth(node.test, frame)
+            body, other = self._value(node.body, frame), self._value(node.orelse, frame)
+            return (body if decided else other) if decided is not None else other if body == Literal(None) else body
+        if isinstance(node, ast.NamedExpr):
+            value = self._value(node.value, frame)
+            self._assign(node.target, value, frame)
+            return value
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+            inner = _Frame(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+            for generator in node.generators:
+                self._assign(generator.target, _each(self._value(generator.iter, inner), None), inner)
+            return Items([self._value(node.elt, inner)])
+        if isinstance(node, ast.Slice):
+            parts = (node.lower, node.upper, node.step)
+            return Op("slice", tuple(self._value(part, frame) if part else Literal(None) for part in parts))
+        if isinstance(node, ast.Starred):
+            return self._value(node.value, frame)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            return Literal(-node.operand.value) if isinstance(node.operand.value, (int, float)) else Op("-", ())
+        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return Op(type(node).__name__, tuple(self._value(child, frame) for child in children))
+
+    def _attribute(self, value: Value, node: ast.Attribute, frame: _Frame) -> Value:
+        place = self._place(node, frame)
+        if isinstance(value, Ref):
+            return Ref(f"{value.path}.{node.attr}", place)
+        return Op(f".{node.attr}", (value,), place=place)
+
+    def _input(self, value: Input) -> Input:
+        return self.trace.inputs.setdefault(value.key, value) if value.columns is None else value
+
+    def _dict(self, node: ast.Dict, frame: _Frame) -> Value:
+        table = Table({}, place=self._place(node, frame))
+        for key, value in zip(node.keys, node.values, strict=True):
+            found = self._value(value, frame)
+            if key is None:
+                table.entries.update(found.entries if isinstance(found, Table) else {})
+            elif isinstance(key, ast.Constant):
+                table.entries[str(key.value)] = found
+        return table
+
+    def _binary(self, name: str, left: Value, right: Value, node: ast.AST, frame: _Frame) -> Value:
+        if name == "|" and isinstance(left, Table) and isinstance(right, Table):
+            return Table(left.entries | right.entries, place=left.place)
+        return Op(name, (left, right), place=self._place(node, frame))
+
+    def _subscript(self, node: ast.Subscript, frame: _Frame) -> Value:
+        value, key = self._value(node.value, frame), self._value(node.slice, frame)
+        place = self._place(node, frame)
+        if isinstance(key, Literal):
+            if isinstance(value, Inputs) and isinstance(key.value, str):
+                return self._input(Input(key.value, place=place))
+            if isinstance(value, Table) and key.value in value.entries:
+                return value.entries[str(key.value)]
+            if isinstance(value, Items) and isinstance(key.value, int) and key.value in range(-1, len(value.values)):
+                return value.values[key.value] if value.values else Op("[]", (value, key), place=place)
+        if isinstance(value, Ref) and value.path == "dict":  # dict[str, Field](...)
+            return value
+        return Op("[]", (value, key), place=place)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def _evaluate_call(self, node: ast.Call, frame: _Frame) -> Value:
+        args = [self._value(argument, frame) for argument in node.args]
+        keywords: dict[str, Value] = {}
+        for keyword in node.keywords:
+            value = self._value(keyword.value, frame)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = value
+            elif isinstance(value, Table):
+                keywords |= value.entries
+            else:
+                keywords["**"] = value
+        if isinstance(node.func, ast.Attribute):
+            if _is_super(node.func.value):
+                return self._super(node.func.attr, args, keywords, frame)
+            receiver = self._value(node.func.value, frame)
+            known = self._of_container(receiver, node.func.attr, args, node, frame)
+            if known is not None:
+                return known
+            function = self._attribute(receiver, node.func, frame)
+        else:
+            function = self._value(node.func, frame)
+        return self._apply(function, args, keywords, node, frame)
+
+    def _of_container(
+        self, value: Value, method: str, args: list[Value], node: ast.Call, frame: _Frame
+    ) -> Value | None:
+        """What a method of a mapping or list gives; None when it is not one of those that are known."""
+        first = args[0] if args else Literal(None)
+        if isinstance(value, Inputs) and method in ("pop", "get") and isinstance(first, Literal):
+            default = args[1] if len(args) > 1 else Literal(None)
+            return self._input(Input(str(first.value), _columns(default), self._place(node, frame)))
+        if isinstance(value, Table):
+            if method in ("get", "pop") and isinstance(first, Literal) and str(first.value) in value.entries:
+                return value.entries[str(first.value)]
+            if method == "update" and isinstance(first, Table):
+                value.entries.update(first.entries)
+                return Literal(None)
+        if isinstance(value, Items) and method in ("append", "extend") and args:
+            value.values.append(first)
+            return Literal(None)
+        return None
+
+    def _apply(
+        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call, frame: _Frame
+    ) -> Value:
+        place = self._place(node, frame)
+        if isinstance(function, Closure):
+            return self._call(function, args, keywords, frame.depth + 1)
+        if isinstance(function, Ref):
+            return self._apply_named(function.path, args, keywords, place, frame)
+        name = function.name if isinstance(function, Op) else "call"
+        receiver = function.args if isinstance(function, Op) else (function,)
+        made = Op(name, (*receiver, *args), tuple(keywords.items()), place)
+        if name == ".split":
+            self.trace.splits.append(made)
+        return made
+
+    def _apply_named(
+        self, path: str, args: list[Value], keywords: dict[str, Value], place: Place, frame: _Frame
+    ) -> Value:
+        if path == "dict":
+            table = Table({}, place=place)
+            for value in args:
+                table.entries.update(value.entries if isinstance(value, Table) else {})
+            table.entries.update(keywords)
+            return table
+        head, _, last = path.rpartition(".")
+        if head.rpartition(".")[2] == _FIELD_CONFIG:
+            return _field(last, args, keywords, place)
+        made = Op(path, tuple(args), tuple(keywords.items()), place)
+        target = self._target(path, frame)
+        if path.startswith("self."):
+            if isinstance(target, Closure) and self._enters(made):
+                return self._call(target, args, keywords, frame.depth + 1)
+            if inputs_of(made):
+                self.trace.calls.append(made)
+            return made
+        if isinstance(target, Table):  # a constructed class
+            self.trace.tables.append(Table(dict(keywords), target.made_by, place))
+            return self.trace.tables[-1]
+        if isinstance(target, Closure) and (self._deep or _has_container(made)):
+            return self._call(target, args, keywords, frame.depth + 1)
+        return made
+
+    def _enters(self, made: Op) -> bool:
+        """Whether to look into a method of the class: not when it gets pixels and nothing of their sizes."""
+        return self._deep or _has_container(made) or not inputs_of(made) or bool(self._sizes & set(inputs_of(made)))
+
+    def _target(self, path: str, frame: _Frame) -> Value | None:
+        """What a dotted name means: a function or method of the tree, or an empty `Table` for a class."""
+        parts = path.split(".")
+        if parts[0] == "self" and len(parts) == 2 and frame.owner is not None:
+            owner = self._cls if frame.depth == 0 or _inherits(self._program, self._cls, frame.owner) else frame.owner
+            found = self._program.method(owner, parts[1])
+            if found is None:
+                return None
+            module, cls, node = found
+            return Closure(module, (module, cls), node, {}, bound=True)
+        if parts[0] == "self":
+            return None
+        known = self._program.resolve(frame.module, _aliased(frame.module, parts[0]))
+        if known is None:
+            return None
+        module, definition = known
+        if isinstance(definition, ast.ClassDef):
+            if len(parts) == 1:
+                return Table({}, definition.name)
+            method = self._program.method((module, definition), parts[1]) if len(parts) == 2 else None
+            return Closure(method[0], (method[0], method[1]), method[2], {}, bound=True) if method else None
+        return Closure(module, None, definition, {}) if len(parts) == 1 else None
+
+    def _super(self, name: str, args: list[Value], keywords: dict[str, Value], frame: _Frame) -> Value:
+        if frame.owner is not None:
+            module, cls = frame.owner
+            for base in cls.bases:
+                found = self._program.resolve(module, ast.unparse(plain_base(base)))
+                if found is not None and isinstance(found[1], ast.ClassDef):
+                    method = self._program.method((found[0], found[1]), name)
+                    if method is not None:
+                        owner, definer, node = method
+                        closure = Closure(owner, (owner, definer), node, {}, bound=True)
+                        return self._call(closure, args, keywords, frame.depth + 1)
+        return Op(f"super.{name}", tuple(args), tuple(keywords.items()))
+
+    @staticmethod
+    def _place(node: ast.AST, frame: _Frame) -> Place:
+        return Place(frame.module.file, getattr(node, "lineno", 1))
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _each(value: Value, place: Place | None) -> Value:
+    """An element of an iterated value."""
+    if isinstance(value, Items) and len(value.values) == 1:
+        return value.values[0]
+    return Op("each", (value,), place=place)
+
+
+def _constant(node: ast.expr) -> Value:
+    return Literal(node.value) if isinstance(node, ast.Constant) else Op("default", ())
+
+
+def _is_absent(value: Value) -> bool | None:
+    """Whether a value is None: embeddings given instead of pixels are, everything else that is known is not."""
+    if isinstance(value, Literal):
+        return value.value is None
+    if isinstance(value, Input):
+        return value.key.endswith("_embeds")
+    return None if isinstance(value, Op) and value.name == "parameter" else False
+
+
+def _has_container(made: Op) -> bool:
+    return any(isinstance(value, (Table, Inputs, Items)) for value in made.operands)
+
+
+def _columns(default: Value) -> int | None:
+    """Columns of an empty tensor that stands for a missing input: `torch.empty((0, 3))` has 3, `torch.empty(0)` 0."""
+    if isinstance(default, Op) and default.name == "torch.empty" and default.args:
+        shape = default.args[0]
+        if isinstance(shape, Literal):
+            if isinstance(shape.value, tuple) and len(shape.value) == 2 and isinstance(shape.value[1], int):
+                return shape.value[1]
+            if shape.value == 0:
+                return 0
+    return None
+
+
+def _field(kind: str, args: list[Value], keywords: dict[str, Value], place: Place) -> Field:
+    modality = args[0] if args else keywords.get("modality")
+    sizes = args[1] if len(args) > 1 else keywords.get("size_per_item")
+    name = str(modality.value) if isinstance(modality, Literal) else None
+    return Field(kind, name, sizes, place)
+
+
+def _aliased(module: Module, name: str) -> str:
+    """The class behind `Name = OtherName` at the top of a module."""
+    for statement in module.tree.body:
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Name)
+            and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+        ):
+            return statement.value.id
+    return name
+
+
+def _inherits(program: Program, cls: Owner, base: Owner) -> bool:
+    """Whether `base` is `cls` or one of its bases, as far as they are in the tree."""
+    pending, seen = [cls], set()
+    while pending:
+        module, node = pending.pop()
+        if node is base[1]:
+            return True
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for expression in node.bases:
+            found = program.resolve(module, ast.unparse(plain_base(expression)))
+            if found is not None and isinstance(found[1], ast.ClassDef):
+                pending.append((found[0], found[1]))
+    return False

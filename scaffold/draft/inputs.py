@@ -1,0 +1,379 @@
+"""Inputs of a model and what becomes of them: keys, sizes, layout family, and the calls that make embeddings.
+
+Reads `_get_mm_fields_config` of the processor, which says how each input is cut into items, and `embed_multimodal` of
+the model, which says what the encoder is called with.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+
+from scaffold.descriptor import kinds
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.draft.evaluate import Evaluator, Trace
+from scaffold.draft.locate import Located
+from scaffold.draft.values import (
+    Field,
+    Input,
+    Inputs,
+    Literal,
+    Op,
+    Owner,
+    Place,
+    Ref,
+    Table,
+    Value,
+    inputs_of,
+    walk_value,
+)
+from scaffold.protocol.tree import SourceTree
+from scaffold.tower.source import Module, Program
+
+#: Changes of a tensor that keep what it holds and how it is laid out.
+_SAME = {".to", ".type", ".contiguous", ".cuda", ".float", ".bfloat16", ".half", ".type_as"}
+_SAME_SIZES = {*_SAME, ".tolist", ".cpu", "tuple", "list", "int"}
+
+_COLUMNS = {3: ("t", "h", "w"), 2: ("h", "w"), 0: ("n",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One outermost call that makes embeddings of pixels. `pixels` are its keys that are no sizes."""
+
+    call: Op
+    pixels: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+    @property
+    def place(self) -> Place:
+        assert self.call.place is not None, "every evaluated call has one"
+        return self.call.place
+
+
+@dataclass(frozen=True, slots=True)
+class ModalityInputs:
+    """One modality. `layout` is packed, tiles or paths; `columns` those of a row of sizes."""
+
+    name: str
+    pixels: str
+    sizes: str
+    embeds: Input | None
+    layout: str
+    columns: tuple[str, ...]
+    encoded: tuple[Encoded, ...]
+    field: Field
+    sizes_field: Field | None
+    #: Of a second pixel tensor, cut by the same sizes.
+    more: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """`result` is what `embed_multimodal` returns."""
+
+    modalities: tuple[ModalityInputs, ...]
+    fields: dict[str, Field]
+    trace: Trace
+    result: Value
+    #: What is left out, and why.
+    notes: tuple[Diagnostic, ...] = ()
+
+
+def left_out(tree: SourceTree, place: Place, name: str, reason: str) -> Diagnostic:
+    """That a modality is not drafted (VCG484)."""
+    return Diagnostic(
+        "VCG484",
+        f"the modality `{name}` is left out: {reason}",
+        tree.span(place.file, place.line),
+        "the port is complete without it; the modality runs eagerly, as before",
+        Severity.WARNING,
+    )
+
+
+def beyond(tree: SourceTree, place: Place | None, reason: str, *hooks: str) -> DiagnosticError:
+    """The refusal of a model that no layout expresses (VCG483), with the hooks that it would need."""
+    names = [f"`{name}` ({kinds.HOOKS[name].catalogue}: {kinds.HOOKS[name].purpose})" for name in hooks]
+    return DiagnosticError(
+        Diagnostic(
+            "VCG483",
+            f"the model is beyond the layouts: {reason}",
+            tree.span(place.file, place.line) if place else None,
+            f"it would need the hook{'s' * (len(hooks) > 1)} {', '.join(names)}" if names else "write the port by hand",
+        )
+    )
+
+
+def strip(value: Value, names: set[str] = _SAME) -> Value:
+    """The value without changes of type, device or form."""
+    while isinstance(value, Op) and value.name in names and value.args:
+        value = value.args[0]
+    return value
+
+
+def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInputs:
+    """Keys, layouts and encoder calls of every modality. Raises VCG483."""
+    config = Evaluator(program, model.processor, deep=True).method("_get_mm_fields_config", hf_inputs=Inputs())
+    fields = (
+        {key: value for key, value in config.entries.items() if isinstance(value, Field)}
+        if isinstance(config, Table)
+        else {}
+    )
+    if not fields:
+        raise beyond(tree, model.processor_place, "its processor does not list the inputs in a form that can be read")
+    sizes = {key: _size_input(field.sizes, key) for field in fields.values() for key in inputs_of_sizes(field)}
+    evaluator = Evaluator(program, model.owner, sizes=frozenset(sizes))
+    result = evaluator.method("embed_multimodal", **{"**": Inputs()}) or Literal(None)
+    trace = evaluator.trace
+    roots = _outermost(trace, frozenset(sizes))
+    groups: dict[str, list[Encoded]] = {}
+    for root in roots:
+        groups.setdefault(_modality_of(root, fields), []).append(root)
+    notes = []
+    for name, group in list(groups.items()):
+        if name not in kinds.MODALITIES:
+            reason = "encoder graphs are for images and videos"
+        elif any(root.pixels[0] not in fields for root in group):
+            reason = f"its processor never gives `{group[0].pixels[0]}`"
+        else:
+            continue
+        notes.append(left_out(tree, group[0].place, name, reason))
+        del groups[name]
+    modalities = tuple(_modality(tree, program, model, name, group, fields, trace) for name, group in groups.items())
+    if not modalities:
+        if notes:
+            raise DiagnosticError([*beyond(tree, model.place, "it has no images and no videos").diagnostics, *notes])
+        what = "no call of a part of the model on an input was found in `embed_multimodal`"
+        raise beyond(tree, model.place, what, "forward")
+    return ModelInputs(_own_embeds(modalities), fields, trace, result, tuple(notes))
+
+
+def inputs_of_sizes(field: Field) -> tuple[str, ...]:
+    return inputs_of(field.sizes) if field.sizes is not None else ()
+
+
+def _size_input(sizes: Value | None, key: str) -> Input | None:
+    found = [part for part in walk_value(sizes) if isinstance(part, Input)] if sizes is not None else []
+    return next((part for part in found if part.key == key), None)
+
+
+def _outermost(trace: Trace, sizes: frozenset[str]) -> list[Encoded]:
+    inner = {id(part) for call in trace.calls for value in call.operands for part in walk_value(value)}
+    found = []
+    for call in trace.calls:
+        keys = inputs_of(call)
+        pixels = tuple(key for key in keys if key not in sizes)
+        if id(call) not in inner and pixels:
+            found.append(Encoded(call, pixels, tuple(key for key in keys if key in sizes)))
+    return found
+
+
+def _modality_of(root: Encoded, fields: dict[str, Field]) -> str:
+    field = fields.get(root.pixels[0])
+    return (field.modality if field else None) or ("video" if "video" in root.pixels[0] else "image")
+
+
+def _modality(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    name: str,
+    roots: list[Encoded],
+    fields: dict[str, Field],
+    trace: Trace,
+) -> ModalityInputs:
+    first = roots[0]
+    extra = next((root for root in roots if len(root.pixels) > 1), None)
+    if extra is not None:
+        others = [key for key in extra.pixels if key != extra.pixels[0]]
+        raise beyond(
+            tree,
+            extra.place,
+            f"`{extra.call.name}` also depends on `{'`, `'.join(others)}`, which is no size of `{extra.pixels[0]}`",
+            "select",
+            "replay",
+            "forward",
+        )
+    keys = list(dict.fromkeys(root.pixels[0] for root in roots))
+    by_kind = {key: fields[key] for key in keys}
+    if len(keys) > 2:
+        raise beyond(tree, first.place, f"an item has {len(keys)} pixel tensors", "select", "forward")
+    flat = [key for key, field in by_kind.items() if field.kind.startswith("flat")]
+    whole = [key for key, field in by_kind.items() if field.kind == "batched"]
+    if len(keys) == 1 and not flat:
+        raise beyond(
+            tree, by_kind[keys[0]].place, f"`{keys[0]}` arrives as one tensor an item, of any shape", "select", "replay"
+        )
+    if len(keys) == 2 and (len(flat), len(whole)) != (1, 1):
+        raise beyond(tree, first.place, f"`{keys[0]}` and `{keys[1]}` are not one tile and further tiles", "select")
+    if len(roots) > len(keys):
+        raise beyond(tree, roots[-1].place, f"`{keys[0]}` goes through the encoder more than once", "forward")
+    field = by_kind[flat[0]]
+    size, packed = _sizes_of(tree, program, model, field, fields, trace)
+    layout = "paths" if whole else "packed" if packed else "tiles"
+    pixels = whole[0] if whole else flat[0]
+    columns = _COLUMNS.get(size.columns if size.columns is not None else -1)
+    if columns is None or packed == (columns == ("n",)):
+        what = f"{size.columns} columns" if size.columns is not None else "an unknown number of columns"
+        raise beyond(tree, field.place, f"a row of `{size.key}` has {what}", "select", "replay")
+    embeds = _embeds(name, fields, trace, {size.key, *keys})
+    return ModalityInputs(
+        name,
+        pixels,
+        size.key,
+        embeds,
+        layout,
+        columns,
+        tuple(roots),
+        by_kind[pixels],
+        fields.get(size.key),
+        flat[0] if whole else None,
+    )
+
+
+def _sizes_of(
+    tree: SourceTree, program: Program, model: Located, field: Field, fields: dict[str, Field], trace: Trace
+) -> tuple[Input, bool]:
+    """The input that says how many rows each item has, and whether it is a grid whose product does."""
+    sizes = strip(field.sizes, _SAME_SIZES) if field.sizes is not None else None
+    if isinstance(sizes, Op) and sizes.name == ".prod" and isinstance(strip(sizes.args[0]), Input):
+        grid = strip(sizes.args[0])
+        assert isinstance(grid, Input)
+        if grid.columns is None:
+            grid = replace(grid, columns=schema_columns(program, model.owner[0], trace, grid.key))
+        return grid, True
+    if isinstance(sizes, Input):
+        return replace(sizes, columns=0), False
+    raise beyond(
+        tree,
+        field.place,
+        "the rows of an item are neither a count nor the product of a grid",
+        "select",
+        "replay",
+    )
+
+
+def _embeds(name: str, fields: dict[str, Field], trace: Trace, taken: set[str]) -> Input | None:
+    for key, value in trace.inputs.items():
+        field = fields.get(key)
+        modality = (field.modality if field else None) or key.partition("_")[0]
+        if key.endswith("_embeds") and key not in taken | trace.refused and modality == name:
+            return value
+    return None
+
+
+def _own_embeds(modalities: tuple[ModalityInputs, ...]) -> tuple[ModalityInputs, ...]:
+    """Each key of ready embeddings for the first modality that reads it."""
+    seen: set[str] = set()
+    found = []
+    for modality in modalities:
+        key = modality.embeds.key if modality.embeds else None
+        found.append(replace(modality, embeds=None) if key in seen else modality)
+        seen |= {key} if key else set()
+    return tuple(found)
+
+
+def schema_of(program: Program, home: Module, trace: Trace, key: str) -> tuple[tuple[object, ...], Place, Table] | None:
+    """The annotated shape of an input (`TensorShape("n", 3, "h", "w")`), its place, and the values at construction."""
+    for table in trace.tables:
+        name = next((n for n, value in table.entries.items() if strip(value) == Input(key) or _is(value, key)), None)
+        found = program.resolve(home, table.made_by or "") if name else None
+        if name is None or found is None or not isinstance(found[1], ast.ClassDef):
+            continue
+        for statement in found[1].body:
+            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+                shapes = [
+                    node
+                    for node in ast.walk(statement.annotation)
+                    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TensorShape")
+                ]
+                if shapes:
+                    parts = tuple(part.value for part in shapes[0].args if isinstance(part, ast.Constant))
+                    return parts, Place(found[0].file, shapes[0].lineno), table
+    return None
+
+
+def _is(value: Value, key: str) -> bool:
+    bare = strip(value)
+    return isinstance(bare, Input) and bare.key == key
+
+
+def schema_columns(program: Program, home: Module, trace: Trace, key: str) -> int | None:
+    """The number of columns that the annotation of an input gives: 3 of `TensorShape("n", 3)`, 0 of one axis."""
+    found = schema_of(program, home, trace, key)
+    if found is None:
+        return None
+    shape = found[0]
+    if len(shape) == 1:
+        return 0
+    return shape[1] if len(shape) == 2 and isinstance(shape[1], int) else None
+
+
+# --- calls of a descriptor ------------------------------------------------------------------------------------------
+
+
+class NotACall(Exception):
+    """A value is not what a descriptor's `call` can say; `part` is what is not."""
+
+    def __init__(self, part: Op | None, reason: str) -> None:
+        super().__init__(reason)
+        self.part, self.reason = part, reason
+
+
+def call_text(value: Value, names: dict[str, str]) -> str:
+    """A value as the text of a descriptor's call. `names` gives what stands for each input. Raises NotACall."""
+    value = strip(value)
+    if isinstance(value, Input):
+        return names[value.key]
+    value = strip(value, _SAME_SIZES)
+    if isinstance(value, Input):
+        return names[value.key]
+    if isinstance(value, Literal):
+        return repr(value.value)
+    if isinstance(value, Ref) and value.path.startswith("self."):
+        return value.path
+    if isinstance(value, Op) and value.name.startswith("self."):
+        parts = [call_text(argument, names) for argument in value.args]
+        parts += [f"{name}={call_text(argument, names)}" for name, argument in value.keywords]
+        return f"{value.name}({', '.join(parts)})"
+    what = value.name if isinstance(value, Op) else type(value).__name__
+    raise NotACall(value if isinstance(value, Op) else None, f"`{what.lstrip('.')}` stands between parts of the model")
+
+
+def innermost(program: Program, owner: Owner, call: Op) -> Op:
+    """The call that gets the pixels themselves: of a module, looking into methods of the class."""
+    current = call
+    for _ in range(8):
+        nested = next(filter(None, (_first_call(value) for value in current.operands)), None)
+        if nested is not None:
+            current = nested
+            continue
+        name = current.name.removeprefix("self.")
+        if "." in name or program.method(owner, name) is None:
+            return current
+        evaluator = Evaluator(program, owner)
+        evaluator.method(name, **_by_parameter(program, owner, name, current))
+        if not evaluator.trace.calls:
+            return current
+        current = evaluator.trace.calls[0]
+    return current
+
+
+def _first_call(value: Value) -> Op | None:
+    """The outermost call of a part of the model on inputs that a value was made by."""
+    for part in walk_value(value):
+        if isinstance(part, Op) and part.name.startswith("self.") and inputs_of(part):
+            return part
+    return None
+
+
+def _by_parameter(program: Program, owner: Owner, name: str, call: Op) -> dict[str, Value]:
+    found = program.method(owner, name)
+    assert found is not None, "looked up by the caller"
+    names = [argument.arg for argument in (*found[2].args.posonlyargs, *found[2].args.args)][1:]
+    return dict(zip(names, call.args, strict=False)) | dict(call.keywords)
+
+
+def by_parameter(names: list[str], call: Op) -> dict[str, Value]:
+    """The arguments of a call by the names of the parameters that they fill."""
+    return dict(zip(names, call.args, strict=False)) | dict(call.keywords)

@@ -1,0 +1,227 @@
+"""From an architecture or a file to the model class, and from there to its processor and processing info."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.values import Owner, Place
+from scaffold.protocol import find_model
+from scaffold.protocol.tree import SourceTree
+from scaffold.tower.source import Program, plain_base
+
+_MODELS = "vllm/model_executor/models"
+_REGISTRY = f"{_MODELS}/registry.py"
+_MULTIMODAL = "_MULTIMODAL_MODELS"
+_REGISTER = "register_processor"
+_EMBED = "embed_multimodal"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A model class and what its processor is made of. `found` is where the architecture (or the class) stands.
+
+    `module` is as a descriptor names it: bare below the models folder, dotted elsewhere.
+    """
+
+    architecture: str
+    module: str
+    file: str
+    owner: Owner
+    found: Place
+    processor: Owner
+    processor_place: Place
+    info: Owner | None
+
+    @property
+    def class_name(self) -> str:
+        return self.owner[1].name
+
+    @property
+    def place(self) -> Place:
+        return Place(self.file, self.owner[1].lineno)
+
+
+def locate(tree: SourceTree, program: Program, reference: str) -> Located:
+    """The model that `reference` means: an architecture of the registry, `FILE` or `FILE:CLASS`.
+
+    Raises VCG480 (no such architecture), VCG481 (no multimodal model class), VCG482 (a file of another tree).
+    """
+    if "/" in reference or "\\" in reference or reference.partition(":")[0].endswith(".py"):
+        file, class_name, found = _by_file(tree, program, reference)
+    else:
+        file, class_name, found = _by_architecture(tree, program, reference)
+    module = program.module(file)
+    assert module is not None, "found above"
+    owner = (module, module.classes[class_name])
+    registered = _processor(program, owner)
+    if program.method(owner, _EMBED) is None or registered is None:
+        lacks = f"no `{_EMBED}`" if program.method(owner, _EMBED) is None else "no registered processor"
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG481",
+                f"`{class_name}` is no multimodal model: it has {lacks}",
+                tree.span(file, owner[1].lineno),
+                "name a class with `embed_multimodal` and a processor that is registered with MULTIMODAL_REGISTRY",
+            )
+        )
+    processor, info, place = registered
+    return Located(class_name, _module_name(file), file, owner, found, processor, place, info)
+
+
+def _module_name(file: str) -> str:
+    path = Path(file)
+    if path.parent.as_posix() == _MODELS:
+        return path.stem
+    return ".".join(path.with_suffix("").parts)
+
+
+def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, Place]:
+    known: dict[str, tuple[str, str, int, str]] = {}
+    for table in tree.parse(_REGISTRY).body:
+        target = _registry_name(table)
+        if (
+            target is None
+            or not isinstance(table, (ast.Assign, ast.AnnAssign))
+            or not isinstance(table.value, ast.Dict)
+        ):
+            continue
+        for key, value in zip(table.value.keys, table.value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple) and len(value.elts) == 2:
+                module, cls = (part.value if isinstance(part, ast.Constant) else None for part in value.elts)
+                known.setdefault(str(key.value), (str(module), str(cls), key.lineno, target))
+                if target == _MULTIMODAL:
+                    known[str(key.value)] = (str(module), str(cls), key.lineno, target)
+    multimodal = [arch for arch, entry in known.items() if entry[3] == _MULTIMODAL]
+    if name not in known:
+        near = (
+            get_close_matches(name, multimodal, n=3)
+            or [arch for arch in multimodal if _plain(name) in _plain(arch)][:3]
+        )
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG480",
+                f"`{name}` is no architecture of this tree",
+                tree.span(_REGISTRY),
+                f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
+                if near
+                else "give the name in `architectures` of the checkpoint's config.json, or the model's file",
+                notes=(f"the registry has {len(multimodal)} multimodal architectures",),
+            )
+        )
+    module, class_name, line, target = known[name]
+    if target != _MULTIMODAL:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG481",
+                f"`{name}` is not multimodal: the registry lists it under `{target}`",
+                tree.span(_REGISTRY, line),
+                "only a model with a vision encoder can get encoder graphs",
+            )
+        )
+    try:
+        return find_model(tree, module, class_name).path, class_name, Place(_REGISTRY, line)
+    except DiagnosticError:
+        home = program.module(f"{module.replace('.', '/')}/__init__.py")
+        found = program.resolve(home, class_name) if home else None
+        if found is None or not isinstance(found[1], ast.ClassDef):
+            raise
+        return found[0].file, found[1].name, Place(_REGISTRY, line)
+
+
+def _registry_name(node: ast.stmt) -> str | None:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return names[0] if names and names[0].endswith("_MODELS") else None
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.lower() if character.isalnum())
+
+
+def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, str, Place]:
+    path, _, class_name = reference.rpartition(":") if ".py:" in reference else (reference, "", "")
+    file = _inside(tree, path)
+    module = program.module(file)
+    if module is None:
+        tree.parse(file)  # raises what is wrong with it
+    assert module is not None, "it parses"
+    classes = {
+        name: node
+        for name, node in module.classes.items()
+        if program.method((module, node), _EMBED) is not None and _processor(program, (module, node)) is not None
+    }
+    if class_name in module.classes:
+        return file, class_name, Place(file, module.classes[class_name].lineno)
+    own = [name for name, node in classes.items() if any(getattr(part, "name", "") == _EMBED for part in node.body)]
+    chosen = own if len(own) == 1 else list(classes)
+    if not class_name and len(chosen) == 1:
+        return file, chosen[0], Place(file, module.classes[chosen[0]].lineno)
+    near = get_close_matches(class_name, classes, n=3) if class_name else chosen
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG481",
+            f"`{file}` defines no class `{class_name}`"
+            if class_name
+            else f"`{file}` defines {len(chosen) or 'no'} multimodal model class{'es' * (len(chosen) > 1)}",
+            tree.span(file),
+            f"name one of them: {', '.join(f'{path}:{name}' for name in near)}"
+            if near
+            else "name a file with a class that has `embed_multimodal` and a registered processor",
+        )
+    )
+
+
+def _inside(tree: SourceTree, path: str) -> str:
+    """The file relative to the tree's root, given that way or as a path on disk."""
+    given = Path(path)
+    if not given.is_absolute() and ".." not in given.parts and tree.exists(given.as_posix()):
+        return given.as_posix()
+    try:
+        relative = given.resolve().relative_to(tree.root.resolve()).as_posix()
+    except ValueError:
+        relative = ""
+    if relative and tree.exists(relative):
+        return relative
+    exists = given.is_file()
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG482",
+            f"`{path}` {'is no file of' if exists else 'is neither a file nor one of'} the tree `{tree.label}`",
+            help="give `--vllm` the tree that holds the file"
+            if exists
+            else f"name a file such as {_MODELS}/internvl.py",
+        )
+    )
+
+
+def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Place] | None:
+    """Processor class and info class of the registering decorator on the class or on its nearest base."""
+    pending, seen = [owner], set()
+    while pending:
+        module, node = pending.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for decorator in node.decorator_list:
+            if (
+                isinstance(decorator, ast.Call)
+                and isinstance(decorator.func, ast.Attribute)
+                and decorator.func.attr == _REGISTER
+                and decorator.args
+            ):
+                processor = program.resolve(module, ast.unparse(decorator.args[0]))
+                name = next((ast.unparse(keyword.value) for keyword in decorator.keywords if keyword.arg == "info"), "")
+                info = program.resolve(module, name)
+                if processor is not None and isinstance(processor[1], ast.ClassDef):
+                    found = (processor[0], processor[1])
+                    about = (info[0], info[1]) if info is not None and isinstance(info[1], ast.ClassDef) else None
+                    return found, about, Place(module.file, decorator.lineno)
+        for base in node.bases:
+            resolved = program.resolve(module, ast.unparse(plain_base(base)))
+            if resolved is not None and isinstance(resolved[1], ast.ClassDef):
+                pending.append((resolved[0], resolved[1]))
+    return None

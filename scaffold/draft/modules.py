@@ -1,0 +1,145 @@
+"""Modules of a class: where `self.NAME` is made, of which class, and what its constructor is given."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from scaffold.draft.values import Owner, Place
+from scaffold.tower.source import FunctionNode, Program, plain_base
+
+_LINEAR_INPUT = {"nn.Linear": "in_features"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`self.NAME = ...` of a class. `made` is the call that makes it, `cls` its class as far as the tree tells."""
+
+    name: str
+    place: Place
+    made: ast.Call | None
+    cls: Owner | None
+
+
+def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place, Owner] | None:
+    """The value that `__init__` gives to `self.NAME`, its place, and the class whose `__init__` does."""
+    found = program.method(owner, "__init__")
+    pending, seen = [found] if found else [], set()
+    while pending:
+        module, cls, init = pending.pop(0)
+        if id(init) in seen:
+            continue
+        seen.add(id(init))
+        for node in ast.walk(init):
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else []
+            )
+            if any(_is_self(target, name) for target in targets) and getattr(node, "value", None) is not None:
+                assert isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None  # noqa: PT018
+                return node.value, Place(module.file, node.lineno), (module, cls)
+        for base in cls.bases:
+            resolved = program.resolve(module, ast.unparse(plain_base(base)))
+            if resolved is not None and isinstance(resolved[1], ast.ClassDef):
+                inherited = program.method((resolved[0], resolved[1]), "__init__")
+                pending += [inherited] if inherited else []
+    return None
+
+
+def part_of(program: Program, owner: Owner, name: str) -> Part | None:
+    """The module `self.NAME` of a class; None when `__init__` does not set it."""
+    found = assigned(program, owner, name)
+    if found is None:
+        return None
+    value, place, home = found
+    made = value if isinstance(value, ast.Call) else None
+    return Part(name, place, made, _class_of(program, home, made) if made else None)
+
+
+def _class_of(program: Program, owner: Owner, made: ast.Call) -> Owner | None:
+    func = made.func
+    if isinstance(func, ast.Name):
+        found = program.resolve(owner[0], func.id)
+        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
+        method = program.method(owner, func.attr)
+        for node in ast.walk(method[2]) if method else ():
+            if method and isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+                cls = _class_of(program, (method[0], method[1]), node.value)
+                if cls is not None:
+                    return cls
+    return None
+
+
+def model_path(program: Program, owner: Owner, name: str) -> str | None:
+    """An attribute path of the class for a value that `__init__` computes, where it is a plain path.
+
+    `config.text_config.hidden_size` is `self.config.text_config.hidden_size` when `self.config = config`.
+    """
+    root, _, rest = name.partition(".")
+    if root == "self":
+        return name if rest else None
+    found = program.method(owner, "__init__")
+    for node in ast.walk(found[2]) if found else ():
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == root:
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and _is_self(target, target.attr):
+                    return f"self.{target.attr}{'.' * bool(rest)}{rest}"
+    return None
+
+
+def outer_path(program: Program, owner: Owner, part: Part, attribute: str) -> tuple[str, Place] | None:
+    """Where the owner reads what its module keeps as `self.ATTRIBUTE`: from the configuration that it passes on."""
+    if part.cls is None:
+        return None
+    found = assigned(program, part.cls, attribute)
+    if found is None:
+        return None
+    value, place, _ = found
+    root, _, rest = ast.unparse(value).partition(".")
+    init = program.method(part.cls, "__init__")
+    if _is_dotted(value) and init is not None and part.made is not None and rest:
+        given = arguments(part.made, init[2]).get(root)
+        path = model_path(program, owner, ast.unparse(given)) if given is not None and _is_dotted(given) else None
+        if path is not None:
+            return f"{path}.{rest}", place
+    return f"self.{part.name}.{attribute}", place
+
+
+def arguments(made: ast.Call, init: FunctionNode) -> dict[str, ast.expr]:
+    """The arguments of a constructor's call by parameter."""
+    names = [argument.arg for argument in (*init.args.posonlyargs, *init.args.args)][1:]
+    found = dict(zip(names, made.args, strict=False))
+    return found | {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg is not None}
+
+
+def parameters(program: Program, owner: Owner, method: str) -> list[str]:
+    """Names of a method's positional parameters after self; none when there is no such method."""
+    found = program.method(owner, method)
+    return [argument.arg for argument in (*found[2].args.posonlyargs, *found[2].args.args)][1:] if found else []
+
+
+def linear_width(part: Part) -> str | None:
+    """The attribute that holds the input width of a linear module: of torch's, or of vLLM's parallel ones."""
+    name = ast.unparse(part.made.func) if part.made else ""
+    return _LINEAR_INPUT.get(name) or (
+        "input_size" if name.endswith("ParallelLinear") or name == "ReplicatedLinear" else None
+    )
+
+
+def _is_dotted(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _is_self(node: ast.expr, name: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )

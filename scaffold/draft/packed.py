@@ -1,0 +1,614 @@
+"""Drafts the packed layout: tokens and merge size, the tower's slice, sequences, buffers, budget."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scaffold.descriptor import kinds
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.evaluate import Evaluator
+from scaffold.draft.inputs import (
+    _SAME_SIZES,
+    ModalityInputs,
+    ModelInputs,
+    beyond,
+    by_parameter,
+    innermost,
+    left_out,
+    strip,
+)
+from scaffold.draft.locate import Located
+from scaffold.draft.modules import Part, assigned, linear_width, parameters, part_of
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.values import (
+    Field,
+    Input,
+    Items,
+    Literal,
+    Op,
+    Owner,
+    Place,
+    Ref,
+    Table,
+    Value,
+    inputs_of,
+    walk_value,
+)
+from scaffold.protocol.tree import SourceTree
+from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
+from scaffold.tower.model import Crossing, Hazard, Label, TowerSlice
+from scaffold.tower.source import Program
+
+_JOINS = {"torch.cat", "torch.concat", "torch.stack"}
+_REPEATS = {"np.repeat", "torch.repeat_interleave", ".repeat_interleave"}
+_BACKENDS = "AttentionBackendEnum"
+_FRAMES = "get_num_frames_with_most_features"
+_GRIDS = {("t", "h", "w"): ("t * h * w", "t * (h // m) * (w // m)"), ("h", "w"): ("h * w", "(h // m) * (w // m)")}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The tower of a packed model, the modalities that one formula serves, and what is said of the others."""
+
+    tower: Part
+    modalities: tuple[ModalityInputs, ...]
+    notes: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True)
+class _Scene:
+    tree: SourceTree
+    program: Program
+    model: Located
+    inputs: ModelInputs
+    sheet: Sheet
+
+
+def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: ModelInputs, sheet: Sheet) -> Packed:
+    """Fill in all sections of a packed model but its modalities.
+
+    Raises VCG483 when something stands between the tower and the embeddings, or when the tower cannot be split.
+    """
+    scene = _Scene(tree, program, model, inputs, sheet)
+    first = inputs.modalities[0]
+    call = innermost(program, model.owner, first.encoded[0].call)
+    name = call.name.removeprefix("self.")
+    tower = part_of(program, model.owner, name)
+    if tower is None or tower.cls is None:
+        raise beyond(
+            tree, call.place, f"the class of `{call.name}`, which gets the pixels, is not in the tree", "forward"
+        )
+    kept, notes = _tokens(scene, first, tower)
+    _between(scene, first, call)
+    names = parameters(program, tower.cls, "forward")
+    by_name = by_parameter(names, call)
+    data = tuple(key for key, value in by_name.items() if set(inputs_of(value)) & set(first.encoded[0].pixels))
+    grid = tuple(key for key, value in by_name.items() if key not in data and first.sizes in inputs_of(value))
+    if len(data) != 1 or not grid:
+        raise beyond(tree, call.place, f"`{call.name}` does not get pixels and their grid as two arguments", "forward")
+    sliced = _slice(scene, tower, data, grid, call)
+    _pixels(scene, tower, data[0])
+    _attention(scene, tower, sliced, grid, first.columns)
+    _calls(scene, tower, names, data[0], grid, sliced)
+    _budget(scene, kept, first)
+    sheet.put("tower.class", tower.cls[1].name, tower.place)
+    sheet.put("tower.entry", "forward")
+    sheet.put("tower.data", data[0], call.place)
+    sheet.put("tower.metadata", grid)
+    for hazard in sliced.hazards:
+        if not hazard.moved:
+            sheet.note("forward", f"stays in the captured part: {_short(scene, hazard)}")
+    return Packed(tower, kept, notes)
+
+
+def _short(scene: _Scene, hazard: Hazard) -> str:
+    return f"{_relative(scene, hazard.file)}:{hazard.line}: {hazard.what}"
+
+
+def _relative(scene: _Scene, shown: str) -> str:
+    return shown.removeprefix(scene.tree.display(""))
+
+
+# --- items ----------------------------------------------------------------------------------------------------------
+
+
+def _tokens(
+    scene: _Scene, first: ModalityInputs, tower: Part
+) -> tuple[tuple[ModalityInputs, ...], tuple[Diagnostic, ...]]:
+    """Rows and tokens of an item. A modality whose tokens follow another formula than the first is left out."""
+    sheet = scene.sheet
+    rows, tokens = _GRIDS[first.columns]
+    merges = {modality.name: _merge_of(scene, modality) for modality in scene.inputs.modalities}
+    merge = merges[first.name]
+    sheet.put("item.rows", rows, first.field.place, why=f"the product of `{first.sizes}`")
+    if merge is None:
+        side = _merge_candidates(scene, tower)
+        sheet.ask(Question("let.m", "the side of the square of rows that becomes one token", side, (str(tower.place),)))
+        sheet.put("item.tokens", tokens)
+    else:
+        path, place = merge
+        sheet.put("let.m", path, place, why="each item's embeddings are split off by this divisor, twice")
+        sheet.put("item.tokens", tokens, place)
+    kept, notes = [], []
+    for modality in scene.inputs.modalities:
+        other = merges[modality.name]
+        if modality is first or (other is not None and merge is not None and other[0] == merge[0]):
+            kept.append(modality)
+            continue
+        reason = f"its tokens follow another formula than those of `{first.name}`"
+        notes.append(left_out(scene.tree, modality.encoded[0].place, modality.name, reason))
+        sheet.note("modalities", f"`{modality.name}` is left out, {modality.encoded[0].place}: {reason}")
+    return tuple(kept), tuple(notes)
+
+
+def _merge_of(scene: _Scene, modality: ModalityInputs) -> tuple[str, Place] | None:
+    """The path that the product of a grid is divided by twice, where the embeddings are split into items."""
+    roots = {id(root.call) for root in modality.encoded}
+    for split in scene.inputs.trace.splits:
+        if not any(id(part) in roots for part in walk_value(split.args[0])) or len(split.args) < 2:
+            continue
+        divisors: list[Value] = []
+        value = strip(split.args[1], _SAME_SIZES)
+        while isinstance(value, Op) and value.name == "//":
+            divisors.append(value.args[1])
+            value = strip(value.args[0], _SAME_SIZES)
+        is_product = isinstance(value, Op) and value.name == ".prod" and inputs_of(value) == (modality.sizes,)
+        if not is_product:
+            continue
+        if len(divisors) == 1 and isinstance(divisors[0], Op) and divisors[0].name in ("**", "*"):
+            square = divisors[0]
+            divisors = [square.args[0], square.args[0] if square.args[1] == Literal(2) else square.args[1]]
+        if len(divisors) == 2 and divisors[0] == divisors[1] and isinstance(divisors[0], Ref):
+            place = divisors[0].place or split.place
+            if divisors[0].path.startswith("self.") and place is not None:
+                return divisors[0].path, place
+    return None
+
+
+def _merge_candidates(scene: _Scene, tower: Part) -> tuple[Candidate, ...]:
+    assert tower.cls is not None, "checked by the caller"
+    found = assigned(scene.program, tower.cls, "spatial_merge_size")
+    if found is None:
+        return ()
+    return (Candidate(f"self.{tower.name}.spatial_merge_size", "the tower keeps it under this name", found[1]),)
+
+
+def _between(scene: _Scene, first: ModalityInputs, call: Op) -> None:
+    """Refuse what stands between the tower's output and the embeddings."""
+    outer = first.encoded[0].call
+    if outer is call:
+        return
+    if first.sizes in {key for value in outer.operands[1:] for key in inputs_of(value)}:
+        raise beyond(
+            scene.tree,
+            outer.place,
+            f"`{outer.name}` runs on the tower's output and needs the sizes of the items",
+            "after_replay",
+        )
+    joins = [part.name for value in outer.operands for part in walk_value(value) if isinstance(part, Op)]
+    reasons = [f"`{outer.name}` runs on the tower's output"]
+    reasons += [f"which `{name}` has put together from a list of items" for name in joins if name in _JOINS][:1]
+    raise beyond(scene.tree, outer.place, ", ".join(reasons), *_hooks_of_tower(scene, call), "forward")
+
+
+def _hooks_of_tower(scene: _Scene, call: Op) -> tuple[str, ...]:
+    """Hooks for what the tower does with the grid in a place that no split can move."""
+    tower = part_of(scene.program, scene.model.owner, call.name.removeprefix("self."))
+    if tower is None or tower.cls is None:
+        return ()
+    names = parameters(scene.program, tower.cls, "forward")
+    by_name = by_parameter(names, call)
+    grid = tuple(key for key, value in by_name.items() if any(f.kind == "batched" for f in _fields(scene, value)))
+    try:
+        sliced = slice_tower(scene.tree, tower.cls[0].file, tower.cls[1].name, data=tuple(names[:1]), metadata=grid)
+    except DiagnosticError:
+        return ("tower_region",)
+    return _hooks(sliced)
+
+
+def _fields(scene: _Scene, value: Value) -> Iterator[Field]:
+    return (scene.inputs.fields[key] for key in inputs_of(value) if key in scene.inputs.fields)
+
+
+def _hooks(sliced: TowerSlice) -> tuple[str, ...]:
+    """What each hazard that depends on the grid and stays would need."""
+    found = []
+    for hazard in sliced.hazards:
+        if hazard.moved or hazard.label != Label.META:
+            continue
+        text = " ".join(hazard.via).lower()
+        found.append(
+            "packed_merge"
+            if "merge" in text
+            else "position_embeddings"
+            if re.search("pos_?emb|patch_?embed", text)
+            else "tower_region"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+# --- tower ----------------------------------------------------------------------------------------------------------
+
+
+def _slice(scene: _Scene, tower: Part, data: tuple[str, ...], grid: tuple[str, ...], call: Op) -> TowerSlice:
+    assert tower.cls is not None, "checked by the caller"
+    try:
+        sliced = slice_tower(scene.tree, tower.cls[0].file, tower.cls[1].name, data=data, metadata=grid)
+    except DiagnosticError as error:
+        raise _unsplit(scene, tower, call, error) from None
+    staying = _hooks(sliced)
+    if staying:
+        worst = next(hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META)
+        place = Place(_relative(scene, worst.file), worst.line)
+        raise beyond(scene.tree, place, f"{worst.what} follows from the grid and cannot leave the tower", *staying)
+    if not sliced.already_split:
+        try:
+            split_tower(sliced)
+        except DiagnosticError as error:
+            raise _unsplit(scene, tower, call, error) from None
+    return sliced
+
+
+def _unsplit(scene: _Scene, tower: Part, call: Op, error: DiagnosticError) -> DiagnosticError:
+    refusal = beyond(
+        scene.tree,
+        call.place,
+        f"`{call.name}` ({tower.cls[1].name if tower.cls else '?'}) cannot be split",
+        "metadata_region",
+    )
+    return DiagnosticError([*refusal.diagnostics, *error.diagnostics])
+
+
+def _crossings(sliced: TowerSlice) -> Iterator[tuple[Crossing, TowerSlice]]:
+    """What crosses the cut and becomes a buffer, children's crossings last. A child's own arguments are not."""
+    passed = {name for child in sliced.children for name, _ in child.arguments}
+    for crossing in sliced.crossings:
+        if crossing.kind is not Kind.PYTHON and crossing.key not in passed - set(sliced.keys):
+            yield crossing, sliced
+    for child in sliced.children:
+        yield from _crossings(child.slice)
+
+
+def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, ...], columns: tuple[str, ...]) -> None:
+    sheet = scene.sheet
+    assert tower.cls is not None, "checked by the caller"
+    crossings = list(_crossings(sliced))
+    offsets = [crossing for crossing, _ in crossings if crossing.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
+    if not offsets:
+        place = Place(tower.cls[0].file, tower.cls[1].lineno)
+        raise beyond(scene.tree, place, "the tower builds no offsets of sequences from the grid", "forward")
+    sheet.put("attention.kind", "varlen", _evidence(scene, offsets[0]))
+    values, evaluator = _metadata_values(scene, tower, sliced, grid, columns)
+    _backends(scene, evaluator)
+    taken = set()
+    for crossing in offsets:
+        value = values.get(crossing.name, values.get(crossing.key))
+        unit, why, shown = _unit(value)
+        name = "window" if unit == "window" else "full" if "full" not in taken else crossing.key
+        taken.add(name)
+        at = f"attention.sequences.{name}"
+        if unit is None:
+            candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
+            sheet.ask(
+                Question(f"{at}.unit", "what one attention sequence covers", candidates, (_evidence(scene, crossing),))
+            )
+        else:
+            sheet.put(f"{at}.unit", unit, shown, why=why)
+        sheet.put(f"{at}.offsets", crossing.key, _evidence(scene, crossing))
+        for role, kind in (("max", Kind.HOST_BOUND), ("lengths", Kind.LENGTHS)):
+            other = next((c for c, _ in crossings if c.kind is kind and c.source == crossing.key), None)
+            if other is not None:
+                sheet.put(f"{at}.{role}", other.key, _evidence(scene, other))
+        if unit == "window":
+            _window(scene, at, value, tower)
+    named = {value for key, value in _named(sheet)}
+    for crossing, _ in crossings:
+        if crossing.key not in named:
+            _buffer(scene, crossing)
+    limit = _table_limit(scene, tower)
+    sheet.put("capture.grid", "strip", why="one merged row after the other fits every budget exactly")
+    if limit is not None:
+        sheet.put("capture.side_limit", limit[0], limit[1], why="entries of the rotary table")
+    parameter = sliced.method_parameters[0] if sliced.already_split else None
+    forms = (parameter or next(p for p in sliced.parameters if p.name == grid[0])).forms
+    sheet.put("metadata.method", sliced.metadata_method or "prepare_encoder_metadata")
+    sheet.put("metadata.on", "tower")
+    where = Place(sliced.file, tower.cls[1].lineno)
+    sheet.put("metadata.grid", "list" if "list" in forms else "tensor", where, why=f"what `{grid[0]}` may be")
+
+
+_UNITS = {
+    "frame": "one sequence a frame: h * w rows, t times",
+    "item": "one sequence an item: all its rows",
+    "window": "one sequence an attention window",
+}
+
+
+def _named(sheet: Sheet) -> Iterator[tuple[str, str]]:
+    for key in sheet.keys("attention.sequences."):
+        if key.endswith((".offsets", ".max", ".lengths")):
+            yield key, sheet.value(key)
+
+
+def _evidence(scene: _Scene, crossing: Crossing) -> str:
+    if not crossing.evidence:
+        return ""
+    last = crossing.evidence[-1]
+    return f"{_relative(scene, last.file)}:{last.line}: {last.what}"
+
+
+def _buffer(scene: _Scene, crossing: Crossing) -> None:
+    key = f"buffers.{crossing.key}.kind"
+    if crossing.certain:
+        scene.sheet.put(key, crossing.kind.value, _evidence(scene, crossing))
+        if crossing.kind is Kind.HOST_BOUND:
+            scene.sheet.ask(
+                Question(
+                    f"buffers.{crossing.key}.capture",
+                    "the largest value that any replay of a budget of b tokens can need, in rows",
+                    (Candidate("b * m ** 2", "one item that takes the whole budget"),),
+                    (_evidence(scene, crossing),),
+                )
+            )
+        return
+    likely = (Candidate(crossing.kind.value, "assumed; nothing in the source shows it"),)
+    others = tuple(
+        Candidate(kind.name, kind.meaning) for kind in kinds.KINDS.values() if kind.name != crossing.kind.value
+    )
+    look = (_evidence(scene, crossing), "vitcg-scaffold tower MODULE:CLASS -v, for every statement")
+    scene.sheet.ask(
+        Question(
+            key, "the kind of this buffer, which decides its padding", likely + others[:4], tuple(filter(None, look))
+        )
+    )
+
+
+def _metadata_values(
+    scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, ...], columns: tuple[str, ...]
+) -> tuple[dict[str, Value], Evaluator]:
+    """The values of the tower's variables, or of the entries that an existing metadata method returns."""
+    assert tower.cls is not None, "checked by the caller"
+    evaluator = Evaluator(scene.program, tower.cls, deep=True)
+    sizes = Input("grid", len(columns))
+    if sliced.already_split and sliced.metadata_method:
+        made = evaluator.method(sliced.metadata_method, **{sliced.method_parameters[0].name: sizes})
+        return (made.entries if isinstance(made, Table) else {}), evaluator
+    names: dict[str, Value] = dict.fromkeys(sliced.data, Input("pixels"))
+    names |= dict.fromkeys(grid, sizes)
+    return evaluator.variables("forward", **names), evaluator
+
+
+def _unit(value: Value | None) -> tuple[str | None, str, Place | None]:
+    """What one sequence covers, from how its offsets are computed; None when that is not clear."""
+    if value is None:
+        return None, "", None
+    parts = list(walk_value(value))
+    windows = [part for part in parts if isinstance(part, Ref) and "window" in part.path]
+    for part in parts:
+        if not isinstance(part, Op) or part.name not in _REPEATS or len(part.args) < 2:
+            continue
+        if 0 in _grid_columns(part.args[1]) and _grid_columns(part.args[0]) >= {1, 2}:
+            return "frame", "h * w rows, once for each frame", part.place
+    if windows:
+        return "window", f"cut by `{windows[0].path}`", windows[0].place
+    product = next((p for p in parts if isinstance(p, Op) and p.name == ".prod"), None)
+    if product is not None and not any(isinstance(p, Op) and p.name in _REPEATS for p in parts):
+        return "item", "the product of an item's grid", product.place
+    return None, "", None
+
+
+def _grid_columns(value: Value) -> set[int]:
+    """Columns of the grid that a value is made of: `grid[:, 1]`, or the second of `for t, h, w in grid`."""
+    found: set[int] = set()
+    for part in walk_value(value):
+        if isinstance(part, Op) and part.name == "[]" and "grid" in inputs_of(part.args[0]):
+            index = part.args[1]
+            if isinstance(index, Items):
+                index = index.values[-1]
+            if isinstance(index, Literal) and isinstance(index.value, int):
+                found.add(index.value)
+    return found
+
+
+def _window(scene: _Scene, at: str, value: Value | None, tower: Part) -> None:
+    """Count and size of windows: nothing derives them, a window's side is a hint."""
+    side = (
+        next(
+            (
+                text
+                for part in walk_value(value)
+                if value is not None
+                for text in [_arithmetic(part, f"self.{tower.name}")]
+                if text and "window" in text and "//" in text
+            ),
+            None,
+        )
+        if value is not None
+        else None
+    )
+    place = (
+        next((p.place for p in walk_value(value) if isinstance(p, Ref) and "window" in p.path), None) if value else None
+    )
+    look = (f"{place}: the windows are cut here",) if place else ()
+    count = f"min(b, max(B, F) + ceil_div(b, {side}))" if side else "b"
+    longest = f"({side} * m) ** 2" if side else "b * m ** 2"
+    scene.sheet.ask(
+        Question(
+            f"{at}.count",
+            "the largest number of windows of a batch, over b, B, F (tokens, items, frames) and `let` names",
+            (Candidate(count, "a strip of one token's height, each frame ends in a partial window", place),)
+            if side
+            else (Candidate("b", "a window has at least one token"),),
+            look,
+        )
+    )
+    scene.sheet.ask(
+        Question(
+            f"{at}.longest",
+            "rows of the largest window",
+            (Candidate(longest, "a square of this side" if side else "the whole budget", place),),
+            look,
+        )
+    )
+
+
+def _arithmetic(value: Value, prefix: str) -> str | None:
+    """A term over the tower's attributes as an expression of a descriptor."""
+    if isinstance(value, Ref) and value.path.startswith("self."):
+        return prefix + value.path.removeprefix("self")
+    if isinstance(value, Literal) and isinstance(value.value, int):
+        return str(value.value)
+    if isinstance(value, Op) and value.name in ("//", "*", "+", "-") and len(value.args) == 2:
+        left, right = (_arithmetic(part, prefix) for part in value.args)
+        return f"{left} {value.name} {right}" if left and right else None
+    return None
+
+
+def _backends(scene: _Scene, evaluator: Evaluator) -> None:
+    """The attention backends that the functions on the way name."""
+    found: dict[str, Place] = {}
+    for module, function in evaluator.trace.visited:
+        for node in ast.walk(function):
+            if (
+                isinstance(node, ast.Attribute)
+                and ast.unparse(node.value).endswith(_BACKENDS)
+                and node.attr in kinds.BACKENDS
+            ):
+                found.setdefault(node.attr, Place(module.file, node.lineno))
+    if found:
+        names = [name for name in kinds.BACKENDS if name in found]
+        scene.sheet.put("attention.backends", names, found[names[0]], why="those that get the longest sequence")
+        return
+    candidates = (
+        Candidate("[FLASH_ATTN, TRITON_ATTN]", "backends that take offsets"),
+        Candidate("[FLASH_ATTN]", "the default on NVIDIA"),
+    )
+    scene.sheet.ask(Question("attention.backends", "attention backends for which graphs are captured", candidates))
+
+
+def _table_limit(scene: _Scene, tower: Part) -> tuple[int, Place] | None:
+    """The number of positions that the tower's rotary table is made for."""
+    found = scene.program.method(tower.cls, "__init__") if tower.cls else None
+    for node in ast.walk(found[2]) if found else ():
+        if found and isinstance(node, ast.Call) and ast.unparse(node.func).endswith("get_rope"):
+            for keyword in node.keywords:
+                value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+                if keyword.arg == "max_position" and isinstance(value, int):
+                    return value, Place(found[0].file, keyword.value.lineno)
+    return None
+
+
+# --- pixels, calls, budget ------------------------------------------------------------------------------------------
+
+
+def _pixels(scene: _Scene, tower: Part, data: str) -> None:
+    """The width of a row from the first module that gets the pixels."""
+    sheet, program = scene.sheet, scene.program
+    assert tower.cls is not None, "checked by the caller"
+    evaluator = Evaluator(program, tower.cls, sizes=frozenset({"grid"}))
+    names = parameters(program, tower.cls, "forward")
+    arguments: dict[str, Value] = dict.fromkeys(names, Input("grid", 3))
+    arguments[data] = Input("pixels")
+    evaluator.variables("forward", **arguments)
+    calls = [call for call in evaluator.trace.calls if "pixels" in inputs_of(call)]
+    shape = None
+    for call in calls:  # what normalises pixels comes before what embeds them
+        path = call.name.removeprefix("self.")
+        patch = part_of(program, tower.cls, path) if "." not in path else None
+        if shape is None and patch is not None and patch.cls is not None:
+            shape = _row_shape(program, patch, f"self.{tower.name}.{path}", sheet)
+    first = calls[0] if calls else None
+    if shape is None:
+        look = (f"{first.place}: the first module that gets the pixels",) if first and first.place else ()
+        sheet.ask(Question("pixels.shape", "shape of one row of the pixel tensor, as a list", (), look))
+    else:
+        text, place, why = shape
+        sheet.put("pixels.shape", [text], place, why=why)
+    norm = part_of(program, tower.cls, "input_norm")
+    dtype = assigned(program, norm.cls, "input_dtype") if norm and norm.cls else None
+    if dtype is not None:
+        sheet.put("pixels.dtype", f"self.{tower.name}.input_norm.input_dtype", dtype[1])
+
+
+def _row_shape(program: Program, patch: Part, prefix: str, sheet: Sheet) -> tuple[str, Place, str] | None:
+    assert patch.cls is not None, "checked by the caller"
+    evaluator = Evaluator(program, patch.cls)
+    names = parameters(program, patch.cls, "forward")
+    evaluator.variables("forward", **{names[0]: Input("pixels")} if names else {})
+    made = next((call for call in evaluator.trace.calls if call.name.count(".") == 1), None)
+    inner = part_of(program, patch.cls, made.name.removeprefix("self.")) if made else None
+    if made is None or inner is None or made.place is None:
+        return None
+    width = linear_width(inner)
+    bare = strip(made.args[0])
+    if width is not None and isinstance(bare, Input):
+        return f"{prefix}.{inner.name}.{width}", inner.place, "the input of a linear layer"
+    if isinstance(bare, Op) and bare.name in (".view", ".reshape") and Literal(-1) in bare.args[1:]:
+        dims = [dim for dim in bare.args[2:] if dim != Literal(-1)]
+        paths = [
+            dim.path.removeprefix("self.") for dim in dims if isinstance(dim, Ref) and dim.path.startswith("self.")
+        ]
+        conv = ast.unparse(inner.made.func) if inner.made else ""
+        if len(paths) == len(dims) and "Conv" in conv:
+            lets = {"channels": f"{prefix}.{inner.name}.in_channels"}
+            lets |= {_let_name(name): f"{prefix}.{name}" for name in paths}
+            for name, path in lets.items():
+                sheet.put(f"let.{name}", path, inner.place if name == "channels" else bare.place)
+            terms = [
+                f"{_let_name(n)} ** {paths.count(n)}" if paths.count(n) > 1 else _let_name(n)
+                for n in dict.fromkeys(paths)
+            ]
+            return " * ".join(["channels", *terms]), bare.place or made.place, "what a row is viewed as"
+    return None
+
+
+def _let_name(attribute: str) -> str:
+    return "frames" if "temporal" in attribute else "side" if attribute == "patch_size" else attribute
+
+
+def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[str, ...], sliced: TowerSlice) -> None:
+    sheet = scene.sheet
+    given = [name for name in names if name == data or name in grid]
+    captured, eager = [], []
+    for position, name in enumerate(names):
+        if name not in given:
+            continue
+        key = f"{name}=" if names[:position] != given[:position] else ""
+        captured.append(key + ("pixels" if name == data else "None"))
+        eager.append(key + ("pixels" if name == data else "sizes"))
+    place = scene.inputs.modalities[0].encoded[0].place
+    sheet.put("forward.call", f"self.{tower.name}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})", place)
+    sheet.put("eager.call", f"self.{tower.name}({', '.join(eager)})", place)
+
+
+def _budget(scene: _Scene, kept: tuple[ModalityInputs, ...], first: ModalityInputs) -> None:
+    sheet, program, model = scene.sheet, scene.program, scene.model
+    look = [f"{model.processor_place}: the processor, for the smallest image that it makes"]
+    sheet.ask(
+        Question(
+            "budget.min",
+            "the smallest token budget that makes sense: about the tokens of the smallest common item",
+            (
+                Candidate("64", "an image of 224 x 224 with patches of 14 and merge size 2"),
+                Candidate("16", "an image of 112 x 112 with patches of 14 and merge size 2"),
+            ),
+            tuple(look),
+        )
+    )
+    if not any(modality.name in ("video", "vision_chunk") for modality in kept):
+        return
+    frames = program.method(model.info, _FRAMES) if model.info else None
+    if frames is not None:
+        sheet.put("budget.frames.info", _FRAMES, Place(frames[0].file, frames[2].lineno))
+    else:
+        info = model.info[1].name if model.info else "the processing info"
+        sheet.ask(Question("budget.frames", "the largest number of frames of a video", (), (info,)))
+
+
+def gate_of(program: Program, owner: Owner) -> tuple[str, Place] | None:
+    """The condition without which embeddings are edited after the encoder, where the model can prune them."""
+    found = assigned(program, owner, "is_multimodal_pruning_enabled")
+    return ("not self.is_multimodal_pruning_enabled", found[1]) if found else None

@@ -1,0 +1,155 @@
+"""A draft while it is filled in: values with their evidence, open questions, and the YAML text of both.
+
+A question is answered by the key of the value that it asks for. What has no answer is written as `TODO`, which
+`vitcg-scaffold validate` reports, with its candidates as comments above it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scaffold.descriptor.model import Descriptor
+from scaffold.descriptor.questions import OPEN
+from scaffold.draft.values import Place
+
+#: Longest line of a draft; longer evidence stands above its value.
+_WIDTH = 118
+_PLAIN = re.compile(r"[A-Za-z0-9_(][A-Za-z0-9_./ ()*+,-]*")
+_NOT_TEXT = re.compile(r"(?i:true|false|null|yes|no|on|off)|[0-9].*")
+
+Scalar = str | int | bool
+Answers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A possible answer and why it is one."""
+
+    value: str
+    why: str
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.why}{f', {self.place}' if self.place else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the sources do not tell. `key` is the dotted path of the value, `look` what to look at for the answer."""
+
+    key: str
+    what: str
+    candidates: tuple[Candidate, ...] = ()
+    look: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Entry:
+    text: str
+    comment: str = ""
+    above: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Sheet:
+    """`answers` are given by key; `used` holds those that a question has asked for."""
+
+    answers: Answers
+    questions: list[Question] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+    _notes: dict[str, list[str]] = field(default_factory=dict)
+
+    def put(self, key: str, value: Scalar | Iterable[str], *evidence: object, why: str = "") -> None:
+        """A derived value, with the places that show it."""
+        places = ", ".join(dict.fromkeys(str(item) for item in evidence if item is not None))
+        self._entries[key] = _Entry(_yaml(value), f"{places}: {why}" if places and why else places or why)
+
+    def ask(self, question: Question) -> str | None:
+        """The answer to a question, None as long as there is none."""
+        self.questions.append(question)
+        answer = self.answers.get(question.key)
+        if answer is None:
+            above = [f"open: {question.what}"]
+            above += [f"  candidate: {candidate}" for candidate in question.candidates]
+            above += [f"  look at: {text}" for text in question.look]
+            self._entries[question.key] = _Entry(OPEN, above=tuple(above))
+        else:
+            self.used.add(question.key)
+            self._entries[question.key] = _Entry(_answer(answer), "answered")
+        return answer
+
+    def note(self, key: str, text: str) -> None:
+        """A comment above a section or value."""
+        self._notes.setdefault(key, []).append(text)
+
+    def has(self, key: str) -> bool:
+        """Whether there is a value, or a question for it."""
+        return key in self._entries
+
+    def keys(self, prefix: str) -> tuple[str, ...]:
+        """Keys below a section, in the order in which they were filled in."""
+        return tuple(key for key in self._entries if key.startswith(prefix))
+
+    def value(self, key: str) -> str:
+        """The text of a value."""
+        return self._entries[key].text
+
+    @property
+    def open(self) -> tuple[Question, ...]:
+        return tuple(question for question in self.questions if question.key not in self.answers)
+
+    def text(self, title: Iterable[str]) -> str:
+        """The YAML document: sections in the order of the schema."""
+        order = list(Descriptor.by_key)
+        keys = sorted(self._entries, key=lambda key: order.index(key.partition(".")[0]))
+        lines = [f"# {line}" for line in title]
+        written: list[str] = []
+        for key in keys:
+            parts = key.split(".")
+            common = 0
+            while common < min(len(parts) - 1, len(written)) and written[common] == parts[common]:
+                common += 1
+            for depth in range(common, len(parts) - 1):
+                lines += self._comments(".".join(parts[: depth + 1]), depth)
+                lines.append(f"{'  ' * depth}{parts[depth]}:")
+            written = parts[:-1]
+            lines += self._comments(key, len(parts) - 1)
+            lines += _lines(parts[-1], self._entries[key], "  " * (len(parts) - 1))
+        return "\n".join(lines) + "\n"
+
+    def _comments(self, key: str, depth: int) -> list[str]:
+        return [f"{'  ' * depth}# {text}" for text in self._notes.get(key, ())]
+
+
+def _lines(name: str, entry: _Entry, indent: str) -> list[str]:
+    above = [f"{indent}# {text}" for text in entry.above]
+    line = f"{indent}{name}: {entry.text}"
+    if not entry.comment:
+        return [*above, line]
+    beside = f"{line}    # {entry.comment}"
+    return [*above, beside] if len(beside) <= _WIDTH else [*above, f"{indent}# {entry.comment}", line]
+
+
+def _yaml(value: Scalar | Iterable[str]) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        # A comma is safe here: a scalar of a draft never stands between braces.
+        plain = _PLAIN.fullmatch(value) and not _NOT_TEXT.fullmatch(value) and value == value.strip()
+        return value if plain or value.isdigit() else json.dumps(value, ensure_ascii=False)
+    return f"[{', '.join(_item(item) for item in value)}]"
+
+
+def _item(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False) if "," in value else value if value.isdigit() else _yaml(value)
+
+
+def _answer(text: str) -> str:
+    """An answer as YAML: lists and mappings as they were given, everything else as a scalar."""
+    return text if text[:1] in "[{" else _yaml(text)

@@ -1,0 +1,367 @@
+"""Drafts the tile layouts: one pixel tensor cut by a count of tiles, or two that are captured as paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from scaffold.draft.inputs import (
+    Encoded,
+    ModalityInputs,
+    ModelInputs,
+    NotACall,
+    beyond,
+    call_text,
+    innermost,
+    schema_of,
+)
+from scaffold.draft.locate import Located
+from scaffold.draft.modules import Part, outer_path, part_of
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.values import Items, Op, Owner, Place, Ref, Table, Value, inputs_of, walk_value
+from scaffold.protocol.tree import SourceTree
+from scaffold.tower.source import FunctionNode, Module, Program
+
+#: Names under which models keep the tokens of a tile.
+_TOKENS = re.compile(r"num_image_tokens?|image_seq_len|tokens_per_(image|tile|chunk|patch)|image_token_len", re.ASCII)
+_SIZES = re.compile(r"^(tile|crop|patch|image)_?size$")
+_FEATURES = re.compile(r"num_\w*feature_size|num_\w*tokens?|\w*seq_len(gth)?")
+_SIDES = ("image_size", "crop_size", "tile_size")
+_SHARDED = "run_dp_sharded"
+_PROCESSORS = "vllm.transformers_utils.processors"
+
+
+def draft_tiles(tree: SourceTree, program: Program, model: Located, inputs: ModelInputs, sheet: Sheet) -> Part:
+    """Fill in all sections of a model of tiles but its modalities. Returns the tower. Raises VCG483."""
+    first = inputs.modalities[0]
+    call = innermost(program, model.owner, first.encoded[0].call)
+    tower = part_of(program, model.owner, call.name.removeprefix("self.").partition(".")[0])
+    if tower is None:
+        raise beyond(
+            tree, call.place, f"`{call.name}`, which gets the pixels, is no part that the model makes", "forward"
+        )
+    if first.layout == "paths":
+        _paths(tree, program, model, inputs, sheet, first, tower)
+    else:
+        _tiles(tree, program, model, inputs, sheet, first, tower)
+    switches = dict(_switches(program, model.owner, first, tower))
+    if switches:
+        sheet.put("data_parallel.switches", list(switches), *switches.values(), why="shards the pixels by itself")
+    return tower
+
+
+def _tiles(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    inputs: ModelInputs,
+    sheet: Sheet,
+    first: ModalityInputs,
+    tower: Part,
+) -> None:
+    sheet.put("item.rows", "n", first.field.place, why=f"`{first.sizes}` tiles an item")
+    sheet.put("item.tokens", "n * k")
+    place = first.encoded[0].place
+    sheet.ask(
+        Question(
+            "let.k",
+            "the tokens of one tile: rows of the encoder's output for it",
+            tuple(_token_candidates(program, model)),
+            (f"{place}: the call that makes them", *_info_formulas(program, model)),
+        )
+    )
+    shape = _tile_shape(program, model, inputs, sheet, tower, first.pixels, "pixels.shape", "side")
+    sheet.put("pixels.shape", shape[0], *shape[1:]) if shape else None
+    sheet.put("capture.rows", "b // k", why="as many tiles as fit")
+    sheet.put("budget.min", "k", why="one tile")
+    _forward(tree, inputs, sheet, first.encoded)
+
+
+def _forward(tree: SourceTree, inputs: ModelInputs, sheet: Sheet, encoded: tuple[Encoded, ...]) -> None:
+    texts = []
+    for root in encoded:
+        try:
+            texts.append(call_text(root.call, {root.pixels[0]: "pixels"}))
+        except NotACall as problem:
+            place = problem.part.place if problem.part is not None and problem.part.place else root.place
+            raise beyond(tree, place, problem.reason, "forward") from None
+    if len(set(texts)) > 1:
+        raise beyond(tree, encoded[1].place, f"the paths run `{texts[0]}` and `{texts[1]}`", "forward")
+    sheet.put("forward.call", texts[0], encoded[0].place)
+    splits = [split.place for split in inputs.trace.splits if id(encoded[0].call) in map(id, walk_value(split.args[0]))]
+    sheet.put("forward.flatten", True, *splits[:1], why="items are cut out of [tiles, tokens, hidden]")
+
+
+# --- paths ----------------------------------------------------------------------------------------------------------
+
+
+def _paths(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    inputs: ModelInputs,
+    sheet: Sheet,
+    first: ModalityInputs,
+    tower: Part,
+) -> None:
+    assert first.more is not None, "what makes it paths"
+    keys = {"global": first.pixels, "local": first.more}
+    for name, key in keys.items():
+        at = f"paths.{name}"
+        one = name == "global"
+        sheet.put(f"{at}.count", 1 if one else "n", inputs.fields[key].place, why="one an item" if one else first.sizes)
+        root = next(root for root in first.encoded if root.pixels[0] == key)
+        sheet.ask(
+            Question(
+                f"{at}.tokens",
+                f"output tokens of one unit of `{key}`",
+                tuple(_constants(program, model, name)),
+                (f"{root.place}: the call that makes them",),
+            )
+        )
+        sheet.put(f"{at}.pixels", key, root.place)
+        side = "side" if one else "tile"
+        shape = _tile_shape(program, model, inputs, sheet, tower if one else None, key, f"{at}.shape", side)
+        sheet.put(f"{at}.shape", shape[0], *shape[1:]) if shape else None
+        if not one:
+            sheet.put(f"{at}.zero_ok", True, why=f"`{first.sizes}` may be 0")
+    _forward(tree, inputs, sheet, first.encoded)
+    order = _order(inputs.result, keys)
+    if order is None:
+        candidates = (
+            Candidate("[local, global]", "tiles first"),
+            Candidate("[global, local]", "the whole image first"),
+        )
+        sheet.ask(Question("post.assemble", "the order of the paths' outputs in an item", candidates))
+    else:
+        sheet.put("post.assemble", order[0], order[1], why="the order in which an item is put together")
+
+
+def _order(result: Value, keys: dict[str, str]) -> tuple[list[str], Place | None] | None:
+    """Paths in the order in which the parts of an item are concatenated."""
+    for part in walk_value(result):
+        if isinstance(part, Op) and part.name in ("torch.cat", "torch.concat") and isinstance(part.args[0], Items):
+            found = [
+                name for value in part.args[0].values for name, key in keys.items() if inputs_of(value)[:1] == (key,)
+            ]
+            if sorted(found) == sorted(keys):
+                return found, part.place
+    return None
+
+
+# --- shapes and tokens ----------------------------------------------------------------------------------------------
+
+
+def _tile_shape(
+    program: Program,
+    model: Located,
+    inputs: ModelInputs,
+    sheet: Sheet,
+    tower: Part | None,
+    key: str,
+    at: str,
+    side: str,
+) -> tuple[list[str], Place] | None:
+    """Channels and sides of a tile from the annotated shape of the input. Asks for what it does not say.
+
+    A side is what the model binds it to when it checks its input, else what the tower is built for.
+    """
+    found = schema_of(program, model.owner[0], inputs.trace, key)
+    if found is None or len(found[0]) != 4:
+        look = (f"{found[1]}: {found[0]}",) if found else ()
+        sheet.ask(Question(at, "shape of one tile, as a list such as [3, side, side]", (), look))
+        return None
+    (_, channels, height, width), place, table = found
+    if isinstance(channels, int):
+        first = str(channels)
+    else:
+        path = outer_path(program, model.owner, tower, str(channels)) if tower else None
+        first = path[0] if path else ""
+    bound = _binding(table, str(height))
+    same = height == width or (bound is not None and bound == _binding(table, str(width)))
+    if same and bound is not None:
+        sheet.put(f"let.{side}", bound[0], bound[1], why="what the model checks its input against")
+    else:
+        built = _built_for(program, model, tower) if tower else None
+        if built is not None:
+            sheet.put(f"let.{side}", built[0], built[1], why="what the tower is built for")
+        else:
+            _ask_side(program, model, sheet, side, place)
+    if not first:
+        candidates = (Candidate(f"[3, {side}, {side}]", "colour channels, and the side above"),)
+        look = (f"{place}: the channels are called `{channels}`, and nothing in the model says how many they are",)
+        sheet.ask(Question(at, "shape of one tile", candidates, look))
+        return None
+    return [first, side, side], place
+
+
+def _binding(table: Table, name: str) -> tuple[str, Place | None] | None:
+    bindings = table.entries.get("resolve_bindings")
+    value = bindings.entries.get(name) if isinstance(bindings, Table) else None
+    return (value.path, value.place) if isinstance(value, Ref) and value.path.startswith("self.") else None
+
+
+def _built_for(program: Program, model: Located, tower: Part) -> tuple[str, Place] | None:
+    for name in _SIDES:
+        path = outer_path(program, model.owner, tower, name)
+        if path is not None:
+            return path
+    return None
+
+
+def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: Place) -> None:
+    """The side of tiles that only the image processor knows: a value of it, or a number."""
+    processor = _image_processor(program, model)
+    if processor is None:
+        sheet.ask(Question(f"let.{side}", f"the side of a tile, in pixels ({place})"))
+        return
+    owner, _ = processor
+    candidates = tuple(
+        Candidate(name, f"attribute of {owner[1].name}{value}", line)
+        for name, value, line in _attributes(program, owner)
+        if _SIZES.match(name)
+    )
+    sheet.put("processor.module", _processor_module(owner[0]), processor[1])
+    sheet.put("processor.class", owner[1].name, Place(owner[0].file, owner[1].lineno))
+    ordered = sorted(candidates, key=lambda candidate: "image" in candidate.value)
+    look = (f"{place}: the tile's shape is not bound to the configuration",)
+    sheet.ask(
+        Question(
+            f"processor.values.{side}",
+            "the attribute of the image processor with the side of a tile",
+            tuple(ordered),
+            look,
+        )
+    )
+
+
+def _processor_module(module: Module) -> str:
+    dotted = module.file.removesuffix(".py").replace("/", ".")
+    return dotted.removeprefix(f"{_PROCESSORS}.")
+
+
+def _image_processor(program: Program, model: Located) -> tuple[Owner, Place] | None:
+    """The class that the processing info returns as image processor, if the tree defines it."""
+    method = program.method(model.info, "get_image_processor") if model.info else None
+    for node in ast.walk(method[2]) if method else ():
+        if method and isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+            found = program.resolve(method[0], ast.unparse(node.value.func))
+            if found is not None and isinstance(found[1], ast.ClassDef):
+                return (found[0], found[1]), Place(method[0].file, node.lineno)
+    return None
+
+
+def _attributes(program: Program, owner: Owner) -> Iterator[tuple[str, str, Place]]:
+    """Attributes that `__init__` sets from a parameter: name, ` = default` or nothing, place."""
+    init = program.method(owner, "__init__")
+    if init is None:
+        return
+    args = init[2].args
+    names = [argument.arg for argument in (*args.posonlyargs, *args.args)]
+    defaults = dict(zip(reversed(names), (ast.unparse(value) for value in reversed(args.defaults)), strict=False))
+    for node in ast.walk(init[2]):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+                    default = defaults.get(node.value.id)
+                    yield target.attr, f" = {default}" if default else "", Place(init[0].file, node.lineno)
+
+
+def _constants(program: Program, model: Located, path: str) -> Iterator[Candidate]:
+    """Numbers of tokens that the image processor keeps, those of this path first."""
+    processor = _image_processor(program, model)
+    found = [
+        Candidate(value.removeprefix(" = "), f"default of {name}", place)
+        for name, value, place in (_attributes(program, processor[0]) if processor else ())
+        if _FEATURES.fullmatch(name) and value.removeprefix(" = ").isdigit()
+    ]
+    word = "image" if path == "global" else "patch"
+    yield from sorted(found, key=lambda candidate: word not in candidate.why)
+
+
+def _token_candidates(program: Program, model: Located) -> Iterator[Candidate]:
+    """Attributes and configuration entries that are named like the tokens of a tile."""
+    seen: set[str] = set()
+    init = program.method(model.owner, "__init__")
+    for node in ast.walk(init[2]) if init else ():
+        if not isinstance(node, ast.Assign) or init is None:
+            continue
+        for target in node.targets:
+            text = ast.unparse(target)
+            if text.startswith("self.") and _TOKENS.search(text) and text not in seen:
+                seen.add(text)
+                yield Candidate(text, "set by the model", Place(init[0].file, node.lineno))
+    for node in ast.walk(model.owner[0].tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and _TOKENS.search(node.attr)
+            and ast.unparse(node.value) in ("config", "self.config")
+        ):
+            text = f"self.config.{node.attr}"
+            if text not in seen:
+                seen.add(text)
+                yield Candidate(text, "read from the configuration", Place(model.file, node.lineno))
+
+
+def _info_formulas(program: Program, model: Located) -> Iterator[str]:
+    """Formulas that the processing info has for the tokens of a part of an image."""
+    if model.info is None:
+        return
+    for node in model.info[1].body:
+        if isinstance(node, FunctionNode) and re.search(r"per_(chunk|tile|patch|crop)|num_image_token$", node.name):
+            returns = [part for part in ast.walk(node) if isinstance(part, ast.Return) and part.value is not None]
+            if returns and returns[-1].value is not None:
+                text = ast.unparse(returns[-1].value)
+                place = Place(model.info[0].file, returns[-1].lineno)
+                yield f"{place}: {node.name} of the processing info returns `{text}`"
+
+
+# --- data parallelism -----------------------------------------------------------------------------------------------
+
+
+def _switches(program: Program, owner: Owner, first: ModalityInputs, tower: Part) -> Iterator[tuple[str, Place]]:
+    """Switches of the model's own data parallelism inside the recorded call: `if self.X: run_dp_sharded_...`."""
+    pending: list[tuple[str, Owner, str]] = []
+    for root in first.encoded:
+        for part in walk_value(root.call):
+            if isinstance(part, Op) and part.name.startswith("self."):
+                pending.append(("self", owner, part.name.removeprefix("self.")))
+    if tower.cls is not None:
+        pending.append((f"self.{tower.name}", tower.cls, "forward"))
+    seen: set[tuple[str, str]] = set()
+    while pending:
+        prefix, cls, name = pending.pop(0)
+        method = program.method(cls, name)
+        if method is None or (prefix, name) in seen:
+            continue
+        seen.add((prefix, name))
+        for node in ast.walk(method[2]):
+            if isinstance(node, ast.If) and _SHARDED in ast.unparse(ast.Module(node.body, [])):
+                text = ast.unparse(node.test)
+                if text.startswith("self."):
+                    yield f"{prefix}{text.removeprefix('self')}", Place(method[0].file, node.lineno)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("self."):
+                callee = ast.unparse(node.func).removeprefix("self.")
+                inner = part_of(program, cls, callee) if "." not in callee else None
+                if inner is not None and inner.cls is not None:
+                    pending.append((f"{prefix}.{callee}", inner.cls, "forward"))
+                elif "." not in callee:
+                    pending.append((prefix, cls, callee))
+
+
+def last_linear(program: Program, owner: Owner, call: Op) -> tuple[str, Place] | None:
+    """The output width of the linear layer that a method of the model ends with, as its constructor states it."""
+    method = program.method(owner, call.name.removeprefix("self."))
+    calls = [
+        node
+        for node in (ast.walk(method[2]) if method else ())
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).count(".") == 1
+        and ast.unparse(node.func).startswith("self.")
+    ]
+    last = max(calls, key=lambda node: node.lineno, default=None)
+    part = part_of(program, owner, ast.unparse(last.func).removeprefix("self.")) if last else None
+    if part is None or part.made is None or ast.unparse(part.made.func) != "nn.Linear" or len(part.made.args) < 2:
+        return None
+    return ast.unparse(part.made.args[1]), part.place

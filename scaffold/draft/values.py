@@ -1,0 +1,135 @@
+"""What the evaluator of `evaluate.py` computes with: values of a method that nobody runs, and where each came from.
+
+A value that the evaluator does not understand is an `Op`: the name of what was done and the values that it was done
+to. Patterns over these terms (`derive.py`) are what a draft is made of.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from scaffold.tower.source import FunctionNode, Module
+
+#: A class and the module that defines it.
+Owner = tuple[Module, ast.ClassDef]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the tree; `file` is relative to its root."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Base of all values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Value):
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Value):
+    """A dotted name that means no data: `self.visual.merge_size`, `torch.cat`."""
+
+    path: str
+    place: Place | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs(Value):
+    """The mapping of a model's inputs: `**kwargs` of the model, the batch of the processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input(Value):
+    """One input by its key. `columns` of a row (None: not told; 0: one axis) are those of a look-up's default."""
+
+    key: str
+    columns: int | None = None
+    place: Place | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Value):
+    """One entry of `_get_mm_fields_config`: `kind` is the constructor (batched, flat_from_sizes, shared, flat)."""
+
+    kind: str
+    modality: str | None
+    sizes: Value | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Value):
+    """Something done to values: a call, a method (`.split`), an operator, a subscript (`[]`), an element (`each`)."""
+
+    name: str
+    args: tuple[Value, ...]
+    keywords: tuple[tuple[str, Value], ...] = ()
+    place: Place | None = field(default=None, compare=False)
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (*self.args, *(value for _, value in self.keywords))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table(Value):
+    """A mapping with known keys, changed in place by the evaluated code. `made_by` names a constructed class."""
+
+    entries: dict[str, Value]
+    made_by: str | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items(Value):
+    """A list or tuple; of a list that a loop fills, one element for each `append` in the text."""
+
+    values: list[Value]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Closure(Value):
+    """A function with the variables around it. `owner` is the class that defines it, `bound` whether self is given."""
+
+    module: Module
+    owner: Owner | None
+    node: FunctionNode
+    variables: dict[str, Value]
+    bound: bool = False
+
+
+def walk_value(value: Value) -> Iterator[Value]:
+    """The value and everything that it was made of. Each object is given once."""
+    seen: set[int] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        if isinstance(current, Op):
+            pending += reversed(current.operands)
+        elif isinstance(current, Items):
+            pending += reversed(current.values)
+        elif isinstance(current, Table):
+            pending += reversed(list(current.entries.values()))
+        elif isinstance(current, Field) and current.sizes is not None:
+            pending.append(current.sizes)
+
+
+def inputs_of(value: Value) -> tuple[str, ...]:
+    """Keys of the inputs that a value was made of, in the order of the text."""
+    return tuple(dict.fromkeys(part.key for part in walk_value(value) if isinstance(part, Input)))
