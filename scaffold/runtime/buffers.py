@@ -70,6 +70,9 @@ class Slot:
     like: torch.Tensor
     spec: BufferSpec
     context: PadContext
+    #: For an adapter's own padder, which may read its target (the last captured offset is the number of rows): what the
+    #: capture put there, on the host. In vLLM's manager the target is the graph's own buffer, which still holds it.
+    initial: torch.Tensor | None = None
 
 
 class Layout:
@@ -85,7 +88,8 @@ class Layout:
         for name, tensor in metadata.items():
             spec, context = contexts[name]
             like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-            self.slots[name] = Slot(name, offset, like, spec, context)
+            initial = tensor.detach().to("cpu", copy=True) if spec.pad is not None else None
+            self.slots[name] = Slot(name, offset, like, spec, context, initial)
             offset += -(-nbytes_of(tensor) // ALIGNMENT) * ALIGNMENT
         self.nbytes = offset
 
@@ -122,6 +126,7 @@ class Layout:
         if target.ndim == 0:
             target.copy_(value.reshape(()), non_blocking=True)
         elif slot.spec.pad is not None:
+            assert slot.initial is not None
             slot.spec.pad(target, value)
         else:
             PADDERS[slot.spec.kind](target, value, slot.context)

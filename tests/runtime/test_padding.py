@@ -5,7 +5,9 @@ import torch
 from helpers import assert_equals_eager, make_manager
 from towers import PackedTower
 
-from scaffold.runtime import BufferKind, padding
+from scaffold.runtime import BufferKind, RecordingBackend, padding
+from scaffold.runtime.adapter import BufferSpec, EncoderDescription, GraphKey
+from scaffold.runtime.buffers import SharedBuffers
 from scaffold.runtime.padding import PADDERS, PadContext, cumulative_slots, exceeds
 
 LONG = torch.tensor
@@ -136,3 +138,22 @@ def test_a_wrong_padder_is_caught(kind, mutant, monkeypatch):
     monkeypatch.setitem(PADDERS, kind, mutant)
     with pytest.raises((AssertionError, IndexError, RuntimeError)):
         run_traffic(two_section=kind is BufferKind.TWO_SECTION)
+
+
+def test_an_adapters_own_padder_finds_in_its_target_what_the_capture_put_there():
+    def pad(target, source):
+        # As the generated adapters do: the last captured offset says how many rows the graph has.
+        target[len(source) :] = target[-1].clone()
+        target[: len(source)] = source
+
+    specs = {"offsets": BufferSpec(BufferKind.CUMULATIVE, pad=pad)}
+    backend = RecordingBackend()
+    buffers = SharedBuffers(backend, EncoderDescription(1, ("image",), specs))
+    layouts = []
+    for rows in (64, 16):
+        captured = {"offsets": torch.tensor([0, rows, rows, rows], dtype=torch.int32)}
+        layouts.append(buffers.bind(GraphKey("default", rows, ()), captured).layout)
+    for rows, layout in zip((64, 16), layouts, strict=True):
+        blob = backend.empty(layout.nbytes)
+        layout.write(blob, {"offsets": torch.tensor([0, 8], dtype=torch.int32)}, buffers.staging)
+        assert layout.view(blob, "offsets").tolist() == [0, 8, rows, rows]
