@@ -77,9 +77,18 @@ def optimal_ladder(
     """The ladder of at most `graphs` budgets with the least total cost for a trace of sizes.
 
     `sizes` maps a batch size in tokens to how often it was seen; `cost` is the time of a replay as a function of its
-    budget, and must not decrease. `always` are budgets that must be in the ladder (the largest one, say). Dynamic
-    programming over the distinct sizes, O(graphs * n * log n): the cost of a segment, weight times cost of its largest
-    size, satisfies the quadrangle inequality, so the best split point is monotone.
+    budget, and must not decrease. `always` are budgets that must be in the ladder (the largest one, say).
+    """
+    return optimal_ladders(sizes, graphs, cost=cost, always=always)[graphs]
+
+
+def optimal_ladders(
+    sizes: Mapping[int, int], graphs: int, *, cost: Callable[[int], float] = float, always: Iterable[int] = ()
+) -> dict[int, list[int]]:
+    """The optimal ladders for every number of graphs that is possible, up to `graphs`. See `optimal_ladder`.
+
+    Dynamic programming over the distinct sizes, O(graphs * n * log n) for all of them together: the cost of a segment,
+    weight times cost of its largest size, satisfies the quadrangle inequality, so the best split point is monotone.
     """
     if graphs < 1:
         raise ValueError("a ladder needs at least one budget")
@@ -90,7 +99,7 @@ def optimal_ladder(
             merged[size] = merged.get(size, 0) + count
     points = sorted(merged)
     if not points:
-        return []
+        return {count: [] for count in range(1, graphs + 1)}
     n = len(points)
     weight = [0]
     for point in points:
@@ -132,16 +141,23 @@ def optimal_ladder(
         choices.append(choice)
         values.append(row[n])
         best = row
-    # More graphs never cost more, but equal cost with fewer graphs is better.
-    count = min(range(layers), key=lambda k: (values[k], k)) + 1
-    ladder = []
-    end = n
-    for k in range(count - 1, -1, -1):
-        ladder.append(points[end - 1])
-        end = choices[k][end]
-        if end == 0:
-            break
-    return sorted(ladder)
+
+    def ladder_of(count: int) -> list[int]:
+        ladder = []
+        end = n
+        for k in range(count - 1, -1, -1):
+            ladder.append(points[end - 1])
+            end = choices[k][end]
+            if end == 0:
+                break
+        return ladder[::-1]
+
+    found: dict[int, list[int]] = {}
+    for count in range(max(len(wanted), 1), graphs + 1):
+        # More graphs never cost more, but equal cost with fewer graphs is better.
+        fewest = min(range(min(count, layers)), key=lambda k: (values[k], k)) + 1
+        found[count] = ladder_of(fewest)
+    return found
 
 
 def waste(sizes: Mapping[int, int], ladder: Sequence[int], cost: Callable[[int], float] = float) -> float:

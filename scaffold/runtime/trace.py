@@ -1,17 +1,51 @@
 """Record which sizes the traffic has, and fit a ladder to them. Does not need torch.
 
 A trace is a small JSON file: `{"version": 1, "paths": {"default": {"1196": 17, ...}}}`, batch size in tokens to count.
+A reader refuses a version that it does not know: what such a file means is not its to guess.
 """
 
 from __future__ import annotations
 
+import html
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from scaffold.runtime.budgets import optimal_ladder, waste
+from scaffold.runtime.budgets import optimal_ladders, waste
+
+#: The version of the format that this module writes, and the only one so far.
+VERSION = 1
+
+
+class TraceError(ValueError):
+    """What is wrong with a trace. `place` is the keys that lead there, `at` the offset of what is no JSON.
+
+    `kind` is "json", "form", "version" or "size". Of a key that is given twice, the last one is meant.
+    """
+
+    def __init__(self, kind: str, message: str, place: tuple[str, ...] = (), at: int | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.place, self.at = kind, place, at
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as it stands, with the keys that are given twice."""
+
+
+def _object(value: Any, what: str, place: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, _Pairs):
+        raise TraceError("form", f"{what} must be an object", place)
+    found: dict[str, Any] = {}
+    for key, entry in value:
+        if key in found:
+            raise TraceError("form", f'"{key}" is given twice', (*place, key))
+        found[key] = entry
+    return found
 
 
 @dataclass(slots=True)
@@ -34,30 +68,51 @@ class Trace:
     def to_json(self) -> str:
         """The file's text: sorted, so that equal traces give equal files."""
         paths = {p: {str(s): c[s] for s in sorted(c)} for p, c in sorted(self.paths.items())}
-        return json.dumps({"version": 1, "paths": paths}, indent=1) + "\n"
+        return json.dumps({"version": VERSION, "paths": paths}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
-        """Read a file's text. Raises ValueError with what is wrong."""
+        """Read a file's text. Raises TraceError, a ValueError, with what is wrong and where."""
         try:
-            data = json.loads(text)
+            data = json.loads(text, object_pairs_hook=_Pairs)
         except json.JSONDecodeError as error:
-            raise ValueError(f"line {error.lineno}: {error.msg}") from error
-        if not isinstance(data, dict) or data.get("version") != 1 or not isinstance(data.get("paths"), dict):
-            raise ValueError('a trace is an object with "version": 1 and "paths"')
+            where = f"line {error.lineno} column {error.colno}"
+            raise TraceError("json", f"this is not JSON: {error.msg} at {where}", at=error.pos) from error
+        except RecursionError as error:
+            raise TraceError("form", "this is nested too deeply for a trace") from error
+        top = _object(data, "a trace", ())
+        if "version" not in top:
+            raise TraceError("form", f'a trace says its "version", which is {VERSION}')
+        if top["version"] != VERSION or isinstance(top["version"], bool):
+            raise TraceError("version", f"version {top['version']!r} is not known, only {VERSION} is", ("version",))
+        for key in top:
+            if key not in ("version", "paths"):
+                raise TraceError("form", f'"{key}" is not part of a trace', (key,))
+        if "paths" not in top:
+            raise TraceError("form", 'a trace has "paths"')
         trace = cls()
-        for path, sizes in data["paths"].items():
-            if not isinstance(sizes, dict):
-                raise ValueError(f'path "{path}": expected an object of sizes and counts')
-            for size, count in sizes.items():
-                if not (size.isdecimal() and isinstance(count, int) and count >= 0):
-                    raise ValueError(f'path "{path}": "{size}": {count!r} is not a size with a count')
+        for path, value in _object(top["paths"], '"paths"', ("paths",)).items():
+            place = ("paths", path)
+            for size, count in _object(value, f'the sizes of path "{path}"', place).items():
+                if not re.fullmatch("[1-9][0-9]{0,11}", size):
+                    raise TraceError("size", f'path "{path}": "{size}" is not a size in tokens', (*place, size))
+                if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                    shown = "an object" if isinstance(count, _Pairs) else repr(count)
+                    raise TraceError("size", f'path "{path}", size {size}: {shown} is not a count', (*place, size))
                 trace.add(path, int(size), count)
         return trace
 
+    def merge(self, other: Trace) -> None:
+        """Add the counts of another trace."""
+        for path, sizes in other.paths.items():
+            for size, count in sizes.items():
+                self.add(path, size, count)
+
     def save(self, file: Path) -> None:
-        """Write the file."""
-        file.write_text(self.to_json(), encoding="utf-8")
+        """Write the file, or leave it as it was: a server may be killed at any time."""
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.write_text(self.to_json(), encoding="utf-8")
+        draft.replace(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +125,12 @@ class CurvePoint:
 
 
 def waste_curve(sizes: Mapping[int, int], counts: Iterable[int], always: Sequence[int] = ()) -> list[CurvePoint]:
-    """The optimal ladder and its waste for several numbers of graphs."""
-    curve = []
-    for count in counts:
-        if count < max(len(set(always)), 1):
-            continue
-        ladder = optimal_ladder(sizes, count, always=always)
-        curve.append(CurvePoint(count, waste(sizes, ladder), tuple(ladder)))
-    return curve
+    """The optimal ladder and its waste for several numbers of graphs, those that are possible."""
+    wanted = sorted(set(counts))
+    if not wanted or wanted[-1] < max(len(set(always)), 1):
+        return []
+    ladders = optimal_ladders(sizes, wanted[-1], always=always)
+    return [CurvePoint(n, waste(sizes, ladders[n]), tuple(ladders[n])) for n in wanted if n in ladders]
 
 
 def knee(curve: Sequence[CurvePoint], good_enough: float = 0.005) -> CurvePoint:
@@ -86,11 +139,15 @@ def knee(curve: Sequence[CurvePoint], good_enough: float = 0.005) -> CurvePoint:
     return next(point for point in curve if point.waste <= best + good_enough)
 
 
-def render_svg(curve: Sequence[CurvePoint], width: int = 640, height: int = 360) -> str:
-    """Waste against the number of graphs as a small SVG, without a plotting library."""
+_COLOURS = ("#06c", "#c33", "#2a2", "#a60", "#828", "#088")
+
+
+def render_svg(curves: Mapping[str, Sequence[CurvePoint]], width: int = 640, height: int = 360) -> str:
+    """Waste against the number of graphs, a line for each path, as a small SVG without a plotting library."""
     left, bottom, top, right = 56, 40, 16, 16
-    most = max(point.graphs for point in curve)
-    worst = max([point.waste for point in curve] + [1e-6])
+    points = [point for curve in curves.values() for point in curve]
+    most = max([point.graphs for point in points] + [1])
+    worst = max([point.waste for point in points] + [1e-6])
 
     def x(graphs: float) -> float:
         return left + (width - left - right) * graphs / most
@@ -98,25 +155,33 @@ def render_svg(curve: Sequence[CurvePoint], width: int = 640, height: int = 360)
     def y(value: float) -> float:
         return height - bottom - (height - top - bottom) * value / worst
 
-    points = " ".join(f"{x(p.graphs):.1f},{y(p.waste):.1f}" for p in curve)
-    dots = "".join(
-        f'<circle cx="{x(p.graphs):.1f}" cy="{y(p.waste):.1f}" r="3"><title>{p.graphs} graphs: {p.waste:.2%}</title>'
-        "</circle>"
-        for p in curve
-    )
-    ticks = "".join(
-        f'<text x="{left - 6}" y="{y(worst * i / 4) + 4:.1f}" text-anchor="end">{worst * i / 4:.1%}</text>'
-        f'<line x1="{left}" x2="{width - right}" y1="{y(worst * i / 4):.1f}" y2="{y(worst * i / 4):.1f}" '
-        'stroke="#ddd"/>'
-        for i in range(5)
-    ) + "".join(
-        f'<text x="{x(most * i / 4):.1f}" y="{height - bottom + 16}" text-anchor="middle">{round(most * i / 4)}</text>'
-        for i in range(5)
-    )
-    return (
+    out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        f'font-size="11">{ticks}<polyline points="{points}" fill="none" stroke="#06c" stroke-width="2"/>'
-        f'<g fill="#06c">{dots}</g><text x="{(left + width) / 2:.0f}" y="{height - 8}" text-anchor="middle">graphs'
-        f'</text><text x="14" y="{height / 2:.0f}" transform="rotate(-90 14 {height / 2:.0f})" text-anchor="middle">'
-        "padding, share of computed tokens</text></svg>\n"
+        'font-size="11"><rect width="100%" height="100%" fill="#fff"/>'
+    ]
+    for i in range(5):
+        value = worst * i / 4
+        out.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.1%}</text>')
+        out.append(f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>')
+    for graphs in sorted({round(most * i / 4) for i in range(5)}):
+        out.append(f'<text x="{x(graphs):.1f}" y="{height - bottom + 16}" text-anchor="middle">{graphs}</text>')
+    for place, (path, curve) in enumerate(curves.items()):
+        colour = _COLOURS[place % len(_COLOURS)]
+        line = " ".join(f"{x(p.graphs):.1f},{y(p.waste):.1f}" for p in curve)
+        out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        out += [
+            f'<circle cx="{x(p.graphs):.1f}" cy="{y(p.waste):.1f}" r="3" fill="{colour}">'
+            f"<title>{p.graphs} graphs: {p.waste:.2%}</title></circle>"
+            for p in curve
+        ]
+        if len(curves) > 1:
+            out.append(
+                f'<text x="{width - right}" y="{top + 12 + 14 * place}" text-anchor="end" fill="{colour}">'
+                f"{html.escape(path)}</text>"
+            )
+    out.append(f'<text x="{(left + width) / 2:.0f}" y="{height - 8}" text-anchor="middle">graphs</text>')
+    out.append(
+        f'<text x="14" y="{height / 2:.0f}" transform="rotate(-90 14 {height / 2:.0f})" text-anchor="middle">'
+        "padding, share of computed tokens</text></svg>"
     )
+    return "\n".join(out) + "\n"

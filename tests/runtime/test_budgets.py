@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import re
 from collections import Counter
+from xml.etree import ElementTree
 
 import hypothesis.strategies as st
 import pytest
@@ -13,12 +15,13 @@ from scaffold.runtime.budgets import (
     geometric_ladder,
     octave_ladder,
     optimal_ladder,
+    optimal_ladders,
     powers_of_two,
     reachable_budgets,
     thin_ladder,
     waste,
 )
-from scaffold.runtime.trace import Trace, knee, render_svg, waste_curve
+from scaffold.runtime.trace import Trace, TraceError, knee, render_svg, waste_curve
 
 sizes = st.dictionaries(st.integers(1, 60), st.integers(1, 9), min_size=1, max_size=8)
 
@@ -30,7 +33,7 @@ def test_geometric_ladder_bounds_the_waste(low, span, ratio, granule):
     assert (ladder[0], ladder[-1]) == (low, low + span)
     assert ladder == sorted(set(ladder))
     for below, above in itertools.pairwise(ladder):
-        assert above - below <= max(below * (ratio - 1), granule)
+        assert above - below <= max(below * (ratio - 1), granule) + 1e-9
         assert above % granule == 0 or above == low + span
 
 
@@ -137,20 +140,78 @@ def test_trace_survives_its_file(tmp_path):
     assert Trace.from_json(file.read_text()).paths == {"default": Counter({1196: 3, 64: 1})}
 
 
+def trace_text(paths, version=1, **more):
+    return json.dumps({"version": version, "paths": paths, **more})
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "place", "message"),
     [
-        ("{", "line 1"),
-        ("[]", '"version": 1'),
-        (json.dumps({"version": 2, "paths": {}}), '"version": 1'),
-        (json.dumps({"version": 1, "paths": {"default": 3}}), 'path "default"'),
-        (json.dumps({"version": 1, "paths": {"default": {"x": 3}}}), "not a size"),
-        (json.dumps({"version": 1, "paths": {"default": {"3": -1}}}), "not a size"),
+        ("{", "json", (), "line 1 column 2"),
+        ("[" * 100_000, "form", (), "nested too deeply"),
+        ("[]", "form", (), "a trace must be an object"),
+        ("{}", "form", (), 'says its "version"'),
+        ('{"version": 1}', "form", (), 'has "paths"'),
+        (trace_text({}, version=2), "version", ("version",), "version 2 is not known, only 1"),
+        (trace_text({}, version=True), "version", ("version",), "True"),
+        (trace_text({}, budgets=3), "form", ("budgets",), "not part of a trace"),
+        (trace_text([]), "form", ("paths",), '"paths" must be an object'),
+        (trace_text({"default": 3}), "form", ("paths", "default"), 'path "default" must be an object'),
+        ('{"version": 1, "paths": {"a": {"3": 1, "3": 2}}}', "form", ("paths", "a", "3"), "given twice"),
+        (trace_text({"a": {"x": 3}}), "size", ("paths", "a", "x"), "not a size"),
+        (trace_text({"a": {"0": 3}}), "size", ("paths", "a", "0"), "not a size"),
+        (trace_text({"a": {"٣": 3}}), "size", ("paths", "a", "٣"), "not a size"),
+        (trace_text({"a": {"3": -1}}), "size", ("paths", "a", "3"), "-1 is not a count"),
+        (trace_text({"a": {"3": 1.5}}), "size", ("paths", "a", "3"), "1.5 is not a count"),
+        (trace_text({"a": {"3": True}}), "size", ("paths", "a", "3"), "not a count"),
+        (trace_text({"a": {"3": {}}}), "size", ("paths", "a", "3"), "an object is not a count"),
     ],
 )
-def test_a_broken_trace_says_what_is_wrong(text, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_trace_says_what_is_wrong_and_where(text, kind, place, message):
+    with pytest.raises(TraceError, match=re.escape(message)) as caught:
         Trace.from_json(text)
+    assert (caught.value.kind, caught.value.place) == (kind, place)
+
+
+traces = st.dictionaries(st.sampled_from(["default", "local"]), sizes, max_size=2)
+
+
+@given(first=traces, second=traces)
+@settings(deadline=None)
+def test_merged_traces_count_what_both_saw(first, second):
+    merged = Trace()
+    for part in (first, second):
+        merged.merge(Trace.from_json(trace_text({p: {str(s): n for s, n in c.items()} for p, c in part.items()})))
+    for path in ("default", "local"):
+        assert merged.sizes(path) == Counter(first.get(path, {})) + Counter(second.get(path, {}))
+    assert Trace.from_json(merged.to_json()).paths == merged.paths
+
+
+def test_a_trace_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    file = tmp_path / "sizes.json"
+    trace = Trace()
+    trace.add("default", 64)
+    trace.save(file)
+    before = file.read_text()
+    trace.add("default", 99)
+
+    def killed(self, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(file), "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trace.save(file)
+    assert file.read_text() == before
+
+
+@given(trace=sizes, graphs=st.integers(1, 7), always=st.lists(st.integers(1, 80), max_size=2, unique=True))
+@settings(deadline=None, max_examples=60)
+def test_ladders_of_all_lengths_equal_those_one_by_one(trace, graphs, always):
+    graphs += len(always)
+    ladders = optimal_ladders(trace, graphs, always=always)
+    assert list(ladders) == list(range(max(len(always), 1), graphs + 1))
+    for count, ladder in ladders.items():
+        assert ladder == optimal_ladder(trace, count, always=always)
 
 
 def test_waste_falls_with_more_graphs_and_the_knee_stops_in_time():
@@ -160,6 +221,14 @@ def test_waste_falls_with_more_graphs_and_the_knee_stops_in_time():
     assert all(a.waste >= b.waste for a, b in itertools.pairwise(curve))
     assert curve[-1].waste == 0
     assert knee(curve, good_enough=0.05).graphs < 7
-    svg = render_svg(curve)
-    assert svg.startswith("<svg")
-    assert svg.count("<circle") == 7
+    svg = render_svg({"a <b>": curve, "local": curve[:3]})
+    root = ElementTree.fromstring(svg)
+    assert len(root.findall("{*}circle")) == 7 + 3
+    assert len(root.findall("{*}polyline")) == 2
+    assert {"a <b>", "local", "graphs"} <= {text.text for text in root.findall("{*}text")}
+    assert len(ElementTree.fromstring(render_svg({"a": curve[-1:]})).findall("{*}circle")) == 1
+
+
+def test_no_curve_without_room_for_what_must_stay():
+    assert waste_curve({3: 1}, [1], always=[5, 9]) == []
+    assert waste_curve({3: 1}, []) == []

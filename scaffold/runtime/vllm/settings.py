@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from scaffold.runtime.budgets import DEFAULT_STEPS, octave_ladder, optimal_ladder
 from scaffold.runtime.manager import Options
 from scaffold.runtime.trace import Trace
+from scaffold.runtime.tuning.choice import read_choice
 
 KEY = "encoder_graphs"
 VARIABLE = "VITCG_ENCODER_GRAPHS"
@@ -31,22 +32,30 @@ _FROM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`steps` an octave of the default ladder; `trace` is a file that a ladder of `graphs` budgets is fitted to;
-    `record` is a file that sizes are recorded in; `self_check` compares every graph with eager at start-up."""
+    """`steps` an octave of the default ladder; `trace` is a file, or several, that a ladder of `graphs` is fitted to;
+    `record` is a file that sizes are recorded in; `self_check` compares every graph with eager at start-up; `tuning`
+    chooses tower tunings (`docs/tuning.md`), and `tuning_check` proves each of them at start-up."""
 
     steps: int = DEFAULT_STEPS
-    trace: str | None = None
+    trace: str | Sequence[str] | None = None
     graphs: int = 64
     record: str | None = None
     self_check: bool = False
     prometheus: bool = False
+    tuning: Any = "on"
+    tuning_check: bool = False
     options: Options = dataclasses.field(default_factory=Options)
 
     def ladder(self, low: int, high: int, path: str = "default") -> list[int]:
         """Budgets from `low` to `high`: fitted to this path's trace if there is one, else geometric by octaves."""
         if self.trace is not None:
-            sizes = Trace.from_json(Path(self.trace).read_text(encoding="utf-8")).sizes(path)
-            within = {size: count for size, count in sizes.items() if size <= high}
+            merged = Trace()
+            for file in [self.trace] if isinstance(self.trace, str) else self.trace:
+                try:
+                    merged.merge(Trace.from_json(Path(file).read_text(encoding="utf-8")))
+                except ValueError as error:
+                    raise ValueError(f"{file}: {error}") from error
+            within = {size: count for size, count in merged.sizes(path).items() if size <= high}
             if within:
                 return optimal_ladder(within, self.graphs, always=[low, high])
         return octave_ladder(low, high, self.steps)
@@ -74,4 +83,8 @@ def read_settings(vllm_config: Any) -> Settings:
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{where} has no setting {name!r}{hint}")
     options = Options(**{name: given[name] for name in _FROM_OPTIONS if name in given})
+    try:
+        read_choice(given.get("tuning"))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     return Settings(**{name: given[name] for name in own if name in given}, options=options)
