@@ -32,7 +32,7 @@ OLDEST = (0, 23)
 MANAGER_MODULE = "vllm.v1.worker.encoder_cudagraph"
 
 #: What Python itself puts into a class.
-_MACHINERY = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol"})
+_MACHINERY = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol", "__subclasshook__", "__annotate_func__"})
 _OFF = frozenset({"", "0", "false", "no", "off"})
 _told: set[str] = set()
 
@@ -203,10 +203,11 @@ def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
         raise ValueError(f"this vLLM speaks protocol {spoken}, the adapter {generation}")
     if not issubclass(adapter, own):
         raise ValueError(f"{adapter.__module__}.{adapter.__qualname__} is no subclass of vLLM's class")
-    protocol = vars(SupportsEncoderCudaGraph)
-    for name, value in vars(adapter).items():
-        special = name.startswith("__") and not isinstance(value, FunctionType)
-        if name not in protocol and name not in _MACHINERY and not special and hasattr(own, name):
+    protocol = {name for name in vars(SupportsEncoderCudaGraph) if not name.startswith("__")}
+    known = {*own.__mro__, *SupportsEncoderCudaGraph.__mro__}
+    for name, value in [item for part in adapter.__mro__ if part not in known for item in vars(part).items()]:
+        harmless = name.startswith("__") and not isinstance(value, FunctionType)  # __module__, __doc__ and the like
+        if name not in protocol and name not in _MACHINERY and not harmless and hasattr(own, name):
             raise ValueError(f"it replaces {name!r}, which is none of the protocol's methods")
 
 

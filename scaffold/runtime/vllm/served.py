@@ -63,7 +63,7 @@ class ServedManager(EncoderCudaGraphManager):
             if self.use_dp:
                 # Another rank may have its graphs. This one must go on sharing its collectives, without graphs.
                 self.core.pool = self.graph_pool = graph_pool if graph_pool is not None else object()
-                logger.warning("this rank has no encoder graphs and runs its images eager: %s", _words(error))
+                logger.warning("this rank has no encoder graphs, and its images run eager: %s", _words(error))
             else:
                 self._give_up("they cannot be captured", error)
 
@@ -78,18 +78,22 @@ class ServedManager(EncoderCudaGraphManager):
                 raise  # the other ranks wait in the gather: going eager here alone would hang them all
             self._faults_in_a_row += 1
             if self._faults_in_a_row == 1:
-                logger.warning("an encoder graph failed, and the batch runs eager: %s", _words(error), exc_info=error)
+                logger.warning(
+                    "encoder graphs failed for a batch, which runs eager (after %d in a row all do): %s",
+                    FAULTS, _words(error),
+                )  # fmt: skip
+                logger.debug("where it happened", exc_info=error)
             if self._faults_in_a_row >= FAULTS:
-                self._give_up(f"{FAULTS} batches in a row failed", error)
+                self._give_up(f"{FAULTS} batches in a row failed", error, logging.INFO)
             return None
         self._faults_in_a_row = 0
         if self.settings.record and time.monotonic() - self._saved > SAVE_EVERY:
             self._save_trace()
         return outputs
 
-    def _give_up(self, what: str, error: Exception) -> None:
+    def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
         self.fault = f"{what}: {_words(error)}"
-        logger.warning("no encoder graphs, every image runs eager; %s", self.fault)
+        logger.log(level, "there are no encoder graphs, and every image runs eager; %s", self.fault)
         logger.debug("where it happened", exc_info=error)
 
     def _save_trace(self) -> None:

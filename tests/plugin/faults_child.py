@@ -1,0 +1,216 @@
+"""Serve a tiny Qwen2-VL with the installed vLLM and the plugin while something is broken, and print what came out.
+
+    python faults_child.py FOLDER adapter|manager
+
+`adapter`: the adapter's module cannot be imported, and attention is the CPU's own, which no graph can replay.
+`manager`: everything works, then one fault after the other is planted in a new manager of the same runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import engine_worker  # noqa: E402
+import numpy as np  # noqa: E402
+from model_directory import MODELS, write_model  # noqa: E402
+
+MODEL = "qwen2_vl"
+
+
+class Warnings(logging.Handler):
+    """Every warning that a reader of vLLM's log would see from us."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        said, self.said = self.said, []
+        return said
+
+
+class Engine:
+    """vLLM in this process, and how to ask it."""
+
+    def __init__(self, folder: Path) -> None:
+        from PIL import Image
+        from vllm import LLM, SamplingParams
+
+        self.llm = LLM(
+            model=str(write_model(MODEL, folder / MODEL)),
+            load_format="dummy",
+            dtype="float32",
+            max_model_len=1024,
+            max_num_seqs=2,
+            max_num_batched_tokens=1024,
+            limit_mm_per_prompt={"video": 0},
+            compilation_config={
+                "mode": 0,
+                "cudagraph_mm_encoder": True,
+            },
+            enable_prefix_caching=False,
+            mm_processor_cache_gb=0,
+        )
+        engine_worker.fill(self.runner.get_model())
+        self.parameters = SamplingParams(temperature=0, max_tokens=4, logprobs=0, ignore_eos=True)
+        pixels = np.random.default_rng(1).integers(0, 255, (84, 56, 3), dtype=np.uint8)
+        self.prompt = {"prompt": MODELS[MODEL].prompt(images=1), "multi_modal_data": {"image": Image.fromarray(pixels)}}
+
+    @property
+    def runner(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+    def ask(self) -> tuple[list[int], list[float]]:
+        output = self.llm.generate(self.prompt, self.parameters, use_tqdm=False)[0].outputs[0]
+        chosen = [step[token].logprob for step, token in zip(output.logprobs, output.token_ids, strict=True)]
+        return list(output.token_ids), chosen
+
+    def start_graphs(self) -> Any:
+        """As the GPU worker does after loading a model. Returns the manager."""
+        self.runner.encoder_cudagraph_manager = None
+        self.runner._maybe_init_encoder_cudagraph_manager()
+        manager = self.runner.encoder_cudagraph_manager
+        manager.capture(graph_pool=None)
+        return manager
+
+
+def adapter_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
+    import scaffold.plugin
+
+    scaffold.plugin.register()
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    model = "vitcg_adapters.v0_30.qwen2_5_vl"
+    entry = ModelRegistry.models["Qwen2_5_VLForConditionalGeneration"]
+    found: dict[str, Any] = {}
+    module = __import__(model, fromlist=["x"])
+    sound = module.Qwen2_5_VLForConditionalGeneration
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("planted")
+
+    for name, body in {
+        "construction": {"__init__": fail},
+        "forward": {"forward": fail},
+        "mapper": {"hf_to_vllm_mapper": None},
+    }.items():
+        module.Qwen2_5_VLForConditionalGeneration = type("Qwen2_5_VLForConditionalGeneration", (sound,), body)
+        module.Qwen2_5_VLForConditionalGeneration.__module__ = model
+        loaded = entry.load_model_cls()
+        found[name] = {"module": loaded.__module__, "warnings": warnings.take()}
+    sys.modules["vitcg_adapters.v0_30.qwen2_vl"] = None  # type: ignore[assignment]
+    engine = Engine(folder)
+    before = engine.ask()
+    manager = engine.start_graphs()
+    found["import"] = {
+        "module": type(engine.runner.get_model()).__module__,
+        "manager": type(manager).__module__,
+        "same": engine.ask() == before,
+        "captured": manager.get_cumulative_stats()["num_budgets"],
+        "misses": manager.graph_misses,
+        "warnings": warnings.take(),
+    }
+    return found
+
+
+@contextlib.contextmanager
+def planted(target: Any, name: str, error: Exception, times: int = sys.maxsize) -> Iterator[None]:
+    """Let `target.name` raise at its first `times` calls."""
+    original, numbers, had = getattr(target, name), itertools.count(), name in vars(target)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        if next(numbers) < times:
+            raise error
+        return original(*args, **kwargs)
+
+    setattr(target, name, fail)
+    try:
+        yield
+    finally:
+        setattr(target, name, original) if had else delattr(target, name)
+
+
+def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
+    from scaffold.verify.numeric.attention import flash_attn_varlen_func
+    from scaffold.verify.numeric.cpu_imports import patch_vllm
+
+    patch_vllm(flash_attn_varlen_func)
+    import torch
+
+    from scaffold.runtime.recording import RecordingBackend
+
+    engine = Engine(folder)
+    eager = engine.ask()
+    model = engine.runner.get_model()
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    bad = RuntimeError("planted")
+    start: dict[str, Callable[[], Any]] = {
+        "nothing": contextlib.nullcontext,
+        "configuration": lambda: planted(model, "get_encoder_cudagraph_config", bad),
+        "budget range": lambda: planted(model, "get_encoder_cudagraph_budget_range", bad),
+        "capture inputs": lambda: planted(model, "prepare_encoder_cudagraph_capture_inputs", bad),
+        "captured forward": lambda: planted(model, "encoder_cudagraph_forward", bad),
+        "no memory for graphs": lambda: planted(RecordingBackend, "capture", full),
+        "no memory for the pool": lambda: planted(RecordingBackend, "new_pool", full),
+    }
+    run: dict[str, Callable[[], Any]] = {
+        "one batch": lambda: planted(model, "get_encoder_cudagraph_item_specs", bad, times=1),
+        "every batch": lambda: planted(model, "get_encoder_cudagraph_item_specs", bad),
+    }
+    found: dict[str, Any] = {"module": type(model).__module__}
+    warnings.take()
+    for name, plant in start.items():
+        with plant():
+            manager = engine.start_graphs()
+            answers = [engine.ask() for _ in range(2)]
+        found[name] = _outcome(manager, answers, eager, warnings)
+    for name, plant in run.items():
+        manager = engine.start_graphs()
+        with plant():
+            answers = [engine.ask() for _ in range(5)]
+        found[name] = _outcome(manager, answers, eager, warnings)
+    return found
+
+
+def _outcome(manager: Any, answers: list[Any], eager: Any, warnings: Warnings) -> dict[str, Any]:
+    close = all(
+        tokens == eager[0] and np.allclose(logprobs, eager[1], atol=1e-4, rtol=0) for tokens, logprobs in answers
+    )
+    return {
+        "same": close,
+        "hits": manager.graph_hits,
+        "misses": manager.graph_misses,
+        "fault": manager.fault,
+        "planned": manager.get_num_graphs_to_capture(),
+        "captured": manager.get_cumulative_stats()["num_budgets"],
+        "warnings": warnings.take(),
+    }
+
+
+def main() -> None:
+    warnings = Warnings()
+    logging.getLogger("scaffold").addHandler(warnings)
+    folder, what = Path(sys.argv[1]), sys.argv[2]
+    from vllm.model_executor.models import registry
+
+    # A child process that imports vLLM for every architecture would take most of the time.
+    registry._run_in_subprocess = lambda inspect: inspect()
+    found = {"adapter": adapter_faults, "manager": manager_faults}[what](folder, warnings)
+    print("RESULT " + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What is broken does not stop the server: it serves eagerly, gives the same tokens, and says why, once.
+
+One child process for each half of the faults, with the installed vLLM, its own runner and a tiny Qwen2-VL.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cpu_wheel
+import pytest
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra"),
+]
+CHILD = Path(__file__).with_name("faults_child.py")
+
+
+def serve(what: str, folder: Path) -> dict[str, Any]:
+    assert cpu_wheel.plugin_is_registered(), "the installed package is older than pyproject.toml: install it again"
+    env = cpu_wheel.environment(folder)
+    done = cpu_wheel.run_python(CHILD, str(folder), what, env=env)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert lines, done.stdout[-2000:] + done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
+    return found
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return serve("adapter", tmp_path_factory.mktemp("adapter"))
+
+
+@pytest.fixture(scope="module")
+def managers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return serve("manager", tmp_path_factory.mktemp("manager"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("construction", "it replaces '__init__'"),
+        ("forward", "it replaces 'forward'"),
+        ("mapper", "it replaces 'hf_to_vllm_mapper'"),
+    ],
+)
+def test_an_adapter_that_is_more_than_the_protocol_is_not_used(adapters, fault, said):
+    assert adapters[fault]["module"] == "vllm.model_executor.models.qwen2_5_vl"
+    (warning,) = adapters[fault]["warnings"]
+    assert "so vLLM's own class serves" in warning
+    assert said in warning
+
+
+def test_an_adapter_that_cannot_be_imported_leaves_vllms_class_serving(adapters):
+    found = adapters["import"]
+    assert found["module"] == "vllm.model_executor.models.qwen2_vl"
+    assert "qwen2_vl halted" in found["warnings"][0]
+    assert "so vLLM's own class serves" in found["warnings"][0]
+
+
+def test_attention_that_reads_lengths_on_the_host_runs_eager(adapters):
+    found = adapters["import"]
+    assert found["manager"] == "scaffold.runtime.vllm.served"
+    assert (found["same"], found["captured"], found["misses"]) == (True, 0, 1)
+    assert [w for w in found["warnings"] if "TORCH_SDPA" in w and "every image runs eager" in w] == found["warnings"][
+        1:
+    ]
+
+
+def test_without_a_fault_the_adapter_is_replayed(managers):
+    assert managers["module"] == "vitcg_adapters.v0_30.qwen2_vl"
+    found = managers["nothing"]
+    assert (found["same"], found["hits"], found["misses"], found["warnings"]) == (True, 2, 0, [])
+    assert found["captured"] == found["planned"] > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "gives_up", "said"),
+    [
+        ("configuration", True, "they cannot be set up: RuntimeError: planted"),
+        ("budget range", True, "they cannot be set up: RuntimeError: planted"),
+        ("capture inputs", False, "cannot be captured, and their sizes run eager"),
+        ("captured forward", False, "cannot be captured, and their sizes run eager"),
+        ("no memory for graphs", False, "OutOfMemoryError: CUDA out of memory"),
+        ("no memory for the pool", True, "they cannot be captured: OutOfMemoryError: CUDA out of memory"),
+    ],
+)
+def test_a_start_without_graphs_serves_eagerly_and_warns_once(managers, fault, gives_up, said):
+    found = managers[fault]
+    assert found["same"]
+    assert (found["hits"], found["captured"]) == (0, 0)
+    (warning,) = found["warnings"]
+    assert said in warning
+    assert (found["fault"] is not None) == gives_up
+    assert found["misses"] == (0 if gives_up else 2)  # the runner's own eager path, or the manager's
+
+
+def test_a_fault_in_one_batch_costs_that_batch_its_graph(managers):
+    found = managers["one batch"]
+    assert found["same"]
+    assert found["fault"] is None
+    assert found["hits"] >= 3
+    (warning,) = found["warnings"]
+    assert "which runs eager" in warning
+
+
+def test_faults_in_a_row_end_the_graphs(managers):
+    found = managers["every batch"]
+    assert found["same"]
+    assert found["hits"] == 0
+    assert found["fault"] == "3 batches in a row failed: RuntimeError: planted"
+    assert len(found["warnings"]) == 1
