@@ -37,6 +37,7 @@ _EXIT_BY_FAMILY = {
     "5": Exit.CONFLICT,
     "6": Exit.PROOF,
     "7": Exit.IO,
+    "8": Exit.DESCRIPTOR,  # a trace: the input of `budgets`
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-_STAGES = ("plan", "descriptor", "draft", "target", "tower", "conflict", "proof", "publish", "numeric")
+_STAGES = ("plan", "descriptor", "draft", "target", "tower", "conflict", "proof", "publish", "numeric", "trace")
 
 
 @dataclass(frozen=True, slots=True)
