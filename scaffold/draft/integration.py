@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Located
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.values import Place
+from scaffold.protocol import find_example_list
 from scaffold.protocol.tree import SourceTree
 
 _CHECKPOINTS = "tests/models/registry.py"
 _TABLE = "docs/models/supported_models.md"
 _PLACEHOLDER = "get_placeholder_str"
-_PROMPTS = {"image": "What is in this image?", "video": "Describe this video in one sentence."}
+#: Short, so that a test entry without a template keeps to vLLM's line length.
+_PROMPTS = {"image": "What is this?", "video": "What happens?"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Example:
+    key: str
+    file: str
+    function: ast.FunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """`text` has one {content}; `gap` stands between placeholder and question."""
+
+    text: str
+    gap: str
+    place: Place
 
 
 def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities: tuple[str, ...]) -> None:
     """Fill in `integration` as far as the tree has tests and documentation of the model.
 
-    A chat template is nothing that sources tell reliably: the test entry gets the model's placeholder and a question.
+    The chat template is that of the model's offline example; without one a prompt is placeholder and question.
     """
     checkpoint = _checkpoint(tree, model.class_name)
     placeholders = dict(_placeholders(model))
+    example = _example(tree, model.class_name)
+    template = _template(example, placeholders) if example else None
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
         name, keywords, place = checkpoint
@@ -31,14 +54,18 @@ def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities
         for modality in modalities:
             if modality in _PROMPTS:
                 text, where = placeholders[modality]
-                sheet.put(
-                    f"{at}.{modality}_prompt", f"{text}{_PROMPTS[modality]}", where, why="without a chat template"
-                )
+                gap, why = (template.gap, "") if template else ("", "without a chat template")
+                sheet.put(f"{at}.{modality}_prompt", f"{text}{gap}{_PROMPTS[modality]}", where, why=why)
+        if template is not None:
+            sheet.put(f"{at}.template.name", f"{sheet.value(f'{at}.key')}_chat_template")
+            sheet.put(f"{at}.template.text", template.text, template.place, why="the prompt of the offline example")
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
     families = _families(tree, model.class_name)
     if families is not None:
         sheet.put("integration.docs.models", families[0], families[1])
+    if example is not None:
+        sheet.put("integration.example", example.key, Place(example.file, example.function.lineno))
 
 
 def _checkpoint(tree: SourceTree, class_name: str) -> tuple[str, dict[str, object], Place] | None:
@@ -85,3 +112,74 @@ def _families(tree: SourceTree, class_name: str) -> tuple[list[str], Place] | No
             names = [name.strip() for name in cells[1].split(",") if name.strip()]
             return (names, Place(_TABLE, number)) if names else None
     return None
+
+
+def _example(tree: SourceTree, class_name: str) -> _Example | None:
+    """The offline example that loads a checkpoint of the architecture, if exactly one does."""
+    try:
+        anchor = find_example_list(tree)
+    except DiagnosticError:
+        return None
+    known = _known_checkpoints(tree, class_name)
+    if anchor is None or not known:
+        return None
+    module = tree.parse(anchor.path)
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    found = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                function = functions.get(value.id) if isinstance(value, ast.Name) else None
+                name = key.value if isinstance(key, ast.Constant) else None
+                if function is not None and name in anchor.example_keys and known & set(_strings(function)):
+                    found.append(_Example(str(name), anchor.path, function))
+    return found[0] if len(found) == 1 else None
+
+
+def _known_checkpoints(tree: SourceTree, class_name: str) -> set[str]:
+    """Checkpoints of the architecture in the tests' registry and in the documentation's table."""
+    known: set[str] = set()
+    if tree.exists(_CHECKPOINTS):
+        for node in ast.walk(tree.parse(_CHECKPOINTS)):
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == class_name:
+                        known |= set(_strings(value))
+    if tree.exists(_TABLE):
+        for line in tree.read(_TABLE).splitlines():
+            if line.startswith(f"| `{class_name}`"):
+                known |= set(re.findall(r"`([^`]+/[^`]+)`", line))
+    return {name for name in known if name.count("/") == 1}
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    return (part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str))
+
+
+def _template(example: _Example, placeholders: dict[str, tuple[str, Place]]) -> _Template | None:
+    """The prompt of an example with {content} where placeholder and question stand."""
+    image = placeholders.get("image")
+    prompt = next(
+        (node for node in ast.walk(example.function) if isinstance(node, ast.JoinedStr) and "question" in _names(node)),
+        None,
+    )
+    if image is None or prompt is None or not _names(prompt) <= {"question", "placeholder"}:
+        return None
+    if "placeholder" in _names(prompt) and image[0] not in set(_strings(example.function)):
+        return None
+    text = "".join(
+        str(part.value)
+        if isinstance(part, ast.Constant)
+        else {"question": "\0", "placeholder": image[0]}[ast.unparse(part.value)]
+        for part in prompt.values
+        if isinstance(part, (ast.Constant, ast.FormattedValue))
+    )
+    content = re.search(re.escape(image[0]) + r"(\s*)\0", text)
+    whole = f"{text[: content.start()]}{{content}}{text[content.end() :]}" if content else ""
+    if content is None or whole == "{content}" or "{" in text or "}" in text:
+        return None
+    return _Template(whole, content.group(1), Place(example.file, prompt.lineno))
+
+
+def _names(node: ast.JoinedStr) -> set[str]:
+    return {ast.unparse(part.value) for part in node.values if isinstance(part, ast.FormattedValue)}

@@ -109,6 +109,18 @@ def outer_path(program: Program, owner: Owner, part: Part, attribute: str) -> tu
     return f"self.{part.name}.{attribute}", place
 
 
+def chain_path(program: Program, owner: Owner, parts: tuple[Part, ...], text: str) -> str | None:
+    """A value of the innermost of nested modules as a path of the owner, through what each constructor is given."""
+    for part in reversed(parts):
+        root, dot, rest = text.partition(".")
+        init = program.method(part.cls, "__init__") if part.cls else None
+        given = arguments(part.made, init[2]).get(root) if init and part.made else None
+        if given is None or not _is_dotted(given):
+            return None
+        text = f"{ast.unparse(given)}{dot}{rest}"
+    return model_path(program, owner, text)
+
+
 def arguments(made: ast.Call, init: FunctionNode) -> dict[str, ast.expr]:
     """The arguments of a constructor's call by parameter."""
     names = [argument.arg for argument in (*init.args.posonlyargs, *init.args.args)][1:]

@@ -284,10 +284,11 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
     values, evaluator = _metadata_values(scene, tower, sliced, grid, columns)
     _backends(scene, evaluator)
     taken = set()
-    for crossing in offsets:
-        value = values.get(crossing.name, values.get(crossing.key))
-        unit, why, shown = _unit(value)
-        name = "window" if unit == "window" else "full" if "full" not in taken else crossing.key
+    found = [(crossing, value, *_unit(value)) for crossing, value in _valued(offsets, values)]
+    # The sequences of whole frames or items come first: they are the tower's main ones.
+    for crossing, value, unit, why, shown in sorted(found, key=lambda entry: entry[2] == "window"):
+        name = "window" if unit == "window" else "full"
+        name = crossing.key if name in taken else name
         taken.add(name)
         at = f"attention.sequences.{name}"
         if unit is None:
@@ -302,7 +303,7 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
             other = next((c for c, _ in crossings if c.kind is kind and c.source == crossing.key), None)
             if other is not None:
                 sheet.put(f"{at}.{role}", other.key, _evidence(scene, other))
-        if unit == "window":
+        if unit == "window" and value is not None:
             _window(scene, at, value, tower)
     named = {value for key, value in _named(sheet)}
     for crossing, _ in crossings:
@@ -318,6 +319,10 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
     sheet.put("metadata.on", "tower")
     where = Place(sliced.file, tower.cls[1].lineno)
     sheet.put("metadata.grid", "list" if "list" in forms else "tensor", where, why=f"what `{grid[0]}` may be")
+
+
+def _valued(crossings: list[Crossing], values: dict[str, Value]) -> Iterator[tuple[Crossing, Value | None]]:
+    return ((crossing, values.get(crossing.name, values.get(crossing.key))) for crossing in crossings)
 
 
 _UNITS = {
@@ -413,43 +418,30 @@ def _grid_columns(value: Value) -> set[int]:
     return found
 
 
-def _window(scene: _Scene, at: str, value: Value | None, tower: Part) -> None:
+def _window(scene: _Scene, at: str, value: Value, tower: Part) -> None:
     """Count and size of windows: nothing derives them, a window's side is a hint."""
-    side = (
-        next(
-            (
-                text
-                for part in walk_value(value)
-                if value is not None
-                for text in [_arithmetic(part, f"self.{tower.name}")]
-                if text and "window" in text and "//" in text
-            ),
-            None,
-        )
-        if value is not None
-        else None
-    )
-    place = (
-        next((p.place for p in walk_value(value) if isinstance(p, Ref) and "window" in p.path), None) if value else None
-    )
+    parts = list(walk_value(value))
+    sides = (_arithmetic(part, f"self.{tower.name}") for part in parts)
+    side = next((text for text in sides if text and "window" in text and "//" in text), None)
+    place = next((part.place for part in parts if isinstance(part, Ref) and "window" in part.path), None)
+    if side:
+        scene.sheet.put("let.window", side, place, why="the side of a window, from where windows are cut")
     look = (f"{place}: the windows are cut here",) if place else ()
-    count = f"min(b, max(B, F) + ceil_div(b, {side}))" if side else "b"
-    longest = f"({side} * m) ** 2" if side else "b * m ** 2"
+    strips = Candidate("min(b, max(B, F) + ceil_div(b, window))", "strips one token high, a partial window a frame")
     scene.sheet.ask(
         Question(
             f"{at}.count",
             "the largest number of windows of a batch, over b, B, F (tokens, items, frames) and `let` names",
-            (Candidate(count, "a strip of one token's height, each frame ends in a partial window", place),)
-            if side
-            else (Candidate("b", "a window has at least one token"),),
+            (strips if side else Candidate("b", "a window has at least one token"),),
             look,
         )
     )
+    square = Candidate("(window * m) ** 2", "a square of this side, in tokens")
     scene.sheet.ask(
         Question(
             f"{at}.longest",
             "rows of the largest window",
-            (Candidate(longest, "a square of this side" if side else "the whole budget", place),),
+            (square if side else Candidate("b * m ** 2", "the whole budget"),),
             look,
         )
     )

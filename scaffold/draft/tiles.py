@@ -17,7 +17,7 @@ from scaffold.draft.inputs import (
     schema_of,
 )
 from scaffold.draft.locate import Located
-from scaffold.draft.modules import Part, outer_path, part_of
+from scaffold.draft.modules import Part, assigned, chain_path, outer_path, part_of
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.values import Items, Op, Owner, Place, Ref, Table, Value, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
@@ -62,6 +62,9 @@ def _tiles(
 ) -> None:
     sheet.put("item.rows", "n", first.field.place, why=f"`{first.sizes}` tiles an item")
     sheet.put("item.tokens", "n * k")
+    shape = _tile_shape(program, model, inputs, sheet, tower, first.pixels, "pixels.shape", "side")
+    if shape is not None:
+        sheet.put("pixels.shape", shape[0], *shape[1:])
     place = first.encoded[0].place
     sheet.ask(
         Question(
@@ -71,8 +74,6 @@ def _tiles(
             (f"{place}: the call that makes them", *_info_formulas(program, model)),
         )
     )
-    shape = _tile_shape(program, model, inputs, sheet, tower, first.pixels, "pixels.shape", "side")
-    sheet.put("pixels.shape", shape[0], *shape[1:]) if shape else None
     sheet.put("capture.rows", "b // k", why="as many tiles as fit")
     sheet.put("budget.min", "k", why="one tile")
     _forward(tree, inputs, sheet, first.encoded)
@@ -107,6 +108,9 @@ def _paths(
 ) -> None:
     assert first.more is not None, "what makes it paths"
     keys = {"global": first.pixels, "local": first.more}
+    patch = _patch_size(program, model, tower)
+    if patch is not None:
+        sheet.put("let.patch", *patch, why="stride of the patch embedding")
     for name, key in keys.items():
         at = f"paths.{name}"
         one = name == "global"
@@ -123,7 +127,10 @@ def _paths(
         sheet.put(f"{at}.pixels", key, root.place)
         side = "side" if one else "tile"
         shape = _tile_shape(program, model, inputs, sheet, tower if one else None, key, f"{at}.shape", side)
-        sheet.put(f"{at}.shape", shape[0], *shape[1:]) if shape else None
+        if shape is not None:
+            sheet.put(f"{at}.shape", shape[0], *shape[1:])
+        if patch is not None and shape is not None:
+            sheet.put(f"{at}.rows", f"({side} // patch) ** 2", patch[1], why="patches of one unit")
         if not one:
             sheet.put(f"{at}.zero_ok", True, why=f"`{first.sizes}` may be 0")
     _forward(tree, inputs, sheet, first.encoded)
@@ -194,6 +201,30 @@ def _tile_shape(
         sheet.ask(Question(at, "shape of one tile", candidates, look))
         return None
     return [first, side, side], place
+
+
+def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Place] | None:
+    """Where the model finds the side of a patch: what a convolution of the tower has as kernel and as stride."""
+    pending: list[tuple[Part, ...]] = [(tower,)]
+    while pending:
+        parts = pending.pop(0)
+        cls = parts[-1].cls
+        init = program.method(cls, "__init__") if cls is not None else None
+        for node in ast.walk(init[2]) if init and cls else ():
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.value.keywords}
+            kernel = given.get("kernel_size", "")
+            if kernel.endswith("patch_size") and given.get("stride") == kernel and init and cls:
+                found = assigned(program, cls, kernel.removeprefix("self."))
+                text = ast.unparse(found[0]) if found and kernel.startswith("self.") else kernel
+                path = chain_path(program, model.owner, parts, text)
+                return (path, Place(init[0].file, node.lineno)) if path else None
+            target = node.targets[0]
+            inner = part_of(program, cls, target.attr) if isinstance(target, ast.Attribute) and cls else None
+            if inner is not None and inner.cls is not None and len(parts) < 3:
+                pending.append((*parts, inner))
+    return None
 
 
 def _binding(table: Table, name: str) -> tuple[str, Place | None] | None:
