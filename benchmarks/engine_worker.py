@@ -1,0 +1,116 @@
+"""What runs inside the engine's processes for a measurement or a test: weights that mean something, and a report.
+
+`write_site` makes a folder for `PYTHONPATH` whose metadata let vLLM find `fill_dummy_weights` as a plugin in every
+process. `Probe` is for `worker_extension_cls`; its methods answer through `collective_rpc`, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+PLUGIN = "vitcg_dummy_weights"
+PROBE = "engine_worker.Probe"
+
+
+def write_site(directory: Path) -> Path:
+    """A folder that announces the plugin `vitcg_dummy_weights`; this file's own folder must be importable, too."""
+    metadata = directory / "vitcg_dummy_weights-0.dist-info"
+    metadata.mkdir(parents=True, exist_ok=True)
+    metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: vitcg-dummy-weights\nVersion: 0\n")
+    entry = f"[vllm.general_plugins]\n{PLUGIN} = engine_worker:fill_dummy_weights\n"
+    metadata.joinpath("entry_points.txt").write_text(entry)
+    return directory
+
+
+def fill_dummy_weights() -> None:
+    """Let `load_format="dummy"` give weights that carry an image to the logits.
+
+    vLLM fills everything, norms included, with values below 0.001: every activation is then about zero, and tokens do
+    not depend on the image. Here matrices are normal with variance 1 / fan-in, norms and scales are 1, biases small.
+    Values depend on a parameter's name and shape alone, so that every engine and every rank gets the same.
+    """
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+    original = DummyModelLoader.load_weights
+    if getattr(original, "is_filled", False):  # plugins may be loaded more than once
+        return
+
+    def load_weights(self: Any, model: Any, model_config: Any) -> None:
+        original(self, model, model_config)
+        fill(model)
+
+    load_weights.is_filled = True  # type: ignore[attr-defined]
+    DummyModelLoader.load_weights = load_weights
+
+
+def fill(model: Any) -> None:
+    """Overwrite every parameter in place."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(name.encode()))
+            if not parameter.is_floating_point():
+                continue
+            if parameter.ndim >= 2:
+                fan_in = parameter.numel() / parameter.shape[0]
+                parameter.normal_(0.0, fan_in**-0.5, generator=generator)
+            elif "bias" in name:
+                parameter.normal_(0.0, 0.02, generator=generator)
+            else:
+                parameter.fill_(1.0)
+
+
+def encoder_manager(runner: Any) -> Any:
+    """The encoder-graph manager of a V1 or V2 model runner, or None."""
+    manager = getattr(runner, "encoder_cudagraph_manager", None)
+    if manager is not None:
+        return manager
+    encoder = getattr(getattr(runner, "model_state", None), "encoder_runner", None)
+    return getattr(encoder, "cudagraph_manager", None)
+
+
+def class_path(value: Any) -> str | None:
+    """Module and class of an object."""
+    return None if value is None else f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def describe_runner(runner: Any) -> dict[str, Any]:
+    """Which classes are in use, what was captured and served, and memory in bytes."""
+    import torch
+
+    manager = encoder_manager(runner)
+    answer: dict[str, Any] = {
+        "runner": class_path(runner),
+        "model": class_path(runner.get_model()),
+        "manager": class_path(manager),
+        "captured": manager is not None and bool(manager.is_captured()),
+        "kv_blocks": int(runner.kv_cache_config.num_blocks),
+        "stats": {},
+    }
+    if manager is not None:
+        stats = manager.get_cumulative_stats()
+        answer["stats"] = {name: stats[name] for name in stats if name != "token_budgets"}
+        report = getattr(getattr(manager, "core", None), "report", None)
+        if report is not None:
+            answer["capture"] = {
+                "graphs": len(report.captured), "seconds": report.seconds, "bytes": report.device_bytes,
+                "failed": {str(key): why for key, why in report.failed.items()},
+                "dropped": {str(key): why for key, why in report.dropped.items()},
+            }  # fmt: skip
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        answer["device_bytes"] = total - free
+        answer["reserved_bytes"] = torch.cuda.memory_reserved()
+    return answer
+
+
+class Probe:
+    """Methods for `collective_rpc`. Names must not collide with vLLM's worker."""
+
+    def describe_encoder(self) -> str:
+        """`describe_runner` of this rank, as JSON."""
+        return json.dumps(describe_runner(self.model_runner), default=str)  # type: ignore[attr-defined]
