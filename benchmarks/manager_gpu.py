@@ -164,7 +164,8 @@ def measure(subject: Subject, backend: str, rounds: int, check: bool) -> dict[st
 
     def make(kind: Any, **settings: Any) -> Callable[[], Any]:
         def build() -> Any:
-            config.additional_config = {"encoder_graphs": settings} if settings else None
+            # All managers and the exact graphs share one tower, which must be the same for all of them.
+            config.additional_config = {"encoder_graphs": {"tuning": "off", **settings}}
             return kind(config, DEVICE, DTYPE, host)
 
         return build

@@ -7,7 +7,7 @@ objects without `__init__`, so state beyond vLLM's own attributes is created on 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from scaffold.runtime.manager import EncoderGraphManager, Options
 from scaffold.runtime.selfcheck import check_graphs
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
+from scaffold.runtime.tuning import Tuned, read_choice, tune
 from scaffold.runtime.vllm.dialect import Dialect, installed_dialect
 from scaffold.runtime.vllm.model import VllmAdapter, attention_backend, sync_allowed
 from scaffold.runtime.vllm.settings import Settings, read_settings
@@ -29,6 +30,10 @@ logger = logging.getLogger("scaffold.runtime.vllm")
 
 #: Attention backends whose variable-length path reads lengths on the host in every call.
 UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
+
+
+#: Tokens of the smallest budget that a tuning is proved on.
+PROOF_TOKENS = 256
 
 
 class VllmGroup:
@@ -62,6 +67,8 @@ class EncoderCudaGraphManager:
     path_token_budgets: dict[str, list[int]] | None = None
     _capture_axes: tuple[tuple[Hashable, ...], ...] = ()
     _core: EncoderGraphManager | None = None
+    #: What was tuned; None before the first capture.
+    tuned: Tuned | None = None
     _base_hits: int = 0
     _base_misses: int = 0
 
@@ -244,6 +251,9 @@ class EncoderCudaGraphManager:
     def capture(self, graph_pool: Any = None) -> None:
         """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""
         core = self.core
+        if self.tuned is None:
+            # Eager calls run the same modules, so they are tuned, too: both ways differ by rounding only.
+            self.tuned = tune(self.model, read_choice(self.settings.tuning), self._proof())
         backend = attention_backend(self.model)
         if backend in UNCAPTURABLE_BACKENDS:
             logger.warning(
@@ -258,6 +268,23 @@ class EncoderCudaGraphManager:
         if self.settings.self_check:
             self._check()
         self._publish_graphs()
+
+    def _proof(self) -> Callable[[], list[torch.Tensor]] | None:
+        """The forward that each tuning is proved on: random pixels, one budget a path. None: no proof is wanted."""
+        if not self.settings.tuning_check:
+            return None
+        core, keys = self.core, {}
+        for key in core.keys_to_capture():  # largest first
+            if key.path not in keys or key.budget >= PROOF_TOKENS:
+                keys[key.path] = key
+        calls = []
+        for key in keys.values():
+            values = dict(core.adapter.capture_values(key, core.limits))
+            for name, value in values.items():
+                if value is not None and value.is_floating_point() and core.description.buffer(name).is_data:
+                    values[name] = torch.randn_like(value)
+            calls.append((key.path, values))
+        return lambda: [core.adapter.forward(dict(values), path) for path, values in calls]
 
     def _check(self) -> None:
         for finding in check_graphs(self.core):

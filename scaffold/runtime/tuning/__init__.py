@@ -1,0 +1,46 @@
+"""Tower tuning: make what is captured fast, without changing what it computes.
+
+Applied after weight loading and before capture (`scaffold.runtime.vllm` does), on the host's own modules. Each tuning
+is a small class with a precondition; what does not meet it stays untouched, and the outcome says why. Names are loaded
+when they are first used: `choice` needs no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scaffold.runtime.tuning.base import Outcome, Tuning, Undo
+    from scaffold.runtime.tuning.choice import DEFAULT, NAMES, Choice, read_choice
+    from scaffold.runtime.tuning.tower import BOUNDS, TUNINGS, Tuned, largest_error, tune
+
+_HOME = {
+    "base": ("Outcome", "Tuning", "Undo"),
+    "choice": ("DEFAULT", "NAMES", "Choice", "read_choice"),
+    "tower": ("BOUNDS", "TUNINGS", "Tuned", "largest_error", "tune"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "BOUNDS",
+    "DEFAULT",
+    "NAMES",
+    "TUNINGS",
+    "Choice",
+    "Outcome",
+    "Tuned",
+    "Tuning",
+    "Undo",
+    "largest_error",
+    "read_choice",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,178 @@
+"""What a tuning is: a named change of modules with a precondition, that can be undone exactly."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+
+class Undo:
+    """Changes that were made, to take back in reverse order."""
+
+    def __init__(self) -> None:
+        self._actions: list[Callable[[], None]] = []
+        #: Device memory that the changes took in addition, in bytes.
+        self.extra_bytes = 0
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of an object; undone, the object has what it had, or nothing of its own again."""
+        own = vars(owner)
+        held = name in own or name in getattr(owner, "_modules", ())
+        previous = getattr(owner, name) if held else None
+
+        def back() -> None:
+            if held:
+                setattr(owner, name, previous)
+            else:
+                delattr(owner, name)
+
+        setattr(owner, name, value)
+        self._actions.append(back)
+
+    def replace_data(
+        self, parameter: torch.Tensor, new: torch.Tensor, restore: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Give a parameter other data. The old data are not kept: `restore` makes them again from the new ones."""
+        self.extra_bytes += new.numel() * new.element_size() - parameter.numel() * parameter.element_size()
+
+        def back() -> None:
+            parameter.data = restore(parameter.data)
+
+        parameter.data = new
+        self._actions.append(back)
+
+    def roll_back(self) -> None:
+        """Take everything back. A second call does nothing."""
+        while self._actions:
+            self._actions.pop()()
+        self.extra_bytes = 0
+
+
+@dataclass
+class Outcome:
+    """What one tuning did: the modules that it changed, and why it left others alone."""
+
+    name: str
+    applied: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    extra_bytes: int = 0
+    #: Largest relative error of the tower with this tuning (and those before it); None if no proof was asked for.
+    error: float | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.name}: {len(self.applied)} modules"]
+        if self.extra_bytes:
+            parts.append(f"{self.extra_bytes / 2**20:.1f} MiB more")
+        if self.error is not None:
+            parts.append(f"largest relative error {self.error:.2g}")
+        reasons: dict[str, int] = {}
+        for why in self.refused.values():
+            reasons[why] = reasons.get(why, 0) + 1
+        parts += [f"{count} left alone ({why})" for why, count in reasons.items()]
+        return ", ".join(parts)
+
+
+class Tuning(ABC):
+    """One kind of change. `sites` names the modules that it is about, `refusal` decides, `apply` acts."""
+
+    name: ClassVar[str]
+    #: One line: what it does.
+    summary: ClassVar[str]
+    #: `exact`: equal in real arithmetic, and the same roundings. `rounding`: equal in real arithmetic.
+    level: ClassVar[str]
+    #: What one H200 showed, with the file that holds the measurement.
+    measured: ClassVar[str]
+
+    @abstractmethod
+    def sites(self, tower: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+        """The modules, by path, that look like something for this tuning."""
+
+    @abstractmethod
+    def refusal(self, path: str, module: nn.Module, tower: Mapping[str, nn.Module]) -> str | None:
+        """Why this module must be left alone; None if it may be tuned. Changes nothing."""
+
+    @abstractmethod
+    def apply(self, path: str, module: nn.Module, tower: Mapping[str, nn.Module], undo: Undo) -> None:
+        """Tune one module that `refusal` let pass."""
+
+    def run(self, tower: Mapping[str, nn.Module], undo: Undo, dry: bool = False) -> Outcome:
+        """Tune every module that may be tuned. `dry` only says which."""
+        outcome = Outcome(self.name)
+        before = undo.extra_bytes
+        for path, module in list(self.sites(tower)):
+            why = common_refusal(path, module, tower) or self.refusal(path, module, tower)
+            if why is not None:
+                outcome.refused[path] = why
+                continue
+            if not dry:
+                self.apply(path, module, tower, undo)
+            outcome.applied.append(path)
+        outcome.extra_bytes = undo.extra_bytes - before
+        return outcome
+
+
+def common_refusal(path: str, module: nn.Module, tower: Mapping[str, nn.Module]) -> str | None:
+    """Reasons that hold for every tuning."""
+    if has_hooks(module):
+        return "it has hooks"
+    around = path
+    while around:
+        if getattr(tower.get(around), "do_not_compile", True) is False:
+            return "vLLM compiles the code around it"
+        around = around.rpartition(".")[0]
+    return None
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody watches or changes what goes through a module."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def is_from_vllm(module: nn.Module, name: str) -> bool:
+    """Whether a module is of exactly this class of vLLM (no subclass)."""
+    return type(module).__name__ == name and type(module).__module__.partition(".")[0] == "vllm"
+
+
+#: Linear layers whose parameters are a weight of `[outputs, inputs]` and a bias.
+_LINEARS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear")
+
+
+def plain_linear(module: nn.Module | None) -> str | None:
+    """Why a module is no linear layer with whole, unquantised weights; None if it is one."""
+    if module is None:
+        return "there is no linear layer"
+    name = type(module).__name__
+    if name.endswith("WithLoRA") or hasattr(module, "base_layer"):
+        return "LoRA wraps it"
+    if type(module) is not nn.Linear and not any(is_from_vllm(module, known) for known in _LINEARS):
+        return f"{name} is no plain linear layer"
+    if type(module) is not nn.Linear:
+        method = type(getattr(module, "quant_method", None)).__name__
+        if method != "UnquantizedLinearMethod":
+            return f"its weights are quantised ({method})"
+        if getattr(module, "tp_size", 1) != 1:
+            return "it is a tensor-parallel shard"
+    if has_hooks(module):
+        return "it has hooks"
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        return "its weight is not a matrix of floating-point numbers"
+    if weight.dtype not in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        return f"its weights are quantised ({weight.dtype})"
+    return None
+
+
+@contextlib.contextmanager
+def rolled_back_on_error(undo: Undo) -> Iterator[None]:
+    """Take every change back if the block raises."""
+    try:
+        yield
+    except BaseException:
+        undo.roll_back()
+        raise

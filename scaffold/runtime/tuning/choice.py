@@ -1,0 +1,46 @@
+"""Which tunings a user chose. Knows their names only, so that settings can be read without torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Every tuning, in the order of application.
+NAMES = (
+    "fused-activations", "gelu-epilogue", "pad-mlp", "fused-norms", "fused-residuals", "inplace-rotary",
+    "small-windows", "channels-last",
+)  # fmt: skip
+#: Those that run by default: all are equal to the untuned tower up to rounding.
+DEFAULT = NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which tunings to run. `dry` says what they would do and changes nothing."""
+
+    names: tuple[str, ...] = DEFAULT
+    dry: bool = False
+
+
+def read_choice(given: Any) -> Choice:
+    """`True`, None or `"on"` (the defaults), `False` or `"off"`, `"list"` (dry), a list of names, or `{name: switch}`.
+
+    Raises ValueError for anything else, and for a name that is no tuning.
+    """
+    if given is None or given is True or given == "on":
+        return Choice()
+    if given is False or given == "off":
+        return Choice(())
+    if given == "list":
+        return Choice(dry=True)
+    if isinstance(given, str) or not isinstance(given, (Mapping, Sequence)):
+        raise ValueError(f'tuning is "on", "off", "list", a list of names or {{name: true or false}}, not {given!r}')
+    for name in given:
+        if name not in NAMES:
+            close = difflib.get_close_matches(str(name), NAMES, 1)
+            raise ValueError(f"there is no tuning {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    if not isinstance(given, Mapping):
+        return Choice(tuple(name for name in NAMES if name in given))
+    return Choice(tuple(name for name in NAMES if given.get(name, name in DEFAULT)))

@@ -1,0 +1,161 @@
+"""Tunes the vision tower of a host, proves the result, and takes it back.
+
+Tuned modules are the host's own, so eager execution and captured graphs run the same code: a batch that goes eager
+differs from a replay by no more than before, and the crossover compares like with like.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from scaffold.runtime.tuning.attention import InplaceRotary, SmallWindows
+from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_error
+from scaffold.runtime.tuning.choice import NAMES, Choice
+from scaffold.runtime.tuning.convolution import ChannelsLast
+from scaffold.runtime.tuning.mlp import FusedActivations, GeluEpilogue, PadMlp
+from scaffold.runtime.tuning.norms import FusedNorms, FusedResiduals
+
+logger = logging.getLogger("scaffold.runtime.tuning")
+
+#: In the order of application: activations first, since padding asks what stands between two layers.
+TUNINGS: tuple[Tuning, ...] = (
+    FusedActivations(),
+    GeluEpilogue(),
+    PadMlp(),
+    FusedNorms(),
+    FusedResiduals(),
+    InplaceRotary(),
+    SmallWindows(),
+    ChannelsLast(),
+)
+assert tuple(tuning.name for tuning in TUNINGS) == NAMES
+
+#: Largest accepted error of a tuned tower, relative to its largest output, by the type of its weights. Rounding in
+#: another order adds up over the layers of a tower; a wrong row is off by the size of the values.
+BOUNDS = {torch.bfloat16: 3e-2, torch.float16: 1e-2, torch.float32: 1e-4, torch.float64: 1e-10}
+
+
+@dataclass
+class Tuned:
+    """What was done to a host. `undo()` gives it back bit for bit."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    _changes: list[Undo] = field(default_factory=list, repr=False)
+
+    @property
+    def extra_bytes(self) -> int:
+        """Device memory that the tuned tower takes in addition."""
+        return sum(change.extra_bytes for change in self._changes)
+
+    def undo(self) -> None:
+        """Take all tunings back. Graphs that were captured before must not be replayed any more."""
+        while self._changes:
+            self._changes.pop().roll_back()
+
+
+def vision_modules(host: Any) -> dict[str, nn.Module]:
+    """The modules of a host that are not its language model, by path. Empty if they cannot be told apart."""
+    if not isinstance(host, nn.Module):
+        return {}
+    language = _language_model(host)
+    if language is None:
+        return {}
+    theirs = set(map(id, language.modules()))
+    return {path: module for path, module in host.named_modules() if path and id(module) not in theirs}
+
+
+def _language_model(host: nn.Module) -> nn.Module | None:
+    found = getattr(host, "language_model", None)
+    if isinstance(found, nn.Module):
+        return found
+    getter = getattr(host, "get_language_model", None)
+    try:
+        found = getter() if getter is not None else None
+    except Exception:  # vLLM's default asks the model about names that it may not have
+        return None
+    return found if isinstance(found, nn.Module) and found is not host else None
+
+
+def is_batch_invariant() -> bool:
+    """Whether the user asked vLLM for results that do not depend on the batch: its own kernels must run then."""
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0")
+
+
+Forward = Callable[[], "torch.Tensor | Sequence[torch.Tensor]"]
+
+
+def tune(host: Any, choice: Choice | None = None, prove: Forward | None = None) -> Tuned:
+    """Apply tunings to the vision tower of a host, each one whole or not at all. Never raises for a tuning.
+
+    `prove` runs the tower on fixed random inputs. With it, the output after each tuning is compared with that of the
+    untuned tower, and a tuning that exceeds the bound of its type (`BOUNDS`) is taken back.
+    """
+    choice = choice or Choice()
+    tuned = Tuned()
+    tower = vision_modules(host)
+    if not tower or not choice.names:
+        return tuned
+    if is_batch_invariant():
+        logger.info("no tuning: VLLM_BATCH_INVARIANT asks for vLLM's own kernels")
+        return tuned
+    want = _outputs(prove) if prove is not None and not choice.dry else None
+    for tuning in TUNINGS:
+        if tuning.name not in choice.names:
+            continue
+        undo = Undo()
+        try:
+            with rolled_back_on_error(undo):
+                outcome = tuning.run(vision_modules(host), undo, choice.dry)
+                if want is not None and outcome.applied:
+                    assert prove is not None
+                    outcome.error = largest_error(_outputs(prove), want)
+        except Exception as error:
+            logger.warning("the tuning %s failed and was taken back: %s", tuning.name, error)
+            tuned.outcomes.append(Outcome(tuning.name, refused={"": f"{type(error).__name__}: {error}"}))
+            continue
+        bound = BOUNDS.get(_dtype(tower), 3e-2)
+        if outcome.error is not None and not outcome.error <= bound:
+            undo.roll_back()
+            why = f"its error of {outcome.error:.2g} exceeds {bound:.2g}"
+            logger.warning("the tuning %s was taken back: %s", tuning.name, why)
+            outcome.refused.update(dict.fromkeys(outcome.applied, why))
+            outcome.applied, outcome.extra_bytes = [], 0
+        tuned.outcomes.append(outcome)
+        tuned._changes.append(undo)
+        logger.info("%s%s", "would tune: " if choice.dry else "", outcome)
+    return tuned
+
+
+def _outputs(prove: Forward) -> list[torch.Tensor]:
+    with torch.inference_mode():
+        found = prove()
+        return [t.clone() for t in ([found] if isinstance(found, torch.Tensor) else found)]
+
+
+def _dtype(tower: Mapping[str, nn.Module]) -> torch.dtype:
+    """The narrowest floating-point type of the tower's parameters."""
+    types = {p.dtype for module in tower.values() for p in module.parameters(recurse=False) if p.is_floating_point()}
+    return min(types, key=lambda t: torch.finfo(t).bits, default=torch.float32)
+
+
+def largest_error(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
+    """Largest difference relative to the largest value; infinite for another shape or where only one is finite."""
+    worst = 0.0
+    if len(got) != len(want):
+        return float("inf")
+    for a, b in zip(got, want, strict=True):
+        if a.shape != b.shape:
+            return float("inf")
+        finite = torch.isfinite(b)
+        if not bool(torch.isfinite(a[finite]).all()) or not bool(finite.any()):
+            return float("inf")
+        scale = float(b[finite].abs().max()) or 1.0
+        worst = max(worst, float((a[finite].double() - b[finite].double()).abs().max()) / scale)
+    return worst

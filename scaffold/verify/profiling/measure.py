@@ -1,0 +1,182 @@
+"""Runs a tower on a GPU under torch's profiler, and measures what the machine can do. Needs CUDA and vLLM."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scaffold.verify.profiling.model import AttentionCall, Ceilings, KernelRecord, Recording
+from scaffold.verify.profiling.trace import MODULE_RANGE, read_trace, strip_trace
+
+#: Attributes of a host that are no part of its vision encoder.
+_LANGUAGE = ("language_model",)
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """The rate of a large bf16 matrix product on random data, and the bandwidth of a copy of 4 GiB."""
+    side = 8192
+    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = _median_ms(lambda: torch.mm(a, b))
+    source = torch.empty(1 << 32, dtype=torch.uint8, device=device).random_(0, 255)
+    target = torch.empty_like(source)
+    copy = _median_ms(lambda: target.copy_(source))
+    return Ceilings(2 * side**3 / product / 1e9, 2 * source.numel() / copy / 1e9)
+
+
+def _median_ms(action: Callable[[], Any], rounds: int = 10) -> float:
+    for _ in range(3):
+        action()
+    times = []
+    for _ in range(rounds):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        action()
+        end.record()
+        end.synchronize()
+        times.append(float(begin.elapsed_time(end)))
+    return statistics.median(times)
+
+
+@contextmanager
+def module_ranges(host: torch.nn.Module, describe: bool) -> Iterator[list[AttentionCall]]:
+    """Open a profiler range around every call of a vision module; `describe` collects the attention calls.
+
+    Describing reads offsets back from the device, so it belongs into a run that is not timed.
+    """
+    numbers = itertools.count()
+    open_ranges: list[Any] = []
+    calls: list[AttentionCall] = []
+    handles = []
+
+    def enter(path: str, kind: str) -> Callable[..., None]:
+        def hook(module: Any, *_: Any) -> None:
+            entered = torch.profiler.record_function(f"{MODULE_RANGE}{next(numbers)}:{path}:{kind}")
+            entered.__enter__()
+            open_ranges.append(entered)
+
+        return hook
+
+    def leave(*_: Any) -> None:
+        open_ranges.pop().__exit__(None, None, None)
+
+    def attend(path: str) -> Callable[..., None]:
+        def hook(module: Any, positional: Any, named: dict[str, Any]) -> None:
+            calls.append(_attention_call(path, module, positional, named))
+
+        return hook
+
+    for path, module in host.named_modules():
+        if not path or path.split(".")[0] in _LANGUAGE:
+            continue
+        handles.append(module.register_forward_pre_hook(enter(path, type(module).__name__)))
+        handles.append(module.register_forward_hook(leave))
+        if describe and type(module).__name__ == "MMEncoderAttention":
+            handles.append(module.register_forward_pre_hook(attend(path), with_kwargs=True))
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _attention_call(path: str, module: Any, positional: Any, named: dict[str, Any]) -> AttentionCall:
+    query = positional[0] if positional else named["query"]
+    offsets = named.get("cu_seqlens")
+    batch, rows = query.shape[:2]
+    if offsets is None:
+        lengths = [rows] * batch
+    else:
+        bounds = offsets.tolist()
+        lengths = [end - start for start, end in itertools.pairwise(bounds) if end > start]
+    return AttentionCall(path, tuple(lengths), module.num_heads, module.head_size)
+
+
+def record(forward: Callable[[], Any], host: torch.nn.Module) -> tuple[tuple[KernelRecord, ...], Any, Any]:
+    """Kernel records and attention calls of one eager forward after two warm-ups, and the stripped trace."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with torch.inference_mode():
+        for _ in range(2):
+            forward()
+        torch.cuda.synchronize()
+        with module_ranges(host, describe=True) as calls:
+            forward()
+        torch.cuda.synchronize()
+        attention = tuple(calls)
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as profiler:
+            with module_ranges(host, describe=False):
+                forward()
+            torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(file))
+        events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    stripped = strip_trace(events)
+    return read_trace(stripped), attention, stripped
+
+
+def graph_ms(forward: Callable[[], Any], rounds: int = 10) -> float:
+    """The forward as a CUDA graph: median of replays."""
+    with torch.inference_mode():
+        for _ in range(2):
+            forward()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = forward()
+        time = _median_ms(graph.replay, rounds)
+    del kept
+    return time
+
+
+def captured_forward(host: Any, inputs: dict[str, Any], count: int, path: str) -> Callable[[], torch.Tensor]:
+    """The forward that a manager captures, on the metadata of exactly these inputs."""
+    from scaffold.runtime.vllm.dialect import installed_dialect
+
+    dialect = installed_dialect()
+    arguments: list[Any] = [inputs, count, 0]
+    if dialect.path_argument:
+        arguments.append(path)
+    replay = host.prepare_encoder_cudagraph_replay_buffers(*arguments)
+    values = dict(replay.values if dialect.values else replay.buffers)
+    keywords = {"path": path} if dialect.path_argument else {}
+    if dialect.values:
+        return lambda: host.encoder_cudagraph_forward(dict(values), **keywords)
+    return lambda: host.encoder_cudagraph_forward(inputs, dict(values))
+
+
+def profile_tower(host: Any, subject: Any, workload: str, items: list[Any], ceilings: Ceilings) -> Recording:
+    """The recording of one call of a built tower, all paths together."""
+    inputs = subject.call(items, 0)
+    specs = host.get_encoder_cudagraph_item_specs(inputs)
+    kernels: list[KernelRecord] = []
+    attention: list[AttentionCall] = []
+    total_ms = 0.0
+    for path in subject.paths:
+        if path == "local" and not len(inputs["patch_pixel_values"]):
+            continue
+        forward = captured_forward(host, inputs, len(specs), path)
+        found, calls, _ = record(forward, host)
+        kernels += found
+        attention += calls
+        total_ms += graph_ms(forward)
+    import vllm
+
+    return Recording(
+        subject.name,
+        workload,
+        sum(int(spec.output_tokens) for spec in specs),
+        ceilings,
+        tuple(kernels),
+        tuple(attention),
+        total_ms,
+        {"vllm": vllm.__version__, "torch": torch.__version__, "device": torch.cuda.get_device_name()},
+    )
