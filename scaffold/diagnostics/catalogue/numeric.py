@@ -94,7 +94,7 @@ CODES: tuple[Code, ...] = (
         "VCG665",
         "an attention sequence of negative length was replayed",
         "The tail of cumulative offsets was filled with zeros instead of the last offset. The reference kernel skips "
-        "such a sequence; real kernels were never promised one.",
+        "such a sequence; FlashAttention 3 on a GPU computes wrong rows from it.",
     ),
     Code(
         "VCG666",

@@ -28,9 +28,11 @@ _LIBRARY.define(
 
 
 class Counters:
-    """What the kernel saw. `negative_lengths` counts sequences, over all layers and replays."""
+    """What the kernel saw. `negative_lengths` counts sequences, over all layers and replays; `cut` is the last one that
+    is longer than the bound: its rows and the bound."""
 
     negative_lengths = 0
+    cut: tuple[int, int] | None = None
     whole_tiles = False
 
 
@@ -38,6 +40,7 @@ def set_tail(tail: str) -> None:
     """Choose the semantics of rows after the end of a sequence: `fa2` or `fa3`."""
     Counters.whole_tiles = tail == "fa3"
     Counters.negative_lengths = 0
+    Counters.cut = None
 
 
 def flash_attn_varlen_func(
@@ -84,6 +87,8 @@ def _varlen_attention(
         if start < 0 or end > rows:
             raise IndexError(f"attention sequence [{start}, {end}) reaches outside the {rows} rows of the tensor")
         written = min(length, max_seqlen)
+        if written < length:
+            Counters.cut = length, max_seqlen
         queries = q[start : start + written].transpose(0, 1)
         # Keys beyond max_seqlen are read all the same: kernels loop over the keys by the sequence's own length.
         keys, values = k[start:end].transpose(0, 1), v[start:end].transpose(0, 1)

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.diagnosis import CAPTURE, REPLAY, bind, tensors
 from scaffold.verify.numeric.graphs import DEVICE, Lab
 from scaffold.verify.numeric.recipes.base import Recipe, Session
 from scaffold.verify.numeric.session import Bench, ManagerRun
 
-_CAPTURE = "prepare_encoder_cudagraph_capture_inputs"
-_REPLAY = "prepare_encoder_cudagraph_replay_buffers"
 _METADATA = "prepare_encoder_metadata"
 
 #: Buffers as JSON: name -> (shape, values or None).
@@ -76,7 +75,7 @@ def _observed(
 
     def capture(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         inputs = original(*args, **kwargs)
-        graph_buffers.update(_tensors(inputs))
+        graph_buffers.update(tensors(inputs))
         with lab.unwatched():
             found["captured"] = _describe(graph_buffers)
         return inputs
@@ -84,7 +83,7 @@ def _observed(
     def replay(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         buffers = original(*args, **kwargs)
         with lab.unwatched():
-            found["replayed"] = _describe(_tensors(buffers))
+            found["replayed"] = _describe(tensors(buffers))
         return buffers
 
     def metadata(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -101,8 +100,8 @@ def _observed(
         return original(*args, **kwargs)
 
     wrapped: list[tuple[Any, str, Callable[..., Any]]] = [
-        (host, _CAPTURE, capture),
-        (host, _REPLAY, replay),
+        (host, CAPTURE, capture),
+        (host, REPLAY, replay),
         (host, "encoder_cudagraph_forward", forward),
     ]
     if tower is not None:
@@ -115,7 +114,7 @@ def _observed(
 
         saved, tower.attn_backend = tower.attn_backend, AttentionBackendEnum[backend]
     for owner, name, wrapper in wrapped:
-        setattr(owner, name, _bind(wrapper, getattr(owner, name)))
+        setattr(owner, name, bind(wrapper, getattr(owner, name)))
     try:
         yield graph_buffers
     finally:
@@ -123,20 +122,6 @@ def _observed(
             delattr(owner, name)  # the class's own method is behind it
         if backend is not None:
             tower.attn_backend = saved
-
-
-def _bind(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: wrapper(original, *args, **kwargs)
-
-
-def _tensors(container: Any) -> dict[str, torch.Tensor]:
-    """The tensors of what a capture or replay method returns, in either form that releases have."""
-    found = (
-        container.values
-        if hasattr(container, "values")
-        else {**getattr(container, "mm_kwargs", {}), **container.buffers}
-    )
-    return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _describe(buffers: Mapping[str, torch.Tensor]) -> _Buffers:

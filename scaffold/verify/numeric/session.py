@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
 from scaffold.verify.numeric.graphs import DEVICE, Lab
 from scaffold.verify.numeric.model import Check
 from scaffold.verify.numeric.recipes.base import Case, Recipe, Session, configure
@@ -121,8 +122,10 @@ class ManagerRun:
 
         self._lab = bench.lab
         self._recipe = bench.recipe
+        self._host = bench.host
+        self._witness = Witness(bench.lab, bench.host)
         configure(bench.config, session, bench.modalities, context)
-        with bench.lab.watch():
+        with bench.lab.watch(), self._witness.capturing():
             self.manager = EncoderCudaGraphManager(bench.config, DEVICE, torch.float32, bench.host)
             if "graph_pool" in inspect.signature(self.manager.capture).parameters:
                 self.manager.capture(graph_pool=(0, 0))
@@ -138,6 +141,13 @@ class ManagerRun:
                     self._lab.place(tensor)
         with self._lab.watch(), torch.inference_mode():
             return list(self.manager.execute(placed))
+
+    def explain(self, inputs: Mapping[str, Any], want: Embeddings) -> str:
+        """Serve a call again and say which step of it deviates first; empty where nothing can be said."""
+        counters = self.counters
+        replays = self._witness.observe(self.manager, lambda: self.execute(inputs))
+        self.manager.graph_hits, self.manager.graph_misses = counters
+        return explain(self._host, replays, want, TOLERANCE)
 
     @property
     def counters(self) -> tuple[int, int]:
@@ -173,10 +183,14 @@ def run_session(bench: Bench, session: Session) -> None:
         try:
             results = run.execute(bench.inputs[key])
         except Exception as error:
-            bench.checks.append(_raised(bench, name, case.modality, error))
+            check = _raised(bench, name, case.modality, error)
+            cause = run.explain(bench.inputs[key], bench.oracle[key])
+            bench.checks.append(replace(check, detail=f"{check.detail}; {cause}") if cause else check)
             continue
         check = compare(name, case.modality, results, bench.oracle[key])
-        if check.passed:
+        if not check.passed:
+            check = _explained(check, run, results, bench.inputs[key], bench.oracle[key])
+        else:
             check = _judge_way(check, bench.recipe, session, case, run.counters_since(before))
             kept.append((len(bench.checks), results, bench.oracle[key]))
         bench.checks.append(check)
@@ -188,6 +202,15 @@ def run_session(bench: Bench, session: Session) -> None:
             bench.checks[index] = replace(again, detail=detail)
     bench.hits += run.counters[0]
     bench.misses += run.counters[1]
+
+
+def _explained(
+    check: Check, run: ManagerRun, results: Sequence[Any], inputs: Mapping[str, Any], want: Embeddings
+) -> Check:
+    """The failed check with the first row that differs and the likely cause."""
+    where = first_difference(results, want, TOLERANCE) or check.detail
+    cause = run.explain(inputs, want)
+    return replace(check, detail=f"{where}; {cause}" if cause else where)
 
 
 def _raised(bench: Bench, name: str, modality: str, error: Exception, code: str = "VCG654") -> Check:

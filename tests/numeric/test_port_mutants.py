@@ -1,0 +1,224 @@
+"""Mistakes planted into a *generated* port are rejected, and the message names the cause, not only the symptom.
+
+Each mutant replaces a fragment of the generated file. `says` is what a contributor must be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.workflow import load_spec, numeric_requests
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    before: str
+    after: str
+    code: str
+    says: str
+
+
+FORWARD = 'return self.visual(inputs["pixel_values"], None, encoder_metadata=inputs)'
+METADATA = 'values={**metadata, "pixel_values": pixels}\n        )\n\n    def _pad_offsets'
+
+QWEN25 = (
+    Mutant(
+        "max_seqlen counts tokens",
+        "max_seqlen_override=token_budget * m**2",
+        "max_seqlen_override=token_budget",
+        "VCG650",
+        "(4 times as many), but max_seqlen was frozen",
+    ),
+    Mutant(
+        "max_seqlen of windows counts tokens",
+        "max_seqlen_window_override=(window * m) ** 2",
+        "max_seqlen_window_override=window**2",
+        "VCG650",
+        "(4 times as many), but max_seqlen was frozen",
+    ),
+    Mutant(
+        "offsets are padded with zeros",
+        '"cu_seqlens": self._pad_offsets,\n                "cu_window_seqlens": self._pad_offsets,\n',
+        "",
+        "VCG665",
+        "sequences of negative length",
+    ),
+    Mutant(
+        "too few sequences for the frames",
+        "max_batch_size, min(max_frames_per_batch, token_budget), len(grid)",
+        "max_batch_size, min(max_frames_per_batch, token_budget // 8), len(grid)",
+        "VCG654",
+        "buffer 'cu_seqlens' was captured with",
+    ),
+    Mutant(
+        "too few rows: floor instead of ceil",
+        "pixels = torch.zeros(\n            token_budget * m**2,",
+        "pixels = torch.zeros(\n            (token_budget - 1) * m**2,",
+        "VCG654",
+        "capture",
+    ),
+    Mutant(
+        "swapped modality keys",
+        'if self.get_input_modality(mm_kwargs) == "video"',
+        'if self.get_input_modality(mm_kwargs) != "video"',
+        "VCG654",
+        "KeyError: 'video_grid_thw'",
+    ),
+    Mutant(
+        "metadata left on the host",
+        "window_index = async_tensor_h2d(window_index, device)",
+        "pass",
+        "VCG653",
+        "copy in capture: aten::index at",
+    ),
+    Mutant(
+        "a sync in the captured part",
+        FORWARD,
+        'limit = int(inputs["cu_seqlens"].max())\n'
+        '        return self.visual(inputs["pixel_values"][:limit], None, encoder_metadata=inputs)',
+        "VCG652",
+        "host sync: aten::",
+    ),
+    Mutant(
+        "an output that aliases the graph",
+        "outputs, indices, per_item_out_tokens, dest, clone, batch_mm_kwargs",
+        "outputs, indices, per_item_out_tokens, dest, False, batch_mm_kwargs",
+        "VCG658",
+        "it aliases the graph's memory",
+    ),
+    Mutant(
+        "one stale buffer",
+        METADATA,
+        'values={**{k: v for k, v in metadata.items() if k != "window_index"}, "pixel_values": pixels}\n'
+        "        )\n\n    def _pad_offsets",
+        "VCG650",
+        "buffer 'window_index' gets no value for a replay, so it is stale",
+    ),
+    Mutant(
+        "items in another order",
+        "*(items[i] for i in indices)",
+        "*(items[i] for i in sorted(indices))",
+        "VCG650",
+        "selected for items",
+    ),
+    Mutant(
+        "padding loses the batch's last offset",
+        "to[: len(offsets)] = offsets\n",
+        "to[: len(offsets) - 1] = offsets[:-1]\n",
+        "VCG650",
+        "differs from the replay's value from entry",
+    ),
+    Mutant(
+        "the metadata of another grid",
+        "metadata = self.visual.prepare_encoder_metadata(sizes)\n",
+        "metadata = self.visual.prepare_encoder_metadata([[t, w, h] for t, h, w in sizes])\n",
+        "VCG650",
+        "even without padding and without a graph: look at the metadata",
+    ),
+    Mutant(
+        "one token too few",
+        "output_tokens=t * (h // m) * (w // m),",
+        "output_tokens=t * (h // m) * (w // m) - 1,",
+        "VCG650",
+        "cut out wrongly",
+    ),
+    Mutant(
+        "positions of the capture are kept",
+        FORWARD,
+        'kept = self.__dict__.setdefault("_kept", {})\n'
+        '        cos = kept.setdefault(len(inputs["pixel_values"]), inputs["rotary_pos_emb_cos"].clone())\n'
+        '        metadata = {**inputs, "rotary_pos_emb_cos": cos}\n'
+        '        return self.visual(inputs["pixel_values"], None, encoder_metadata=metadata)',
+        "VCG650",
+        "was frozen when it was captured",
+    ),
+    Mutant(
+        "more frames than a graph holds",
+        "return num_seqs > self._encoder_cudagraph_max_seqs",
+        "return False",
+        "VCG666",
+        "was captured with",
+    ),
+    Mutant(
+        "ready embeddings go to the graph",
+        "if self._get_encoder_cudagraph_keys(mm_kwargs)[1] in mm_kwargs:\n            return True",
+        "",
+        "VCG660",
+        "precomputed embeddings",
+    ),
+    Mutant(
+        "the minimum budget is not clamped",
+        "return min(64, max_budget), max_budget",
+        "return 64, max_budget",
+        "VCG662",
+        "min_budget=64 > max_budget=63",
+    ),
+    Mutant(
+        "a modality is not listed",
+        'modalities=["image", "video"]',
+        'modalities=["image"]',
+        "VCG657",
+        "does not list the modality",
+    ),
+)
+
+#: On 0.26 attention leaves rows that no sequence covers unwritten, so they matter there.
+QWEN25_TAIL = (
+    Mutant(
+        "rows behind a batch are not covered",
+        "dst[n:] = torch.minimum(src[-1] + rows * steps, dst[-1])",
+        "dst[n:] = src[-1]",
+        "VCG650",
+        "rows behind the batch, which no attention sequence covers, reach valid ones",
+    ),
+)
+
+#: release, model, attention tail -> the mutants of its port.
+TABLE: dict[tuple[str, str, str], tuple[Mutant, ...]] = {
+    ("0.33.0", "qwen2_5_vl", "fa2"): QWEN25,
+    ("0.26.0", "qwen2_5_vl", "fa3"): QWEN25_TAIL,
+}
+CASES = [(key, mutant) for key, mutants in TABLE.items() for mutant in mutants]
+
+
+@pytest.fixture(scope="module")
+def reports(release_tree: Any) -> Callable[[tuple[str, str, str], Mutant], NumericReport]:
+    """All mutants of a port, from one import of its release."""
+
+    @cache
+    def run(key: tuple[str, str, str]) -> dict[str, NumericReport]:
+        release, model, tail = key
+        (request,) = numeric_requests(load_spec(model), release_tree(release), tails=(tail,))
+        path = f"vllm/model_executor/models/{model}.py"
+        right = request.overlay[path].decode()
+        requests = []
+        for mutant in TABLE[key]:
+            changed = right.replace(mutant.before, mutant.after)
+            assert changed != right, f"{mutant.name}: the fragment is not in the generated {path}"
+            requests.append(replace(request, overlay={**request.overlay, path: changed.encode()}))
+        answers = check_numerics_all(requests)
+        return {mutant.name: report for mutant, report in zip(TABLE[key], answers, strict=True)}
+
+    return lambda key, mutant: run(key)[mutant.name]
+
+
+@pytest.mark.parametrize(("key", "mutant"), [pytest.param(*case, id=f"{case[0][0]}: {case[1].name}") for case in CASES])
+def test_a_mistake_is_rejected_and_its_cause_is_named(
+    key: tuple[str, str, str], mutant: Mutant, reports: Callable[[tuple[str, str, str], Mutant], NumericReport]
+) -> None:
+    report = reports(key, mutant)
+    assert not report.passed
+    messages = [diagnostic.message for diagnostic in report.diagnostics() if diagnostic.code == mutant.code]
+    text = "\n".join(report.lines())
+    assert messages, text
+    assert any(mutant.says in message for message in messages), text
