@@ -9,8 +9,8 @@ request goes to the engines in turn, a different one first each time, so that no
 the others. Nothing else runs meanwhile.
 
 * Requests: one at a time, one output token, with the processing of the image: close to the time to the first token.
-* Correctness first and last: eight tokens for three different pictures of every size; a token may differ from eager only
-  where eager's own two best are within `TIE` of each other, since padding changes the order of additions in bfloat16.
+* Correctness first and last: eight tokens for three different pictures of every size; a token may differ from eager
+  only where eager's own two best are within `TIE` of each other: padding changes the order of additions in bfloat16.
 * A mixed stream: `REQUESTS` requests, `CONCURRENT` at a time, sizes from `draw_stream`.
 """
 
@@ -33,8 +33,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import engine_worker  # noqa: E402
-from model_directory import MODELS, REAL, write_model  # noqa: E402
+import engine_worker
+from model_directory import MODELS, REAL, write_model
 
 #: Name in the result -> number of images, width, height.
 WORKLOADS: dict[str, tuple[int, int, int]] = {

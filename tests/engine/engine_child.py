@@ -2,8 +2,9 @@
 
     python engine_child.py FOLDER RESULT.json JOB
 
-JOB is JSON: `models`; `graphs`: start the encoder-graph manager, as the GPU worker does after loading, on FlashAttention's
-code path with a kernel in Python, since the CPU's own attention reads lengths on the host and cannot be replayed.
+JOB is JSON: `models`; `graphs`: start the encoder-graph manager, as the GPU worker does after loading, on
+FlashAttention's code path with a kernel in Python, since the CPU's own attention reads lengths on the host and cannot
+be replayed.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def main() -> None:
         from scaffold.verify.numeric.cpu_imports import patch_vllm
 
         patch_vllm(flash_attn_varlen_func)
-    import vllm.model_executor.models.registry as registry
+    from vllm.model_executor.models import registry
 
     # A child process that imports vLLM for every architecture would take most of the time; the server test has it.
     registry._run_in_subprocess = lambda inspect: inspect()
