@@ -425,6 +425,8 @@ def _window(scene: _Scene, at: str, value: Value, tower: Part) -> None:
     side = next((text for text in sides if text and "window" in text and "//" in text), None)
     place = next((part.place for part in parts if isinstance(part, Ref) and "window" in part.path), None)
     if side:
+        merge = scene.sheet.value("let.m")
+        side = " // ".join("m" if part == merge else part for part in side.split(" // "))
         scene.sheet.put("let.window", side, place, why="the side of a window, from where windows are cut")
     look = (f"{place}: the windows are cut here",) if place else ()
     strips = Candidate("min(b, max(B, F) + ceil_div(b, window))", "strips one token high, a partial window a frame")

@@ -1,0 +1,40 @@
+"""Drafts of real models, each made once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from draft_cases import Case, draft
+
+from scaffold.descriptor import build_spec
+from scaffold.descriptor.load import load_descriptor_text
+from scaffold.descriptor.spec import AdapterSpec
+from scaffold.draft import Draft
+
+Drafted = Callable[..., Draft]
+
+
+@pytest.fixture(scope="session")
+def drafted(release_tree) -> Drafted:
+    """`drafted(case)`: the draft without answers; `drafted(case, answered=True)`: with all of them."""
+    made: dict[tuple[str, bool], Draft] = {}
+
+    def get(case: Case, *, answered: bool = False) -> Draft:
+        key = (case.id, answered)
+        if key not in made:
+            made[key] = draft(case, release_tree(case.release), answered=answered)
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def completed(drafted) -> Callable[[Case], AdapterSpec]:
+    """The spec of a draft with all answers."""
+
+    def get(case: Case) -> AdapterSpec:
+        found = drafted(case, answered=True)
+        return build_spec(load_descriptor_text(found.text, f"{found.name}.yaml"))
+
+    return get

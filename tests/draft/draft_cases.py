@@ -1,0 +1,133 @@
+"""The models that drafting is shown on: release before the port, what has to be answered by hand, and right answers.
+
+Run as a script it writes the table of `docs/init.md` from what the drafts of this tree ask.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import Draft, draft_descriptor
+from scaffold.protocol import SourceTree, resolve_target
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "init.md"
+START, END = "<!-- table: made by tests/draft/draft_cases.py -->", "<!-- end of table -->"
+
+
+@dataclass(frozen=True)
+class Case:
+    """`answers` are those that make the draft complete; a refused model has `hooks` instead, as VCG483 names them."""
+
+    name: str
+    release: str
+    architecture: str
+    answers: dict[str, str] = field(default_factory=dict)
+    hooks: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.architecture}-{self.release}"
+
+
+_SQUARE = "(({side} // patch - 2) // self.config.understand_projector_stride // 2 + 1) ** 2"
+
+CORE = (
+    Case("Qwen2-VL", "0.21.0", "Qwen2VLForConditionalGeneration", {"budget.min": "64"}),
+    Case(
+        "Qwen2.5-VL",
+        "0.20.0",
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "attention.sequences.window.count": "min(b, max(B, F) + ceil_div(b, window))",
+            "attention.sequences.window.longest": "(window * m) ** 2",
+            "budget.min": "64",
+        },
+    ),
+    # No pristine tree speaks the protocol: 0.20 has the model's port already, which drafting does not look at.
+    Case(
+        "Qwen3-VL",
+        "0.20.0",
+        "Qwen3VLForConditionalGeneration",
+        {"buffers.pos_embeds.kind": "rows", "budget.min": "64"},
+    ),
+    Case("InternVL", "0.22.0", "InternVLChatModel", {"let.k": "self.num_image_token"}),
+    Case(
+        "Step3-VL",
+        "0.21.0",
+        "Step3VLForConditionalGeneration",
+        {
+            "processor.values.tile": "patch_size",
+            "paths.global.tokens": _SQUARE.format(side="side"),
+            "paths.local.tokens": _SQUARE.format(side="tile"),
+        },
+    ),
+)
+
+UPSTREAM = (
+    Case("GLM-4.1V", "0.23.0", "Glm4vForConditionalGeneration", {"budget.min": "64"}),
+    Case(
+        "Kimi-VL",
+        "0.23.0",
+        "KimiVLForConditionalGeneration",
+        hooks=("position_embeddings", "packed_merge", "forward"),
+    ),
+    Case(
+        "Llama 4",
+        "0.23.0",
+        "Llama4ForConditionalGeneration",
+        {
+            "let.k": "round(side // self.config.vision_config.patch_size "
+            "* self.config.vision_config.pixel_shuffle_ratio) ** 2"
+        },
+    ),
+    Case("Gemma 3", "0.24.0", "Gemma3ForConditionalGeneration", {"let.k": "self.config.mm_tokens_per_image"}),
+    Case("ERNIE-4.5-VL", "0.26.0", "Ernie4_5_VLMoeForConditionalGeneration", hooks=("after_replay",)),
+    Case("LFM2-VL", "0.23.0", "Lfm2VlForConditionalGeneration", hooks=("select", "replay", "forward")),
+)
+
+CASES = CORE + UPSTREAM
+
+
+def draft(case: Case, tree: SourceTree, *, answered: bool) -> Draft:
+    return draft_descriptor(tree, case.architecture, case.answers if answered else {})
+
+
+def table_row(case: Case, tree: SourceTree) -> str:
+    """What a draft of the case asks, or why there is none, from a run on `tree`."""
+    try:
+        found = draft_descriptor(tree, case.architecture)
+    except DiagnosticError as error:
+        first = error.diagnostics[0]
+        place = str(first.span).partition("/models/")[2].rpartition(":")[0]
+        reason = first.message.partition(": ")[2]
+        hooks = ", ".join(f"`{name}`" for name in re.findall(r"`(\w+)`", first.help or ""))
+        return f"| {case.name} | {case.release} | refused | {reason} (`{place}`); hooks: {hooks} |"
+    asked = ", ".join(f"`{question.key}`" for question in found.questions)
+    return f"| {case.name} | {case.release} | {len(found.questions)} | {asked} |"
+
+
+def table(trees: dict[str, SourceTree]) -> str:
+    """The table of all cases."""
+    head = "| model | vLLM | questions | what |\n| --- | --- | --- | --- |"
+    return "\n".join([head, *(table_row(case, trees[case.release]) for case in CASES)])
+
+
+def with_table(document: str, text: str) -> str:
+    """The document with the table between its two marks."""
+    before, _, rest = document.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}\n\n{text}\n\n{END}{after}"
+
+
+def main() -> int:
+    trees = {case.release: resolve_target(case.release).tree for case in CASES}
+    DOCUMENT.write_text(with_table(DOCUMENT.read_text(encoding="utf-8"), table(trees)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The five core models from the release before their port: few questions, and with answers the shipped descriptors."""
+
+from __future__ import annotations
+
+import pytest
+from draft_cases import CORE, Case
+from draft_meaning import differences
+
+from scaffold.descriptor import build_spec, load_descriptor
+from scaffold.descriptor.load import load_descriptor_text
+from scaffold.diagnostics import DiagnosticError
+from scaffold.workflow import prepare_port, prove_numerics
+
+#: What a completed draft says otherwise than the shipped descriptor, and why it is right for its release.
+_DTYPE = "pixels.dtype"  # a later release's normalisation inside the tower; the older towers have none
+DIFFERENT = {
+    # 0.22 asks a grid that is no list for its values; a tower that we split asks none.
+    "Qwen2-VL": {_DTYPE, "forward.call"},
+    # The 0.20 tower knows no FlashInfer: no lengths, and offsets of one section.
+    "Qwen2.5-VL": {_DTYPE, "attention.backends", "lengths", "flashinfer_sections"},
+    "Qwen3-VL": {_DTYPE},
+    "InternVL": set(),
+    # The model's own switch guards nothing inside the recorded call.
+    "Step3-VL": {"data_parallel_switches"},
+}
+
+
+@pytest.mark.parametrize("case", CORE, ids=lambda case: case.name)
+class TestCore:
+    def test_at_most_three_questions(self, case: Case, drafted):
+        asked = [question.key for question in drafted(case).questions]
+        assert sorted(asked) == sorted(case.answers)
+        assert len(asked) <= 3
+
+    def test_only_the_open_questions_are_wrong(self, case: Case, drafted):
+        found = drafted(case)
+        with pytest.raises(DiagnosticError) as error:
+            load_descriptor_text(found.text, "draft.yaml")
+        assert {problem.code for problem in error.value.diagnostics} == {"VCG390"}
+        named = [problem.message.split("`")[1] for problem in error.value.diagnostics]
+        assert sorted(named) == sorted(case.answers)
+
+    def test_answers_complete_it(self, case: Case, drafted, completed):
+        found = drafted(case, answered=True)
+        assert found.complete
+        assert found.unused == ()
+        assert "TODO" not in found.text
+        assert completed(case).class_name == case.architecture
+
+    def test_it_means_what_the_shipped_descriptor_means(self, case: Case, drafted, completed):
+        shipped = build_spec(load_descriptor(drafted(case).name))
+        found = differences(completed(case), shipped)
+        allowed = DIFFERENT[case.name]
+        unexplained = {key: value for key, value in found.items() if not any(word in key for word in allowed)}
+        assert unexplained == {}
+        assert {word for word in allowed if any(word in key for key in found)} == allowed, "no difference any more"
+
+    def test_static_proofs_pass(self, case: Case, completed, release_tree):
+        """`prepare_port` raises what a proof refuses."""
+        port = prepare_port(completed(case), release_tree(case.release), replace=case.name == "Qwen3-VL")
+        assert any(change.path.startswith("vllm/") for change in port.changed)
+
+    @pytest.mark.slow
+    def test_the_lab_proves_it(self, case: Case, completed, release_tree):
+        [report] = prove_numerics(completed(case), release_tree(case.release))
+        assert report.passed, report
+
+
+def test_a_difference_would_be_seen(completed, drafted):
+    """The comparison by meaning is not blind: one formula changed, one field differs."""
+    case = CORE[0]
+    text = drafted(case, answered=True).text.replace("rows: t * h * w", "rows: t * h * (w + 1)")
+    other = build_spec(load_descriptor_text(text, "other.yaml"))
+    assert set(differences(completed(case), other)) == {"item.rows"}

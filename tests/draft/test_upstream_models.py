@@ -1,0 +1,74 @@
+"""Models outside the core five, from the release before their port; and whatever else vLLM registers."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from draft_cases import CASES, DOCUMENT, UPSTREAM, Case, table, with_table
+
+from scaffold.descriptor.load import load_descriptor_text
+from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import draft_descriptor
+from scaffold.protocol import SourceTree
+from scaffold.workflow import prepare_port
+
+DRAFTED = [case for case in UPSTREAM if not case.hooks]
+REFUSED = [case for case in UPSTREAM if case.hooks]
+
+
+@pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.name)
+def test_questions_and_static_proofs(case: Case, drafted, completed, release_tree):
+    assert sorted(question.key for question in drafted(case).questions) == sorted(case.answers)
+    port = prepare_port(completed(case), release_tree(case.release))
+    assert any(change.path.startswith("vllm/") for change in port.changed)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_refused_with_place_and_hooks(case: Case, release_tree):
+    tree = release_tree(case.release)
+    with pytest.raises(DiagnosticError) as error:
+        draft_descriptor(tree, case.architecture)
+    first = error.value.diagnostics[0]
+    assert first.code == "VCG483"
+    assert first.span is not None
+    assert (tree.root / first.span.file.removeprefix(f"{tree.label}/")).is_file()
+    assert tuple((first.help or "").split("`")[1::2]) == case.hooks
+
+
+def test_the_table_is_what_ran(release_tree):
+    """`docs/init.md` says what drafts of today ask; `python tests/draft/draft_cases.py` writes it again."""
+    document = DOCUMENT.read_text(encoding="utf-8")
+    assert document == with_table(document, table({case.release: release_tree(case.release) for case in CASES}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["0.20.0", "0.26.0", "0.33.0"])
+def test_every_architecture_is_drafted_or_refused(release, release_tree):
+    """Never an unexpected error, and never a draft that is wrong in more than its open questions."""
+    tree = release_tree(release)
+    outcomes = {name: _outcome(tree, name) for name in _architectures(tree)}
+    wrong = {name: found for name, found in outcomes.items() if found not in ("drafted", "VCG481", "VCG483")}
+    assert wrong == {}
+    assert sum(found == "drafted" for found in outcomes.values()) >= 15
+
+
+def _outcome(tree: SourceTree, name: str) -> str:
+    try:
+        text = draft_descriptor(tree, name).text
+    except DiagnosticError as error:
+        return error.diagnostics[0].code
+    try:
+        load_descriptor_text(text, "draft.yaml")
+    except DiagnosticError as error:
+        codes = {problem.code for problem in error.diagnostics} - {"VCG390"}
+        return "drafted" if not codes else f"draft with {', '.join(sorted(codes))}"
+    return "drafted"
+
+
+def _architectures(tree: SourceTree) -> list[str]:
+    for node in tree.parse("vllm/model_executor/models/registry.py").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MULTIMODAL_MODELS":
+            assert isinstance(node.value, ast.Dict)
+            return [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+    raise AssertionError("no registry")
