@@ -38,6 +38,7 @@ COMMANDS = {
     "regen": ("regen", "Regenerate `generated/`, or check it for drift."),
     "revert": ("revert", "Undo the last run on a tree."),
     "recover": ("recover", "Repair a tree after a killed run."),
+    "doctor": ("doctor", "Say what the plugin does in the installed vLLM, and why not."),
     "explain": ("explain", "Explain an error code."),
 }
 

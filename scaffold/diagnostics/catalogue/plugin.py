@@ -1,0 +1,40 @@
+"""Codes of the plugin for vLLM: VCG490 to VCG499."""
+
+from scaffold.diagnostics.catalogue import Code
+
+CODES: tuple[Code, ...] = (
+    Code(
+        "VCG490",
+        "the plugin does not support this vLLM",
+        "The plugin serves the releases that its adapters were proven on. With any other it registers nothing, and "
+        "vLLM runs as it is. A newer version of this package may know the release; a port into a checkout "
+        "(`vitcg-scaffold new`) works with older ones.",
+    ),
+    Code(
+        "VCG491",
+        "vLLM does not load the plugin",
+        "vLLM finds plugins by the entry points of installed packages, group `vllm.general_plugins`, and loads those "
+        "that VLLM_PLUGINS names, or all when it is unset. Either the installed package is older than the plugin, or "
+        "VLLM_PLUGINS leaves `vitcg` out.",
+    ),
+    Code(
+        "VCG492",
+        "a VITCG_ variable has no meaning",
+        "The plugin is controlled by VITCG_DISABLE, VITCG_MODE, VITCG_MODELS and VITCG_ENCODER_GRAPHS. With a wrong "
+        "mode the plugin stays inactive; with wrong settings in VITCG_ENCODER_GRAPHS vLLM does not start with encoder "
+        "graphs. docs/operators.md lists the values.",
+    ),
+    Code(
+        "VCG493",
+        "vLLM's files are not those of its release",
+        "The adapters are chosen by the release that vLLM says it is. Its source files speak another generation of the "
+        "encoder CUDA graph protocol, so it was patched or built from another commit. The plugin sees that when it "
+        "loads an adapter, and leaves vLLM's own class in place.",
+    ),
+    Code(
+        "VCG494",
+        "VITCG_MODELS names a model without an adapter",
+        "VITCG_MODELS takes names of adapters (`qwen2_vl`) or of architectures, separated by commas. For a model that "
+        "has no adapter only the manager is used; a misspelt name has no effect.",
+    ),
+)

@@ -1,0 +1,326 @@
+"""What the plugin would do in this Python environment, found without importing vLLM or torch and without a GPU.
+
+The same functions that the plugin decides by (`scaffold.plugin`) are asked; the installed vLLM is read as sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import vitcg_adapters
+
+from scaffold import __version__
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.plugin import (
+    DISABLE,
+    MODE,
+    MODELS,
+    Controls,
+    generation_of,
+    read_controls,
+    supported_releases,
+    without_adapter,
+)
+
+if TYPE_CHECKING:
+    from scaffold.protocol import SourceTree
+
+GROUP, ENTRY, PLUGIN = "vllm.general_plugins", "vitcg", "scaffold.plugin:register"
+OPTIONS = "VITCG_ENCODER_GRAPHS"
+_REGISTRY = "vllm/model_executor/models/registry.py"
+_MODELS = "vllm/model_executor/models"
+_PROTOCOL = "SupportsEncoderCudaGraph"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What serves one architecture when `cudagraph_mm_encoder` is on. `why` says why it is not the adapter."""
+
+    architecture: str
+    name: str
+    #: "adapter", "vllm" (its own port) or "none" (always eager).
+    implementation: str
+    #: "ours", "vllm" or "none".
+    manager: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A backend of vision attention: whether its package is there, and whether a graph can replay it."""
+
+    name: str
+    installed: bool
+    capturable: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """As the driver's `nvidia-smi` tells."""
+
+    name: str
+    memory_mib: int
+    capability: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that was found. `active`: vLLM, started here, would use an adapter or our manager. `problems` are why
+    the plugin does not do what it is configured for."""
+
+    active: bool = False
+    release: str | None = None
+    path: str | None = None
+    generation: str | None = None
+    controls: Controls = field(default_factory=Controls)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    models: tuple[Model, ...] = ()
+    attention: tuple[Attention, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    problems: tuple[Diagnostic, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "tool": __version__,
+            "python": platform.python_version(),
+            "active": self.active,
+            "vllm": None if self.path is None else {"release": self.release, "path": self.path},
+            "supported": supported_releases(),
+            "generation": self.generation,
+            "disabled": self.controls.disabled,
+            "mode": self.controls.mode,
+            "only": sorted(self.controls.models),
+            "options": dict(self.options),
+            "models": [asdict(model) for model in self.models],
+            "attention": [asdict(backend) for backend in self.attention],
+            "gpus": [asdict(gpu) for gpu in self.gpus],
+            "problems": [
+                {"code": p.code, "severity": p.severity.value, "message": p.message, "help": p.help}
+                for p in self.problems
+            ],
+        }
+
+
+def examine(environ: Mapping[str, str]) -> Examination:
+    """Look at this environment. What is wrong becomes a problem of the result; nothing is raised."""
+    problems: list[Diagnostic] = []
+    controls = _controls(environ, problems)
+    options = _options(environ, problems)
+    _check_registration(environ, problems)
+    tree = _installed(problems)
+    generation = _generation(tree, problems) if tree is not None else None
+    active = not problems and not controls.disabled
+    models: tuple[Model, ...] = ()
+    if tree is not None and generation is not None:
+        models = tuple(_models(tree, generation, controls, active))
+        for name, close in without_adapter(controls, generation).items():
+            problems.append(
+                Diagnostic(
+                    "VCG494",
+                    f"{MODELS} names {name!r}, which has no adapter",
+                    severity=Severity.WARNING,
+                    help=f"did you mean {close!r}?" if close else "`vitcg-scaffold doctor --json` has the names",
+                )
+            )
+    return Examination(
+        active=active,
+        release=tree.release if tree is not None else None,
+        path=str(tree.root / "vllm") if tree is not None else None,
+        generation=generation,
+        controls=controls,
+        options=options,
+        models=models,
+        attention=tuple(_attention(tree)),
+        gpus=tuple(_gpus()),
+        problems=tuple(problems),
+    )
+
+
+def _controls(environ: Mapping[str, str], problems: list[Diagnostic]) -> Controls:
+    try:
+        return read_controls(environ)
+    except ValueError as error:
+        problems.append(Diagnostic("VCG492", str(error), help="correct it, or leave it unset for all"))
+        return Controls()
+
+
+def _options(environ: Mapping[str, str], problems: list[Diagnostic]) -> Mapping[str, Any]:
+    """The settings of the manager that differ from their defaults. Imports torch when the variable is set."""
+    if not environ.get(OPTIONS):
+        return {}
+    try:
+        import json
+
+        from scaffold.runtime.vllm.settings import read_settings
+
+        read_settings(SimpleNamespace(additional_config=None))
+        given: dict[str, Any] = json.loads(environ[OPTIONS])
+    except (ValueError, TypeError) as error:
+        problems.append(Diagnostic("VCG492", str(error), help="docs/operators.md lists the settings"))
+        return {}
+    except ImportError:
+        return {}
+    return given
+
+
+def _check_registration(environ: Mapping[str, str], problems: list[Diagnostic]) -> None:
+    entries = [entry.name for entry in entry_points(group=GROUP) if entry.value == PLUGIN]
+    if not entries:
+        problems.append(
+            Diagnostic(
+                "VCG491",
+                "vLLM does not know the plugin: the installed package does not announce it",
+                help="install the package again: pip install --force-reinstall --no-deps vitcg-scaffold",
+            )
+        )
+        return
+    allowed = environ.get("VLLM_PLUGINS")
+    if allowed is not None and ENTRY not in allowed.split(","):
+        problems.append(
+            Diagnostic(
+                "VCG491",
+                f"vLLM will not load the plugin: VLLM_PLUGINS={allowed!r} leaves it out",
+                help=f"add {ENTRY!r} to VLLM_PLUGINS, or unset it",
+            )
+        )
+
+
+def _installed(problems: list[Diagnostic]) -> SourceTree | None:
+    from scaffold.protocol import resolve_target
+
+    try:
+        return resolve_target("installed").tree
+    except DiagnosticError as error:
+        problems.extend(error.diagnostics)
+        return None
+
+
+def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
+    """The generation by the release's number, if the protocol in its files is that generation's."""
+    from scaffold.protocol import read_protocol
+
+    expected = generation_of(tree.release or "")
+    if expected is None:
+        problems.append(
+            Diagnostic(
+                "VCG490",
+                f"vLLM {tree.release or 'of unknown version'} is not supported by the plugin",
+                help=f"the plugin supports vLLM {supported_releases()}; vLLM itself runs as it is",
+            )
+        )
+        return None
+    try:
+        found = read_protocol(tree).generation.name
+    except DiagnosticError as error:
+        problems.extend(error.diagnostics)
+        return None
+    if found != expected:
+        problems.append(
+            Diagnostic(
+                "VCG493",
+                f"vLLM says it is {tree.release}, which speaks protocol {expected}, but its files speak {found}",
+                help="install an unpatched release; the plugin does not use its adapters with this one",
+            )
+        )
+        return None
+    return expected
+
+
+# -- models
+
+
+def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[Model]:
+    adapters = vitcg_adapters.ADAPTERS[generation]
+    ported = _ported(tree.root)
+    for architecture, (module, class_name) in sorted(_registry(tree.root).items()):
+        own = class_name in ported.get(module, ())
+        if architecture not in adapters and not own:
+            continue
+        name = adapters.get(architecture, module)
+        wanted = active and controls.wants(name, module, architecture)
+        why = _why_no_adapter(architecture in adapters, controls, active, wanted)
+        implementation = "adapter" if not why else ("vllm" if own else "none")
+        manager = "none" if implementation == "none" else ("ours" if controls.manager and wanted else "vllm")
+        yield Model(architecture, name, implementation, manager, why)
+
+
+def _why_no_adapter(exists: bool, controls: Controls, active: bool, wanted: bool) -> str:
+    if controls.disabled:
+        return f"{DISABLE} is set"
+    if not active:
+        return "the plugin is not active"
+    if not exists:
+        return "there is no adapter"
+    if not controls.adapters:
+        return f"{MODE} is {controls.mode}"
+    return "" if wanted else f"{MODELS} leaves it out"
+
+
+def _registry(root: Path) -> dict[str, tuple[str, str]]:
+    """Architecture -> (module, class), as the registry's tables say."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(ast.parse((root / _REGISTRY).read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Dict):
+            continue
+        for key, value in zip(node.keys, node.values, strict=True):
+            parts = [e.value for e in value.elts if isinstance(e, ast.Constant)] if isinstance(value, ast.Tuple) else []
+            if isinstance(key, ast.Constant) and len(parts) == 2 and all(isinstance(part, str) for part in parts):
+                found[str(key.value)] = (str(parts[0]), str(parts[1]))
+    return found
+
+
+def _ported(root: Path) -> dict[str, set[str]]:
+    """Module -> its classes that name the protocol among their bases. A class that inherits a port is not listed."""
+    found: dict[str, set[str]] = {}
+    for path in (root / _MODELS).glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if _PROTOCOL not in text or path.stem == "interfaces":
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and _PROTOCOL in {ast.unparse(base) for base in node.bases}:
+                found.setdefault(path.stem, set()).add(node.name)
+    return found
+
+
+# -- what it runs on
+
+
+def _attention(tree: SourceTree | None) -> Iterator[Attention]:
+    flash = find_spec("flash_attn") is not None
+    if tree is not None:
+        flash = flash or any((tree.root / "vllm" / "vllm_flash_attn").glob("_vllm_fa*.so"))
+    yield Attention("FLASH_ATTN", flash, True, "" if flash else "this vLLM has no compiled kernels of it")
+    for name, package in (("FLASHINFER", "flashinfer"), ("TRITON_ATTN", "triton")):
+        there = find_spec(package) is not None
+        yield Attention(name, there, True, "" if there else f"the package {package} is not installed")
+    yield Attention("TORCH_SDPA", True, False, "it reads sequence lengths on the host: images run eager")
+
+
+def _gpus() -> Iterator[Gpu]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return
+    query = "--query-gpu=name,memory.total,compute_cap,driver_version"
+    try:
+        done = subprocess.run(
+            [program, query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return
+    for row in csv.reader(done.stdout.splitlines(), skipinitialspace=True):
+        if len(row) == 4 and row[1].isdigit():
+            yield Gpu(row[0], int(row[1]), row[2], row[3])

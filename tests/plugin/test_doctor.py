@@ -1,0 +1,169 @@
+"""`vitcg-scaffold doctor`: a table of environments and what it says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import cpu_wheel
+import pytest
+import vitcg_adapters
+
+from scaffold import doctor
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.doctor import examine
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def installed(monkeypatch, release_tree):
+    """`installed("0.33.0")`: the environment holds this release and the plugin."""
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [_Entry()])
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+
+    def install(release: str | None, says: str | None = None) -> None:
+        def resolve(text: str):
+            assert text == "installed"
+            if release is None:
+                raise DiagnosticError(Diagnostic("VCG402", "the package `vllm` is not installed"))
+            tree = release_tree(release)
+            return _Target(replace(tree, release=says or tree.release))
+
+        monkeypatch.setattr("scaffold.protocol.resolve_target", resolve)
+
+    return install
+
+
+class _Entry:
+    name, value = "vitcg", "scaffold.plugin:register"
+
+
+class _Target:
+    def __init__(self, tree) -> None:
+        self.tree = tree
+
+
+QWEN2, KIMI = "Qwen2VLForConditionalGeneration", "KimiK25ForConditionalGeneration"
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("environ", "active", "qwen2", "kimi"),
+    [
+        ({}, True, ("adapter", "ours", ""), ("vllm", "ours", "there is no adapter")),
+        ({"VITCG_DISABLE": "1"}, False, ("vllm", "vllm", "VITCG_DISABLE is set"), None),
+        ({"VITCG_MODE": "adapters"}, True, ("adapter", "vllm", ""), ("vllm", "vllm", "there is no adapter")),
+        ({"VITCG_MODE": "manager"}, True, ("vllm", "ours", "VITCG_MODE is manager"), None),
+        ({"VITCG_MODELS": "qwen2_vl"}, True, ("adapter", "ours", ""), ("vllm", "vllm", "there is no adapter")),
+        ({"VITCG_MODELS": "internvl"}, True, ("vllm", "vllm", "VITCG_MODELS leaves it out"), None),
+        ({"VITCG_MODE": "x"}, False, ("vllm", "vllm", "the plugin is not active"), None),
+        ({"VLLM_PLUGINS": ""}, False, ("vllm", "vllm", "the plugin is not active"), None),
+        ({"VLLM_PLUGINS": "other,vitcg"}, True, ("adapter", "ours", ""), None),
+    ],
+)
+def test_what_would_serve_a_model(installed, environ, active, qwen2, kimi):
+    installed("0.33.0")
+
+    found = examine(environ)
+
+    models = {m.architecture: (m.implementation, m.manager, m.why) for m in found.models}
+    assert found.active is active
+    assert models[QWEN2] == qwen2
+    if kimi is not None:
+        assert models[KIMI] == kimi
+    assert set(vitcg_adapters.ADAPTERS["v0_30"]) <= set(models)
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("release", "says", "environ", "codes"),
+    [
+        (None, None, {}, ["VCG402"]),
+        ("0.22.0", None, {}, ["VCG490"]),
+        ("0.33.0", "0.34.0", {}, ["VCG490"]),
+        ("0.33.0", "0.27.0", {}, ["VCG493"]),
+        ("0.23.0", None, {}, []),
+        ("0.33.0", None, {"VITCG_MODE": "managr"}, ["VCG492"]),
+        ("0.33.0", None, {"VITCG_ENCODER_GRAPHS": "{"}, ["VCG492"]),
+        ("0.33.0", None, {"VITCG_ENCODER_GRAPHS": '{"trase": 1}'}, ["VCG492"]),
+        ("0.33.0", None, {"VITCG_ENCODER_GRAPHS": '{"steps": 4}'}, []),
+        ("0.33.0", None, {"VITCG_MODELS": "qwen2vl"}, ["VCG494"]),
+        ("0.33.0", None, {"VLLM_PLUGINS": "other"}, ["VCG491"]),
+    ],
+)
+def test_what_is_in_the_way(installed, monkeypatch, release, says, environ, codes):
+    installed(release, says)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    found = examine(environ)
+
+    assert [problem.code for problem in found.problems] == codes
+    assert found.active is (not [code for code in codes if code != "VCG494"])
+    assert all(problem.help or problem.code == "VCG402" for problem in found.problems)
+
+
+def test_a_plugin_that_is_not_announced_is_not_active(installed, monkeypatch):
+    installed(None)
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [])
+
+    assert "VCG491" in [problem.code for problem in examine({}).problems]
+
+
+def test_gpus_are_what_the_driver_says(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 9.0, 570.86'\necho 'broken'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    assert [gpu.name for gpu in doctor._gpus()] == ["NVIDIA H200"]
+    assert next(doctor._gpus()).memory_mib == 143771
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert list(doctor._gpus()) == []
+
+
+def test_the_backend_that_no_graph_can_replay_is_the_managers():
+    from scaffold.runtime.vllm.manager import UNCAPTURABLE_BACKENDS
+
+    assert {b.name for b in doctor._attention(None) if not b.capturable} == set(UNCAPTURABLE_BACKENDS)
+
+
+@pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra")
+def test_the_command_loads_neither_vllm_nor_torch(tmp_path):
+    code = (
+        "import atexit, sys\natexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "from scaffold.cli import main\nmain(['doctor', '--json'])"
+    )
+    done = cpu_wheel.run_python(code, env=cpu_wheel.environment(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["active"] is True
+    assert found["problems"] == []
+    assert not set(done.stderr.split()) & {"torch", "vllm", "numpy", "libcst"}
+
+
+def test_without_vllm_it_says_so_and_exits_with_4():
+    """A Python that sees this package's dependencies and no vLLM."""
+    code = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, package=None: None if name == 'vllm' else find(name, package)\n"
+        "from scaffold.cli import main\nmain(['doctor'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "generated")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 4
+    assert "not installed in this Python environment" in done.stdout
+    assert "VCG402" in done.stderr
