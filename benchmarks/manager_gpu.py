@@ -44,7 +44,7 @@ def load_recipes() -> None:
 
 
 load_recipes()
-from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject  # noqa: E402
+from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm  # noqa: E402
 
 MANY_GRAPHS = 48
 #: Untimed calls of our managers: what they capture on demand and compare is settled then.
@@ -369,25 +369,6 @@ def ratio_table(result: dict[str, Any]) -> dict[str, Any]:
         summary[f"{kind}/eager worst"] = round(max(over.values()), 4)
         summary[f"{kind} slower than eager"] = [name for name, ratio in over.items() if ratio > 1 + noise]
     return summary
-
-
-def start_vllm(backend: str) -> Any:
-    """One-process distributed state, and the attention backend."""
-    from vllm.config import VllmConfig, set_current_vllm_config
-    from vllm.distributed import parallel_state
-
-    context = set_current_vllm_config(VllmConfig())
-    context.__enter__()
-    parallel_state.init_distributed_environment(
-        world_size=1, rank=0, local_rank=0, distributed_init_method="tcp://127.0.0.1:29511", backend="nccl"
-    )
-    parallel_state.initialize_model_parallel(1)
-    from vllm.platforms import current_platform
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
-    chosen = AttentionBackendEnum[backend]
-    type(current_platform).get_vit_attn_backend = classmethod(lambda cls, *args, **kwargs: chosen)
-    return context
 
 
 def main() -> int:

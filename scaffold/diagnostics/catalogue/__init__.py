@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-_STAGES = ("plan", "descriptor", "draft", "target", "tower", "conflict", "proof", "publish", "numeric", "trace")
+_STAGES = (
+    "plan", "descriptor", "draft", "target", "tower", "conflict", "proof", "publish", "numeric", "trace", "profile",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

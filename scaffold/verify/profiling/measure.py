@@ -6,14 +6,16 @@ import itertools
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from scaffold.verify.profiling.model import AttentionCall, Ceilings, KernelRecord, Recording
+from scaffold.verify.profiling.towers import DEVICE, Subject, start_vllm
 from scaffold.verify.profiling.trace import MODULE_RANGE, read_trace, strip_trace
 
 #: Attributes of a host that are no part of its vision encoder.
@@ -165,18 +167,46 @@ def profile_tower(host: Any, subject: Any, workload: str, items: list[Any], ceil
             continue
         forward = captured_forward(host, inputs, len(specs), path)
         found, calls, _ = record(forward, host)
-        kernels += found
+        base = 1 + max((k.call for k in kernels), default=-1)
+        kernels += [replace(k, call=k.call + base) if k.call >= 0 else k for k in found]
         attention += calls
         total_ms += graph_ms(forward)
     import vllm
 
-    return Recording(
-        subject.name,
-        workload,
-        sum(int(spec.output_tokens) for spec in specs),
-        ceilings,
-        tuple(kernels),
-        tuple(attention),
-        total_ms,
-        {"vllm": vllm.__version__, "torch": torch.__version__, "device": torch.cuda.get_device_name()},
-    )
+    versions = {"vllm": vllm.__version__, "torch": torch.__version__, "device": torch.cuda.get_device_name()}
+    tokens = sum(int(spec.output_tokens) for spec in specs)
+    return Recording(subject.name, workload, tokens, ceilings, tuple(kernels), tuple(attention), total_ms, versions)
+
+
+def run_profile(
+    name: str,
+    configuration: Mapping[str, Any] | None,
+    sizes: Sequence[int],
+    tuned: bool,
+    backend: str,
+    note: Callable[[str], None],
+) -> list[Recording]:
+    """Recordings of one model at about so many tokens each, and with `tuned` a second one of each, of the tuned tower.
+
+    Raises ValueError for a configuration that the model cannot be built from.
+    """
+    context = start_vllm(backend)
+    try:
+        ceilings = measure_ceilings(DEVICE)
+        note(f"matrix products {ceilings.tflops:.0f} TFLOP/s, copies {ceilings.tbytes:.2f} TB/s")
+        subject = Subject(name, configuration)
+        host, _ = subject.build()
+        recordings = []
+        for passing in ("", "tuned") if tuned else ("",):
+            if passing:
+                from scaffold.runtime.tuning import tune
+
+                for outcome in tune(host).outcomes:
+                    note(str(outcome))
+            for tokens in sizes:
+                recording = profile_tower(host, subject, passing, subject.items_of(tokens), ceilings)
+                note(f"{recording.tokens} tokens {passing}: {recording.graph_ms:.2f} ms as a graph")
+                recordings.append(recording)
+        return recordings
+    finally:
+        context.__exit__(None, None, None)

@@ -1,0 +1,145 @@
+"""`vitcg-scaffold profile`: where the GPU time of a vision tower goes, and what can be had back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaffold.cli.console import Console
+from scaffold.cli.options import descriptor_argument, examples
+
+if TYPE_CHECKING:
+    from scaffold.diagnostics import DiagnosticError
+    from scaffold.verify.profiling.model import Recording
+
+
+@click.command(
+    "profile",
+    epilog=examples(
+        "profile qwen2_5_vl --tokens 1196 --tuned --markdown profile.md --svg profile.svg",
+        "profile qwen2_5_vl --recording run.json",
+    ),
+)
+@descriptor_argument()
+@click.option(
+    "--config",
+    "configuration",
+    type=click.Path(path_type=Path),
+    help="The model's config.json, for its sizes [sizes of the best-known checkpoint].",
+)
+@click.option("--tokens", "sizes", type=click.IntRange(1), multiple=True, help="Output tokens of a call (repeatable).")
+@click.option("--backend", default="FLASH_ATTN", help="vLLM's attention backend.", show_default=True)
+@click.option("--tuned", is_flag=True, help="Profile the tuned tower, too.")
+@click.option("--recording", type=click.Path(path_type=Path), help="Read recordings instead of using a GPU.")
+@click.option("--save", type=click.Path(path_type=Path), help="Keep the recordings in this file.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write the report to this file.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the picture to this file.")
+@click.pass_obj
+def command(
+    console: Console,
+    descriptor: str,
+    configuration: Path | None,
+    sizes: tuple[int, ...],
+    backend: str,
+    tuned: bool,
+    recording: Path | None,
+    save: Path | None,
+    markdown: Path | None,
+    svg: Path | None,
+) -> None:
+    """Profile the vision tower of DESCRIPTOR on this machine's GPU: no weights, no network.
+
+    The installed vLLM's own classes run at real sizes with random weights. Kernel time by class stands against the
+    floor that the matrix products' operations and bytes set at rates measured in the same run; misaligned sizes,
+    unfused norms, casts and copies are named with their module and the time that they cost.
+    """
+    if recording is not None:
+        recordings = _read(recording)
+    else:
+        name = _name_of(descriptor)
+        given = None if configuration is None else _read_json(configuration, "VCG491", "a model's config.json")
+        _require_gpu()
+        recordings = _run(console, name, given, sizes or (1196,), tuned, backend)
+    from scaffold.verify.profiling.analyse import analyse
+    from scaffold.verify.profiling.report import to_markdown, to_svg
+
+    profiles = [analyse(one) for one in recordings]
+    text = to_markdown(profiles)
+    if save is not None:
+        _write(save, json.dumps([one.to_json() for one in recordings]) + "\n")
+    if svg is not None:
+        _write(svg, to_svg(profiles))
+    if markdown is not None:
+        _write(markdown, text)
+    else:
+        console.result(text)
+
+
+def _error(code: str, message: str, help: str, *notes: str) -> DiagnosticError:
+    from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+    return DiagnosticError(Diagnostic(code, message, help=help, notes=notes))
+
+
+def _name_of(descriptor: str) -> str:
+    """The descriptor's name. Raises VCG493 where no tower of real sizes is known."""
+    from scaffold.verify.profiling import MODELS
+    from scaffold.workflow import load_spec
+
+    name = load_spec(descriptor).name
+    if name not in MODELS:
+        raise _error(
+            "VCG493",
+            f"there is no tower of real sizes for {name}",
+            f"profile one of {', '.join(MODELS)}, or add a preset in scaffold/verify/profiling/towers.py",
+        )
+    return name
+
+
+def _require_gpu() -> None:
+    """Raises VCG490 with what is missing: torch, a GPU, or vLLM."""
+    from scaffold.verify.profiling.machine import missing
+
+    lacking = missing()
+    if lacking is not None:
+        fix = "run it where the model is served, or give --recording FILE to read an earlier run anywhere"
+        raise _error("VCG490", f"a profile needs a GPU, and {lacking}", fix)
+
+
+def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned: bool, backend: str) -> list[Recording]:
+    from scaffold.verify.profiling.measure import run_profile
+
+    try:
+        return run_profile(name, given, sizes, tuned, backend, console.note)
+    except ValueError as error:
+        raise _error("VCG491", f"{name}: {error}", "give the config.json of a checkpoint of this model") from error
+
+
+def _read_json(file: Path, code: str, wanted: str) -> Any:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
+        raise _error(code, f"{file}: {reason}", f"give {wanted}") from error
+    return found
+
+
+def _read(file: Path) -> list[Recording]:
+    from scaffold.verify.profiling.model import Recording
+
+    found = _read_json(file, "VCG492", "a file that --save wrote")
+    try:
+        return [Recording.from_json(one) for one in found]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        why = f"{file} is no recording: {type(error).__name__}: {error}"
+        raise _error("VCG492", why, "give a file that --save wrote") from error
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _error("VCG710", f"{file}: {error.strerror or error}", "name a file in a folder that exists") from None
