@@ -35,6 +35,7 @@ COMMANDS = {
     "tower": ("tower", "Show how a vision tower splits into data and metadata, and its capture hazards."),
     "verify": ("verify", "Prove a port numerically on the CPU, with a release's real classes."),
     "budgets": ("budgets", "Fit the ladder of token budgets to recorded traffic."),
+    "profile": ("profile", "Show where the GPU time of a vision tower goes (needs a GPU)."),
     "regen": ("regen", "Regenerate `generated/`, or check it for drift."),
     "revert": ("revert", "Undo the last run on a tree."),
     "recover": ("recover", "Repair a tree after a killed run."),
