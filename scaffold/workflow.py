@@ -44,11 +44,17 @@ class RefusedResult(DiagnosticError):
         self.changes = changes
 
 
-def load_spec(reference: str) -> AdapterSpec:
-    """The checked descriptor of `reference` (a file or a shipped name) as the frozen IR."""
+def load_spec(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] | None = None) -> AdapterSpec:
+    """The checked descriptor of `reference` (a file or a shipped name) as the frozen IR.
+
+    `report` is handed the descriptor's warnings. Raises `DiagnosticError` when it has errors.
+    """
     from scaffold.descriptor import build_spec, load_descriptor
 
-    return build_spec(load_descriptor(reference))
+    descriptor = load_descriptor(reference)
+    if report is not None and descriptor.warnings:
+        report(descriptor.warnings)
+    return build_spec(descriptor)
 
 
 def prepare_port(spec: AdapterSpec, tree: SourceTree, *, replace: bool = False) -> Port:

@@ -34,6 +34,7 @@ class Source:
 
     reference: str
     spec: AdapterSpec
+    warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def name(self) -> str:

@@ -377,12 +377,14 @@ def _load(folder: Path, reference: str) -> Source:
         place = Path(os.path.relpath(folder / reference))
     elif reference in shipped_names():
         place = _shipped(reference)
-    return Source(reference, build_spec(load_descriptor(place)))
+    descriptor = load_descriptor(place)
+    return Source(reference, build_spec(descriptor), descriptor.warnings)
 
 
 def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic]:
-    """One note a descriptor for the generations that it has no adapter for."""
+    """The warnings of the descriptors, and one note a descriptor for the generations that it has no adapter for."""
     for source in looked_at:
+        yield from source.warnings
         reasons: dict[str, list[str]] = {}
         for entry in outputs.refused:
             if entry.source is source:

@@ -184,7 +184,9 @@ def _run(console: Console, arguments: list[str] | None) -> int:
             "This is a bug of vitcg-scaffold. Run again with --debug and report the traceback.",
             err=True,
         )
-        return int(Exit.PROOF)
+        code = int(Exit.PROOF)
+        if not console.is_text:
+            console.report([Diagnostic("VCG625", f"{type(error).__name__}: {error}", help="run again with --debug")])
     with _no_reader_needed():
         console.finish(code)
     return code

@@ -60,11 +60,12 @@ def command(
     from scaffold.publish import require_finished
     from scaffold.workflow import load_spec, prepare_port
 
-    spec = load_spec(descriptor)
     if vllm is None:
+        load_spec(descriptor)  # what is wrong with it is said in the words of the command
         _generate_adapters(console, descriptor, mode, into or Path("generated"))
         return
 
+    spec = load_spec(descriptor, report=console.report)
     place = _place(open_target(console, vllm), into, mode)
     require_finished(place.tree.root)
     port = prepare_port(spec, place.tree, replace=replace)

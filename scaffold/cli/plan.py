@@ -26,7 +26,7 @@ def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose
     from scaffold.protocol import read_protocol
     from scaffold.workflow import load_spec
 
-    spec = load_spec(descriptor)
+    spec = load_spec(descriptor, report=console.report)
     tree = open_target(console, vllm).tree
     profile = read_protocol(tree)
     plan = plan_changes(spec, tree, profile, replace=replace)

@@ -48,7 +48,7 @@ def command(
     """
     from scaffold.workflow import load_spec, prove_numerics
 
-    spec = load_spec(descriptor)
+    spec = load_spec(descriptor, report=console.report)
     tree = open_target(console, vllm).tree
     reports = prove_numerics(
         spec,

@@ -239,6 +239,20 @@ def test_internal_error_is_owned_up_to(run, monkeypatch):
     assert "Traceback" not in done.err
 
 
+def test_internal_error_is_one_document_in_a_machine_format(run, monkeypatch):
+    def fail(_reference: str) -> None:
+        raise RuntimeError("the moon is full")
+
+    monkeypatch.setattr("scaffold.descriptor.load_descriptor", fail)
+
+    done = run("--format", "json", "validate", "internvl")
+
+    assert done.code == 6
+    (found,) = json.loads(done.out)["diagnostics"]
+    assert (found["code"], found["message"]) == ("VCG625", "RuntimeError: the moon is full")
+    assert "bug of vitcg-scaffold. Run again with --debug" in done.err
+
+
 def test_debug_shows_the_traceback_of_an_internal_error():
     before = "import scaffold.descriptor as d\ndef fail(_): raise RuntimeError('moon')\nd.load_descriptor = fail"
 

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, contents
 
+import scaffold.descriptor
+
+SHIPPED = Path(scaffold.descriptor.__file__).parent / "shipped"
+
 pytestmark = pytest.mark.trees
 
 
@@ -231,3 +235,27 @@ def test_protocol(run, release, generation):
     assert (facts["generation"], facts["release"]) == (generation, release)
     for method in facts["methods"]:
         assert str(method) in text.out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("new", "--vllm", "TREE", "--check"),
+        ("new", "--check"),
+        ("plan", "--vllm", "TREE"),
+        ("regen", "--diff"),
+    ],
+    ids=" ".join,
+)
+def test_warnings_of_the_descriptor_are_shown_once(run, small_tree, tmp_path, command):
+    text = (SHIPPED / "internvl.yaml").read_text("utf-8")
+    assert text.count("\nlet:\n") == 1
+    (tmp_path / "here/mine.yaml").write_text(text.replace("\nlet:\n", "\nlet:\n  spare: 4\n"), "utf-8")
+    name, *options = (str(small_tree) if word == "TREE" else word for word in command)
+
+    done = run(name, "mine.yaml", *options)
+
+    assert done.code in (0, 1)
+    assert done.err.count("warning[VCG305]: `spare` is never used") == 1
+    assert "mine.yaml:" in done.err
+    assert "VCG305" not in run("--quiet", name, "mine.yaml", *options).err

@@ -88,4 +88,10 @@ CODES: tuple[Code, ...] = (
         "A proof refused what the tool made, so nothing was written to the tree. The refused files are in a temporary "
         "folder, under the paths that they would have had, so that they can be compared and reported.",
     ),
+    Code(
+        "VCG625",
+        "the tool itself failed",
+        "An error that nobody foresaw: a bug of vitcg-scaffold, like a refused proof, and with its exit code. With "
+        "--debug the traceback is shown; report it. A run that was writing is repaired by `vitcg-scaffold recover`.",
+    ),
 )
