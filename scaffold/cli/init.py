@@ -10,6 +10,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import PROGRAM, examples, open_target, target_option
+from scaffold.cli.output import write_output
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
     from scaffold.draft import Draft, Question
     from scaffold.protocol import SourceTree
+
+
+#: What diagnostics call a draft that is no file.
+_STDOUT = "<draft>"
 
 
 @click.command(
@@ -69,7 +74,7 @@ def command(
     if output is None:
         console.document(draft.text)
     else:
-        _write(output, draft.text)
+        write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*draft.notes, *_questions(draft, output)])
     _say_next(console, draft, output)
@@ -122,7 +127,7 @@ def _check_answers(draft: Draft, answers: Mapping[str, str]) -> None:
     from scaffold.descriptor.load import load_descriptor_text
 
     try:
-        load_descriptor_text(draft.text, f"{draft.name}.yaml")
+        load_descriptor_text(draft.text, _STDOUT)
     except DiagnosticError as error:
         wrong = [problem for problem in error.diagnostics if problem.code != "VCG390" and problem.exit]
         if not wrong:
@@ -144,7 +149,7 @@ def _questions(draft: Draft, output: Path | None) -> list[Diagnostic]:
     """The open questions, as they stand in the written draft."""
     from scaffold.descriptor.load import load_descriptor_text
 
-    name = str(output) if output is not None else f"{draft.name}.yaml"
+    name = str(output) if output is not None else _STDOUT
     try:
         load_descriptor_text(draft.text, name)
     except DiagnosticError as error:
@@ -175,25 +180,3 @@ def _refuse_existing(output: Path, force: bool) -> None:
                 "choose another name, or replace it with --force",
             )
         )
-
-
-def _write(output: Path, text: str) -> None:
-    """All or nothing: beside the output first, then renamed over it. Raises VCG709."""
-    import os
-
-    from scaffold.publish import disk
-
-    beside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    try:
-        disk.write_file(beside, text.encode("utf-8"), like=output if output.exists() else None)
-        disk.replace(beside, output)
-        disk.sync_directory(output.parent)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG709",
-                f"cannot write `{output}`: {error.strerror or error}",
-                help="check that the folder exists and that you may write there",
-            )
-        ) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.values import Owner, Place
-from scaffold.protocol import find_model
+from scaffold.protocol.profile import module_file
 from scaffold.protocol.tree import SourceTree
 from scaffold.tower.source import Program, plain_base
 
@@ -122,14 +122,20 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
                 "only a model with a vision encoder can get encoder graphs",
             )
         )
-    try:
-        return find_model(tree, module, class_name).path, class_name, Place(_REGISTRY, line)
-    except DiagnosticError:
-        home = program.module(f"{module.replace('.', '/')}/__init__.py")
-        found = program.resolve(home, class_name) if home else None
-        if found is None or not isinstance(found[1], ast.ClassDef):
-            raise
-        return found[0].file, found[1].name, Place(_REGISTRY, line)
+    dotted = module if module.startswith("vllm.") else f"vllm.model_executor.models.{module}"
+    path = module_file(tree, dotted)
+    home = program.module(path) if path else None
+    found = program.resolve(home, class_name) if home else None
+    if found is None or not isinstance(found[1], ast.ClassDef):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG481",
+                f"`{name}` should be the class `{class_name}` of `{dotted}`, which is not in the tree",
+                tree.span(_REGISTRY, line),
+                "check that the tree is complete, or name the model's file",
+            )
+        )
+    return found[0].file, found[1].name, Place(_REGISTRY, line)
 
 
 def _registry_name(node: ast.stmt) -> str | None:

@@ -1,0 +1,345 @@
+"""Nothing is known by heart: a changed source changes the draft, and every comment names a line that exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from draft_cases import CORE, UPSTREAM, Case
+
+from scaffold.descriptor.load import load_descriptor_text
+from scaffold.descriptor.source import MappingNode, ScalarNode, SequenceNode, parse_source
+from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import Draft, draft_descriptor
+from scaffold.protocol import open_tree
+
+pytestmark = pytest.mark.trees
+
+MODELS = "vllm/model_executor/models"
+REGISTRY = f"{MODELS}/registry.py"
+DRAFTED = [case for case in (*CORE, *UPSTREAM) if not case.hooks]
+
+
+# --- evidence -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.name)
+def test_every_named_line_exists(case: Case, drafted, release_tree):
+    tree = release_tree(case.release)
+    places = re.findall(r"([\w/]+\.(?:py|md)):(\d+)", drafted(case).text)
+    assert len(places) >= 15
+    for file, line in places:
+        lines = tree.read(file).splitlines()
+        assert int(line) <= len(lines), (file, line)
+        assert lines[int(line) - 1].strip(), f"{file}:{line} is empty"
+
+
+@pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.name)
+def test_keys_stand_in_the_lines_that_are_named(case: Case, drafted, release_tree):
+    """For the inputs and the class: the very words are in the line."""
+    tree = release_tree(case.release)
+    section = ""
+    checked = 0
+    for text in drafted(case).text.splitlines():
+        section = text.partition(":")[0] if text[:1].isalpha() else section
+        found = re.match(r" +(pixels|sizes|embeds|class): (\w+)    # (\S+):(\d+)", text)
+        if found and section in ("model", "modalities"):
+            line = tree.read(found[3]).splitlines()[int(found[4]) - 1]
+            after = tree.read(found[3]).splitlines()[int(found[4])]
+            assert found[2] in line + after, (text, line)
+            checked += 1
+    assert checked >= 3
+
+
+@pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.name)
+def test_every_value_is_derived_or_asked(case: Case, drafted):
+    """Scalars without a comment of their own are only those that another value or the layout decides."""
+    found = drafted(case)
+    root, problems = parse_source(found.text, "draft.yaml")
+    assert problems == []
+    lines = found.text.splitlines()
+    bare = {
+        key
+        for key, line in _scalars(root, "")
+        if "#" not in lines[line - 1] and not lines[line - 2].strip().startswith("#")
+    }
+    assert {key for key in bare if not re.fullmatch(DECIDED, key)} == set()
+
+
+#: Names of our own, and what the layout fixes.
+DECIDED = (
+    r"schema|item\.tokens|metadata\.(method|on)|tower\.(entry|metadata\.0)|integration\.test\.(key|template\.name)"
+)
+
+
+def _scalars(node, at):
+    if isinstance(node, ScalarNode):
+        yield at, node.span.line
+    elif isinstance(node, SequenceNode):
+        yield f"{at}.0", node.span.line
+    elif isinstance(node, MappingNode):
+        for entry in node.entries:
+            yield from _scalars(entry.value, f"{at}.{entry.key.value}".lstrip("."))
+
+
+# --- changed sources ------------------------------------------------------------------------------------------------
+
+#: Files of a release that a draft of a model needs, so that they can be changed.
+FILES = {
+    "qwen2_vl": ("0.21.0", "Qwen2VLForConditionalGeneration"),
+    "internvl": ("0.22.0", "InternVLChatModel"),
+    "mllama4": ("0.23.0", "Llama4ForConditionalGeneration"),
+    "step3_vl": ("0.21.0", "Step3VLForConditionalGeneration"),
+}
+MORE = {
+    "internvl": (f"{MODELS}/intern_vit.py",),
+    "step3_vl": ("vllm/transformers_utils/processors/step3_vl.py",),
+}
+
+Says = Callable[[Draft], bool]
+
+
+def says(line: str) -> Says:
+    """The draft has this value."""
+    return lambda draft: any(text.strip().partition("    #")[0] == line for text in draft.text.splitlines())
+
+
+def asks(*keys: str) -> Says:
+    return lambda draft: set(keys) <= {question.key for question in draft.questions}
+
+
+def lacks(word: str) -> Says:
+    return lambda draft: word not in draft.text
+
+
+#: name -> model, what is replaced by what, and what the draft then says
+CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
+    "another key of sizes": ("qwen2_vl", [("image_grid_thw", "sizes_of_images")], says("sizes: sizes_of_images")),
+    "another key of pixels": (
+        "internvl",
+        [("pixel_values_flat_video", "frames_flat")],
+        says("pixels: frames_flat"),
+    ),
+    "another tower": ("qwen2_vl", [("self.visual", "self.eyes")], says("tower: eyes")),
+    "a smaller rotary table": ("qwen2_vl", [("max_position=8192", "max_position=512")], says("side_limit: 512")),
+    "no rotary table": ("qwen2_vl", [("max_position=8192,", "")], lacks("side_limit")),
+    "one backend": (
+        "qwen2_vl",
+        [
+            ("            AttentionBackendEnum.ROCM_AITER_FA,\n            AttentionBackendEnum.TRITON_ATTN,\n", ""),
+        ],
+        says("backends: [FLASH_ATTN]"),
+    ),
+    "no backends": ("qwen2_vl", [("AttentionBackendEnum.", "Backends.")], asks("attention.backends")),
+    "an item is one sequence": (
+        "qwen2_vl",
+        [
+            (
+                "np.repeat(grid_thw[:, 1] * grid_thw[:, 2], grid_thw[:, 0]).cumsum(",
+                "grid_thw.prod(-1).cumsum(",
+            )
+        ],
+        says("unit: item"),
+    ),
+    "sequences of unknown extent": (
+        "qwen2_vl",
+        [("np.repeat(grid_thw[:, 1] * grid_thw[:, 2], grid_thw[:, 0])", "np.array(measure(grid_thw))")],
+        asks("attention.sequences.full.unit"),
+    ),
+    "an unknown merge size": (
+        "qwen2_vl",
+        [("grid_thw.prod(-1) // merge_size // merge_size", "tokens_of(grid_thw)")],
+        asks("let.m"),
+    ),
+    "a squared merge size": (
+        "qwen2_vl",
+        [("grid_thw.prod(-1) // merge_size // merge_size", "grid_thw.prod(-1) // self.visual.merge**2")],
+        says("m: self.visual.merge"),
+    ),
+    "no embeddings of videos": (
+        "qwen2_vl",
+        [('kwargs.pop("video_embeds", None)', "None")],
+        lacks("embeds: video_embeds"),
+    ),
+    "no videos": ("qwen2_vl", [('if modality == "videos":', 'if modality == "none":')], lacks("  video:")),
+    "images with embeddings that are refused": (
+        "qwen2_vl",
+        [
+            (
+                "        if pixel_values is None and image_embeds is None:",
+                "        assert image_embeds is None\n        if pixel_values is None:",
+            )
+        ],
+        lacks("embeds: image_embeds"),
+    ),
+    "an unknown number of frames": (
+        "qwen2_vl",
+        [("def get_num_frames_with_most_features", "def most_frames")],
+        asks("budget.frames"),
+    ),
+    "a width of its own": (
+        "qwen2_vl",
+        [("self.out_hidden_size = vision_config.hidden_size", "pass")],
+        asks("output.hidden_size"),
+    ),
+    "pruned embeddings": (
+        "qwen2_vl",
+        [
+            (
+                "        self.config = config\n        self.multi",
+                "        self.config = config\n        self.is_multimodal_pruning_enabled = True\n        self.multi",
+            )
+        ],
+        says("modalities: not self.is_multimodal_pruning_enabled"),
+    ),
+    "another last part": (
+        "mllama4",
+        [("self.multi_modal_projector(vision_embeddings_flat)", "self.connector(vision_embeddings_flat)")],
+        says("call: self.connector(self.vision_model(pixels))"),
+    ),
+    "channels that nothing names": (
+        "mllama4",
+        [("self.num_channels = config.num_channels", "pass")],
+        asks("pixels.shape"),
+    ),
+    "a side that nothing binds": (
+        "internvl",
+        [
+            ('resolve_bindings = {"h": expected_h, "w": expected_w}', "resolve_bindings = {}"),
+            ("self.image_size = config.image_size", "pass"),
+        ],
+        asks("let.side"),
+    ),
+    "another switch": (
+        "internvl",
+        [("if self.use_data_parallel:", "if self.shards_pixels:")],
+        says("switches: [self.vision_model.shards_pixels]"),
+    ),
+    "the whole image first": (
+        "step3_vl",
+        [
+            (
+                "torch.cat(cur_feature) if len(cur_feature) > 1 else cur_feature[0]",
+                "torch.cat([image_features[i], patch_image_features])",
+            ),
+        ],
+        says("assemble: [global, local]"),
+    ),
+    "an order that nothing shows": (
+        "step3_vl",
+        [("torch.cat(cur_feature) if len(cur_feature) > 1 else cur_feature[0]", "join(cur_feature)")],
+        asks("post.assemble"),
+    ),
+    "another constant of the processor": (
+        "step3_vl",
+        [("num_image_feature_size: int = 169", "num_image_feature_size: int = 170")],
+        lambda draft: "candidate: 170 " in draft.text,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_the_draft_follows_the_source(name, copied_tree):
+    model, replacements, says_so = CHANGED[name]
+    release, architecture = FILES[model]
+    files = (f"{MODELS}/{model}.py", *MORE.get(model, ()))
+    tree = copied_tree(release, REGISTRY, *files)
+    before = draft_descriptor(tree, architecture)
+    assert not says_so(before), "the unchanged source says it, too"
+    replace(tree.root, files, replacements)
+    after = draft_descriptor(open_tree(tree.root), architecture)
+    assert says_so(after), after.text
+    with pytest.raises(DiagnosticError) as error:
+        load_descriptor_text(after.text, "draft.yaml")
+    assert {problem.code for problem in error.value.diagnostics} == {"VCG390"}
+
+
+def replace(root: Path, files: tuple[str, ...], replacements: list[tuple[str, str]]) -> None:
+    """Each text in each of the files that has it; one of them must."""
+    for old, new in replacements:
+        texts = {file: (root / file).read_text() for file in files}
+        assert any(old in text for text in texts.values()), old
+        for file, text in texts.items():
+            (root / file).write_text(text.replace(old, new))
+
+
+#: name -> model, replacement, words of the refusal
+REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
+    "a list of pixels": (
+        "mllama4",
+        [
+            (
+                'flat_from_sizes(\n                "image", patches_per_image\n            )',
+                'batched("image")',
+            )
+        ],
+        "arrives as one tensor an item",
+    ),
+    "inputs that cannot be read": (
+        "mllama4",
+        [("return dict(\n            pixel_values=", "return make(\n            pixel_values=")],
+        "does not list the inputs",
+    ),
+    "rows of no known number": (
+        "qwen2_vl",
+        [("image_pixel_grid_sizes = image_grid_thw.prod(-1)", "image_pixel_grid_sizes = image_grid_thw.sum(-1)")],
+        "neither a count nor the product",
+    ),
+    "grids of four columns": (
+        "qwen2_vl",
+        [('"image_grid_thw", torch.empty((0, 3))', '"image_grid_thw", torch.empty((0, 4))')],
+        "has 4 columns",
+    ),
+    "a function between parts": (
+        "mllama4",
+        [
+            (
+                "self.multi_modal_projector(vision_embeddings_flat)",
+                "self.multi_modal_projector(torch.relu(vision_embeddings_flat))",
+            )
+        ],
+        "`torch.relu` stands between",
+    ),
+    "a part after the tower": (
+        "qwen2_vl",
+        [
+            (
+                "image_embeds = self.visual(pixel_values, grid_thw=grid_thw)",
+                "image_embeds = self.norm(self.visual(pixel_values, grid_thw=grid_thw))",
+            )
+        ],
+        "`self.norm` runs on the tower's output",
+    ),
+    "a tower that cannot be split": (
+        "qwen2_vl",
+        [("        # adapter\n", "        if grid_thw_list[0][0] > 1:\n            x = x * 2\n        # adapter\n")],
+        "cannot be split",
+    ),
+    "a tower from elsewhere": ("qwen2_vl", [("class Qwen2VisionTransformer(", "class Tower(")], "is not in the tree"),
+    "nothing is encoded": (
+        "mllama4",
+        [
+            ("self.vision_model(pixel_values)", "pixel_values"),
+            ("self.multi_modal_projector(vision_embeddings_flat)", "vision_embeddings_flat"),
+        ],
+        "no call of a part of the model",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_layout_says_is_refused(name, copied_tree):
+    model, replacements, words = REFUSED[name]
+    release, architecture = FILES[model]
+    files = (f"{MODELS}/{model}.py", *MORE.get(model, ()))
+    tree = copied_tree(release, REGISTRY, *files)
+    draft_descriptor(tree, architecture)
+    replace(tree.root, files, replacements)
+    with pytest.raises(DiagnosticError) as error:
+        draft_descriptor(open_tree(tree.root), architecture)
+    first = error.value.diagnostics[0]
+    assert first.code == "VCG483"
+    assert words in first.message
+    assert first.span is not None
