@@ -7,12 +7,17 @@ not captured (`is_captured`, V2) or gives None for it (`execute`). Every fault e
 from __future__ import annotations
 
 import atexit
+import json
 import logging
+import os
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from scaffold.runtime.stats import Stats
 from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
 from scaffold.runtime.vllm.settings import read_settings
 
@@ -20,8 +25,8 @@ logger = logging.getLogger("scaffold.runtime.vllm")
 
 #: After so many faults in a row the graphs are given up: each costs a plan, and the log a line.
 FAULTS = 3
-#: Seconds between two writings of a recorded trace.
-SAVE_EVERY = 10.0
+#: Seconds between two writings of the trace and the counters, and between two lines in the log.
+SAVE_EVERY, LOG_EVERY = 10.0, 60.0
 
 
 class ServedManager(EncoderCudaGraphManager):
@@ -32,6 +37,8 @@ class ServedManager(EncoderCudaGraphManager):
     fault: str | None = None
     _faults_in_a_row: int = 0
     _saved: float = 0.0
+    _logged: float = 0.0
+    _said: str = ""
 
     def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
         read_settings(vllm_config)  # a setting that means nothing is the operator's to correct, and stops the start
@@ -41,8 +48,10 @@ class ServedManager(EncoderCudaGraphManager):
             self.budget_graphs = {}
             self._give_up("they cannot be set up", error)
             return
-        if self.settings.record:
-            atexit.register(self._save_trace)
+        self._name_files(vllm_config.parallel_config.tensor_parallel_size)
+        self._logged = time.monotonic()
+        if self.settings.record or self.settings.stats:
+            atexit.register(self.save)
 
     def supports_modality(self, modality: str) -> bool:
         return self.fault is None and super().supports_modality(modality)
@@ -87,23 +96,51 @@ class ServedManager(EncoderCudaGraphManager):
                 self._give_up(f"{FAULTS} batches in a row failed", error, logging.INFO)
             return None
         self._faults_in_a_row = 0
-        if self.settings.record and time.monotonic() - self._saved > SAVE_EVERY:
-            self._save_trace()
+        now = time.monotonic()
+        if now - self._saved > SAVE_EVERY and (self.settings.record or self.settings.stats):
+            self.save()
+        if now - self._logged > LOG_EVERY:
+            self._logged = now
+            self._log_stats()
         return outputs
+
+    def save(self) -> None:
+        """Write the trace and the counters to the files that the settings name."""
+        self._saved = time.monotonic()
+        try:
+            self.save_trace()
+            if self.settings.stats:
+                _write(Path(self.settings.stats), json.dumps(self.get_cumulative_stats(), indent=1) + "\n")
+        except OSError as error:
+            atexit.unregister(self.save)
+            self._saved = float("inf")
+            logger.warning("the trace or the counters cannot be written, and no more are: %s", error)
+
+    def _name_files(self, ranks: int) -> None:
+        """Each rank but the first writes files of its own: `sizes.json`, `sizes.rank1.json`."""
+        if ranks <= 1:
+            return
+        from vllm.distributed import get_tensor_model_parallel_rank
+
+        rank = get_tensor_model_parallel_rank()
+        if rank:
+            named: dict[str, Any] = {
+                name: str(Path(value).with_suffix(f".rank{rank}{Path(value).suffix}"))
+                for name in ("record", "stats")
+                if (value := getattr(self.settings, name))
+            }
+            self.settings = replace(self.settings, **named)
+
+    def _log_stats(self) -> None:
+        said = words(self.stats)
+        if said != self._said:
+            logger.info("encoder graphs: %s", said)
+            self._said = said
 
     def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
         self.fault = f"{what}: {_words(error)}"
         logger.log(level, "there are no encoder graphs, and every image runs eager; %s", self.fault)
         logger.debug("where it happened", exc_info=error)
-
-    def _save_trace(self) -> None:
-        self._saved = time.monotonic()
-        try:
-            self.save_trace()
-        except OSError as error:
-            atexit.unregister(self._save_trace)
-            self._saved = float("inf")
-            logger.warning("the trace cannot be written, and no more is recorded: %s", error)
 
 
 def served_manager(original: type[Any], models: frozenset[str]) -> type[ServedManager]:
@@ -121,6 +158,22 @@ def served_manager(original: type[Any], models: frozenset[str]) -> type[ServedMa
 def model_names(model: Any) -> set[str]:
     """How `VITCG_MODELS` may call a model: its class, or that class's module."""
     return {type(model).__name__, type(model).__module__.rpartition(".")[2]}
+
+
+def words(stats: Stats) -> str:
+    """The counters in one line: items by graph and eager, with reasons, and how much of what was computed is padding."""
+    computed = sum(key.budget_tokens for key in stats.keys.values())
+    asked = sum(key.tokens for key in stats.keys.values())
+    waste = f", {1 - asked / computed:.1%} padding" if computed else ""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in stats.reasons.most_common())
+    return f"{stats.hits} items replayed{waste}, {stats.misses} eager" + (f" ({reasons})" if reasons else "")
+
+
+def _write(path: Path, text: str) -> None:
+    """Whoever reads the file meanwhile sees the old one."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
 
 
 def _words(error: Exception) -> str:

@@ -33,13 +33,15 @@ _FROM_OPTIONS = (
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`steps` an octave of the default ladder; `trace` is a file, or several, that a ladder of `graphs` is fitted to;
-    `record` is a file that sizes are recorded in; `self_check` compares every graph with eager at start-up; `tuning`
-    chooses tower tunings (`docs/tuning.md`), and `tuning_check` proves each of them at start-up."""
+    `record` is a file that sizes are recorded in, `stats` one for the counters; `self_check` compares every graph with
+    eager at start-up; `tuning` chooses tower tunings (`docs/tuning.md`), and `tuning_check` proves each of them at
+    start-up."""
 
     steps: int = DEFAULT_STEPS
     trace: str | Sequence[str] | None = None
     graphs: int = 64
     record: str | None = None
+    stats: str | None = None
     self_check: bool = False
     prometheus: bool = False
     tuning: Any = "on"

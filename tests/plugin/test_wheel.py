@@ -1,0 +1,106 @@
+"""The wheel, installed into a new virtual environment, where only its dependencies are borrowed from this one.
+
+What it generates is compared with what it carries in `tests/regen/test_adapters.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import vitcg_adapters
+from hatchling.builders.wheel import WheelBuilder
+
+from scaffold.descriptor import shipped_names
+from scaffold.protocol import GENERATIONS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    return Path(next(iter(WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"]))))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment that holds the wheel. What is installed editable here is not there."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*install, str(wheel)], check=True)
+    # A path file is read for the folders that a Python searches itself, not for those that another path file names.
+    site = next((folder / "lib").glob("python*/site-packages"))
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return folder / "bin"
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VITCG_", "COV_"))}
+    return subprocess.run(
+        [str(part) for part in command], env=env, cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_wheel_holds_what_runs_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = next(name for name in names if name.endswith(".dist-info/entry_points.txt"))
+        entries = archive.read(metadata).decode()
+
+    templates = [path.relative_to(ROOT / "templates") for path in (ROOT / "templates").rglob("*.jinja")]
+    expected = {
+        "scaffold/plugin.py",
+        "scaffold/runtime/vllm/served.py",
+        "vitcg_adapters/__init__.py",
+        *(f"scaffold/descriptor/shipped/{name}.yaml" for name in shipped_names()),
+        *(f"scaffold/protocol/known/{generation.name}.json" for generation in GENERATIONS),
+        *(
+            f"scaffold/_templates/{path.relative_to(ROOT / 'templates')}"
+            for path in (ROOT / "templates").rglob("*.jinja")
+        ),
+        *(
+            f"vitcg_adapters/{generation}/{module}.py"
+            for generation, adapters in vitcg_adapters.ADAPTERS.items()
+            for module in adapters.values()
+        ),
+    }
+    assert expected <= names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"scaffold", "vitcg_adapters", "vitcg_scaffold"}
+    assert "[vllm.general_plugins]\nvitcg = scaffold.plugin:register" in entries
+    assert "vitcg-scaffold = scaffold.cli:main" in entries
+
+
+def test_the_installed_wheel_imports_from_itself(installed, tmp_path):
+    code = (
+        "import scaffold, scaffold.plugin, vitcg_adapters\nprint(scaffold.__file__, vitcg_adapters.__file__, sep='\\n')"
+    )
+    done = run(installed / "python", "-c", code, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith(str(installed.parent)) for line in done.stdout.splitlines())
+    assert len(done.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--help"], "Usage: vitcg-scaffold"),
+        (["schema"], '"$schema"'),
+        (["validate", "internvl"], "1 descriptor checked, no error found"),
+        (["regen", "internvl", "--into", "out"], "changed  out/vitcg_adapters/v0_30/internvl.py"),
+    ],
+)
+def test_the_installed_command_runs(installed, tmp_path, arguments, said):
+    done = run(installed / "vitcg-scaffold", *arguments, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout + done.stderr
