@@ -6,10 +6,13 @@ above the budget on one path only, and a budget below one image, where an item i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
-from scaffold.workflow import load_spec, prepare_port, prove_numerics
+from scaffold.protocol import find_subclasses
+from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics, check_numerics_all
+from scaffold.workflow import load_spec, numeric_requests, prepare_port, prove_numerics
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
@@ -27,6 +30,34 @@ def test_generated_port_equals_the_pristine_tree(release_tree, release):
     # A check that never replayed a graph would pass for the wrong reason. Two paths of 0.24 to 0.26 count no misses.
     assert report.hits > 50
     assert report.misses > 0 or release in ("0.24.0", "0.25.0", "0.26.0")
+
+
+#: Classes that inherit the port, with the recipe that builds their towers and the class in place of the recipe's own.
+STEP5 = "vllm.models.step5.nvidia.vl:Step5ForConditionalGeneration"
+SUBCLASSES = {
+    "StepVLForConditionalGeneration": ("step_vl", None),
+    "Step3p7ForConditionalGeneration": ("step3p7", None),
+    "Step5ForConditionalGeneration": ("step3p7", STEP5),
+}
+
+
+@pytest.mark.parametrize(
+    "release", ["0.33.0", *(pytest.param(f"0.{minor}.0", marks=pytest.mark.slow) for minor in range(20, 33))]
+)
+def test_subclasses_with_another_tower_inherit_a_right_port(release_tree, release):
+    """Their perception encoder has no data-parallel switch of its own, and is right with the parent's token counts."""
+    tree, spec = release_tree(release), load_spec("step3_vl")
+    names = [heir.class_name for heir in find_subclasses(tree, spec.module, spec.class_name)]
+    assert "StepVLForConditionalGeneration" in names
+    (request,) = numeric_requests(spec, tree)
+    requests = [replace(request, recipe=recipe, host=host) for recipe, host in (SUBCLASSES[name] for name in names)]
+
+    reports = check_numerics_all(requests)
+
+    for name, report in zip(names, reports, strict=True):
+        assert report.passed, "\n".join([name, *report.lines()])
+        assert report.hits > 50, name
+        assert any(check.name == "data parallelism stays outside" for check in report.checks), name
 
 
 #: What the releases' own code gets wrong. Precomputed embeddings, nested data parallelism and a context below one

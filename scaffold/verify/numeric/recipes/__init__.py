@@ -6,4 +6,15 @@ import torch and vLLM inside their methods, so that `RECIPES` can be listed by a
 
 from __future__ import annotations
 
-RECIPES = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl", "mllama4", "gemma3_mm")
+RECIPES = (
+    "internvl",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "step3_vl",
+    "step_vl",
+    "step3p7",
+    "mllama4",
+    "gemma3_mm",
+    "glm4_1v",
+)
