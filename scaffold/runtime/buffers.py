@@ -127,6 +127,7 @@ class Layout:
             target.copy_(value.reshape(()), non_blocking=True)
         elif slot.spec.pad is not None:
             assert slot.initial is not None
+            target.copy_(slot.initial, non_blocking=True)
             slot.spec.pad(target, value)
         else:
             PADDERS[slot.spec.kind](target, value, slot.context)
