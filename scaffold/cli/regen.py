@@ -25,12 +25,19 @@ if TYPE_CHECKING:
     default=Path("generated"),
     help="The folder of the adapters [./generated].",
 )
-@click.option("--take-generated", "choice", flag_value="take-generated", help="Drop hand edits.")
-@click.option("--adopt", "choice", flag_value="adopt", help="Accept hand-edited files as they are.")
-@click.option("--merge", "choice", flag_value="merge", help="Carry hand edits over to what is generated now.")
+@click.option("--take-generated", is_flag=True, help="Drop hand edits.")
+@click.option("--adopt", is_flag=True, help="Accept hand-edited files as they are.")
+@click.option("--merge", is_flag=True, help="Carry hand edits over to what is generated now.")
 @click.pass_obj
 def command(
-    console: Console, descriptors: tuple[str, ...], check: bool, diff: bool, into: Path, choice: str | None
+    console: Console,
+    descriptors: tuple[str, ...],
+    check: bool,
+    diff: bool,
+    into: Path,
+    take_generated: bool,
+    adopt: bool,
+    merge: bool,
 ) -> None:
     """Generate stand-alone adapters, with their tests, docs and examples, for every protocol generation.
 
@@ -39,11 +46,14 @@ def command(
 
     --check reports changed, missing, extra and hand-edited files. A hand-edited file is never overwritten unasked.
     """
-    if check and (choice or diff):
+    chosen = [name for name, on in (("take-generated", take_generated), ("adopt", adopt), ("merge", merge)) if on]
+    if check and (chosen or diff):
         raise click.UsageError("--check writes nothing: leave out --diff, --take-generated, --adopt and --merge.")
+    if len(chosen) > 1:  # the last one must not win: one of them drops edits
+        raise click.UsageError(f"--{' and --'.join(chosen)} exclude each other: what shall become of hand edits?")
     from scaffold.adapters import Choice, plan_regeneration, publish_regeneration
 
-    plan = plan_regeneration(into, descriptors, choice=Choice(choice or "refuse"))
+    plan = plan_regeneration(into, descriptors, choice=Choice(chosen[0] if chosen else "refuse"))
     if require_something(console, plan):
         raise click.exceptions.Exit(Exit.DESCRIPTOR)
     if check:

@@ -68,6 +68,26 @@ def test_surroundings_change_no_byte(
     assert generate(tmp_path / "out", {"TMPDIR": str(tmp_path), **extra}, umask, cwd) == reference
 
 
+@pytest.mark.skipif(not GENERATED.is_dir(), reason="not a checkout")
+@pytest.mark.parametrize("seed", ["1", "77"])
+def test_every_shipped_model_is_the_same_in_odd_surroundings(tmp_path: Path, seed: str) -> None:
+    """All of `generated/`, with hash seed, time zone, locale, umask and folder changed at once."""
+    (tmp_path / "ruff.toml").write_text("line-length = 40\n", "utf-8")
+    extra = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "scaffold.cli", "regen", "--check", "--into", os.path.relpath(GENERATED, tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": seed, "TMPDIR": str(tmp_path), **extra},
+        umask=0o077,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("checked ")
+
+
 def test_outputs_hold_no_time_no_version_and_no_place(reference: dict[str, bytes]) -> None:
     text = b"\n".join(reference.values()).decode()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -132,18 +133,44 @@ def test_left_over_file_that_was_edited_is_not_removed_unasked(scene: Scene) -> 
     assert "examples/my_model.py" not in scene.content()
 
 
-@pytest.mark.parametrize("format", ["github", "sarif"])
-def test_check_speaks_every_format(scene: Scene, format: str) -> None:
-    _edit(scene)
+def _of_json(out: str) -> set[tuple[str, str, str]]:
+    return {(item["code"], item["severity"], item["span"]["file"]) for item in json.loads(out)["diagnostics"]}
+
+
+def _of_github(out: str) -> set[tuple[str, str, str]]:
+    annotation = re.compile(r"::(error|warning) file=([^,]+),.*?title=(VCG\d+)[^:]*::.*")
+    lines = [annotation.fullmatch(line) for line in out.splitlines()]
+    assert all(lines), out
+    return {(line[3], line[1], line[2]) for line in lines if line is not None}
+
+
+def _of_sarif(out: str) -> set[tuple[str, str, str]]:
+    (run,) = json.loads(out)["runs"]
+    return {
+        (item["ruleId"], item["level"], item["locations"][0]["physicalLocation"]["artifactLocation"]["uri"])
+        for item in run["results"]
+    }
+
+
+@pytest.mark.parametrize(("format", "read"), [("json", _of_json), ("github", _of_github), ("sarif", _of_sarif)])
+def test_check_speaks_every_format(scene: Scene, format: str, read: Callable[[str], set[tuple[str, str, str]]]) -> None:
+    """Changed, missing, extra and hand-edited files in one run: each by its code, at its place."""
+    for spoil in (_outdate, _remove, _leave_over, _add_foreign):
+        spoil(scene)
+    scene.edit(OTHER, "# A replay of video tiles", "# My own words: a replay of video tiles")
 
     result = scene.regen("--check", format=format)
 
     assert result.exit == 1
-    assert "VCG533" in result.out
-    assert ADAPTER in result.out
-    assert "checked 16 files from 1 descriptors" in result.err
-    if format == "sarif":
-        json.loads(result.out)
+    assert "checked 15 files from 1 descriptors" in result.err
+    found = {(code, level, file.rpartition(f"{scene.folder}/")[2]) for code, level, file in read(result.out)}
+    assert {
+        ("VCG530", "error", DOCS),
+        ("VCG531", "error", ADAPTER),
+        ("VCG532", "error", "examples/my_model.py"),
+        ("VCG532", "error", "docs/notes.md"),
+        ("VCG533", "error", OTHER),
+    } <= found
 
 
 def test_check_needs_no_write_permission(scene: Scene) -> None:
@@ -183,8 +210,24 @@ def test_wrong_descriptor_is_reported_before_anything_else(scene: Scene) -> None
     assert scene.content() == before
 
 
-def test_check_takes_no_way_out(scene: Scene) -> None:
-    assert scene.regen("--check", "--adopt").exit == 2
+@pytest.mark.parametrize("option", ["--adopt", "--merge", "--take-generated", "--diff"])
+def test_check_takes_no_way_out(scene: Scene, option: str) -> None:
+    assert scene.regen("--check", option).exit == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("--take-generated",)])
+def test_diff_shows_and_writes_nothing(scene: Scene, arguments: tuple[str, ...]) -> None:
+    _outdate(scene)
+    if arguments:
+        _edit(scene)
+    before = scene.content()
+
+    result = scene.regen("--diff", *arguments)
+
+    assert result.exit == 0
+    assert f"+++ b/{DOCS}\n" in result.out
+    assert ("-        # My own words" in result.out) == bool(arguments)
+    assert scene.content() == before
 
 
 def test_two_descriptors_of_one_name(scene: Scene, tmp_path: Path) -> None:

@@ -35,6 +35,31 @@ def test_edit_is_shown_and_stops_the_run(scene: Scene) -> None:
     assert scene.content()[ADAPTER] == edited
 
 
+def test_new_without_a_tree_overwrites_no_edit_either(scene: Scene) -> None:
+    scene.edit(ADAPTER, OLD, NEW)
+    make_generated_differ(scene)
+    before = scene.content()
+
+    result = scene.run("new", str(scene.descriptor), "--into", str(scene.folder))
+
+    assert (result.exit, "error[VCG533]" in result.err, f"+        {NEW}" in result.err) == (5, True, True)
+    assert scene.content() == before
+
+
+@pytest.mark.parametrize(
+    "ways", [("--adopt", "--merge"), ("--take-generated", "--adopt"), ("--merge", "--take-generated")]
+)
+def test_ways_out_exclude_each_other(scene: Scene, ways: tuple[str, str]) -> None:
+    """The last one must not win: it may be the one that drops the edit."""
+    scene.edit(ADAPTER, OLD, NEW)
+    before = scene.content()
+
+    result = scene.regen(*ways)
+
+    assert (result.exit, "exclude each other" in result.err) == (2, True)
+    assert scene.content() == before
+
+
 def test_take_generated_drops_the_edit(scene: Scene) -> None:
     before = scene.content()
     scene.edit(ADAPTER, OLD, NEW)
