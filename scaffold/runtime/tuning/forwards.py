@@ -145,11 +145,11 @@ def _mentions(node: ast.expr, layers: str) -> bool:
 
 
 def _changes(node: ast.AST, state: str) -> bool:
-    """Whether a node changes the tensor in place: `state[...] = `, `state += `, `state.add_()`."""
+    """Whether a node changes the tensor in place: `state[...] = `, `state += `, `state.add_()`, `f_(state)`."""
     if isinstance(node, ast.AugAssign):
         return any(isinstance(n, ast.Name) and n.id == state for n in ast.walk(node.target))
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         return any(isinstance(n, ast.Name) and n.id == state for n in ast.walk(node.value))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
-        return any(isinstance(n, ast.Name) and n.id == state for n in ast.walk(node.func.value))
+        return any(isinstance(n, ast.Name) and n.id == state for n in ast.walk(node))
     return False

@@ -1,0 +1,301 @@
+"""Measure tuned vision towers against untuned ones, side by side in one run on one GPU.
+
+    python benchmarks/tuning_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--profiles PROFILES.json]
+
+Each model is built twice with equal random weights at real sizes: one tower stays as vLLM made it, the other is tuned
+by the manager. For every workload: the untuned and the tuned exact graph (captured for exactly that input), the whole
+`execute()` call of our manager on the tuned tower, the floor (matrix products and attention at the rates measured in
+this run), and the largest error of `execute()` against the untuned tower's eager answer, relative to its largest value.
+`rounding` is how far the untuned tower itself moves when each pixel changes by at most half a bfloat16 step.
+
+For one workload of each model every tuning is measured alone, too, and each Triton kernel against its reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+from manager_gpu import (
+    DEVICE,
+    DTYPE,
+    Subject,
+    capture_exact,
+    capture_measured,
+    error_of,
+    once,
+    start_vllm,
+)
+
+#: The workload of each model that single tunings are measured on.
+LARGE = {"internvl": "7 tiles", "step3_vl": "4 crops"}
+
+
+def settle(actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Medians of interleaved calls in milliseconds; another one goes first in each round."""
+    samples: dict[str, list[float]] = {name: [] for name in actions}
+    names = list(actions)
+    with torch.inference_mode():
+        for turn in range(rounds + 3):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                ms = once(actions[name])
+                if turn >= 3:
+                    samples[name].append(ms)
+    return {name: statistics.median(found) for name, found in samples.items()}
+
+
+def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with every pixel changed by at most half a bfloat16 step."""
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        noise = torch.rand(value.shape, device=value.device) - 0.5
+        return (value.float() * (1 + noise * 2**-7)).to(value.dtype)
+
+    return {name: move(value) for name, value in inputs.items()}
+
+
+def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -> dict[str, Any]:
+    from scaffold.runtime.tuning import NAMES, Choice, tune
+    from scaffold.runtime.vllm import EncoderCudaGraphManager
+    from scaffold.verify.profiling.analyse import analyse
+    from scaffold.verify.profiling.measure import profile_tower
+
+    plain, _ = subject.build()
+    host, config = subject.build()
+    # A manager's adapter reads the configuration that its host was built with: each host has its own.
+    calls = {name: subject.call(items, seed) for seed, (name, items) in enumerate(subject.workloads.items())}
+    with torch.inference_mode():
+        want = {name: [t.clone() for t in plain.embed_multimodal(**inputs)] for name, inputs in calls.items()}
+        again = [t.clone() for t in host.embed_multimodal(**next(iter(calls.values())))]
+        moved = {name: list(plain.embed_multimodal(**half_step(inputs))) for name, inputs in calls.items()}
+    if error_of(again, next(iter(want.values()))) != 0.0:
+        raise RuntimeError("the two towers differ before anything is tuned")
+    specs = {name: plain.get_encoder_cudagraph_item_specs(inputs) for name, inputs in calls.items()}
+    tokens = {name: sum(int(s.output_tokens) for s in found) for name, found in specs.items()}
+
+    # Single tunings, before the manager tunes everything.
+    large = LARGE.get(subject.name, "1288x728")
+    count = len(specs[large])
+    untuned = capture_exact(subject, plain, calls[large], count)
+    singles = {}
+    for name in (*NAMES, "all"):
+        tuned = tune(host, Choice(NAMES if name == "all" else (name,)))
+        changed = sum(len(outcome.applied) for outcome in tuned.outcomes)
+        if changed:
+            graph = capture_exact(subject, host, calls[large], count)
+            with torch.inference_mode():
+                error = error_of(list(host.embed_multimodal(**calls[large])), want[large])
+            times = settle({"untuned": untuned, "tuned": graph}, max(rounds // 2, 5))
+            singles[name] = {
+                "modules": changed,
+                "ms": round(times["tuned"], 3),
+                "untuned_ms": round(times["untuned"], 3),
+                "error": error,
+                "extra_mb": round(tuned.extra_bytes / 2**20, 2),
+            }
+            del graph
+        tuned.undo()
+        print(subject.name, large, name, singles.get(name, "nothing to tune"), flush=True)
+    with torch.inference_mode():
+        restored = error_of(list(host.embed_multimodal(**calls[large])), want[large])
+    if restored != 0.0:
+        raise RuntimeError(f"taking the tunings back left an error of {restored}")
+
+    floors = {}
+    for name, items in subject.workloads.items():
+        recording = profile_tower(plain, subject, name, items, ceilings)
+        floors[name] = analyse(recording).floor_ms
+        if name == large:
+            profiles.append(recording)
+
+    begin = time.perf_counter()
+    config.additional_config = {"encoder_graphs": {"tuning_check": True}}
+    manager, captured = capture_measured(lambda: EncoderCudaGraphManager(config, DEVICE, DTYPE, host))
+    captured["seconds with tuning and its check"] = time.perf_counter() - begin
+    assert manager.tuned is not None
+    print(subject.name, captured, *manager.tuned.outcomes, sep="\n  ", flush=True)
+    profiles.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
+    errors: dict[str, float] = {}
+    for _ in range(3):  # graphs are captured on demand, and a padded size is tried both ways
+        for name, inputs in calls.items():
+            errors[name] = max(errors.get(name, 0.0), error_of(manager.execute(dict(inputs)), want[name]))
+    rows = []
+    for name, inputs in calls.items():
+        times = settle(
+            {
+                "untuned exact": capture_exact(subject, plain, inputs, len(specs[name])),
+                "tuned exact": capture_exact(subject, host, inputs, len(specs[name])),
+                "tuned execute": lambda i=inputs: manager.execute(i),  # type: ignore[misc]
+                "untuned eager": lambda i=inputs: plain.embed_multimodal(**i),  # type: ignore[misc]
+            },
+            rounds,
+        )
+        rows.append(
+            {
+                "model": subject.name,
+                "workload": name,
+                "tokens": tokens[name],
+                "untuned_exact_ms": round(times["untuned exact"], 3),
+                "tuned_exact_ms": round(times["tuned exact"], 3),
+                "tuned_execute_ms": round(times["tuned execute"], 3),
+                "untuned_eager_ms": round(times["untuned eager"], 3),
+                "floor_ms": round(floors[name], 3),
+                "max_relative_error": errors[name],
+                "rounding": error_of(moved[name], want[name]),
+            }
+        )
+        print(rows[-1], flush=True)
+    result = {
+        "rows": rows,
+        "single": {"workload": large, "tokens": tokens[large], "tunings": singles},
+        "extra_mb": manager.tuned.extra_bytes / 2**20,
+        "tuned": [str(outcome) for outcome in manager.tuned.outcomes],
+        "capture": captured,
+    }
+    manager.clear()
+    return result
+
+
+def check_kernels() -> dict[str, float]:
+    """The largest error of each Triton kernel against its reference in float64, relative to the largest value."""
+    from scaffold.runtime.tuning import kernels
+
+    generator = torch.Generator(DEVICE).manual_seed(1)
+    worst: dict[str, float] = {}
+
+    def compare(name: str, got: Any, reference: Any, dtype: torch.dtype) -> None:
+        pairs = zip(*((x if isinstance(x, tuple) else (x,)) for x in (got, reference)), strict=True)
+        error = max(float((a.double() - b).abs().max() / b.abs().max()) for a, b in pairs)
+        key = f"{name} {str(dtype).removeprefix('torch.')}"
+        worst[key] = max(worst.get(key, 0.0), float("inf") if math.isnan(error) else error)
+
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for width in (1280, 1152, 1000, 88):
+
+            def noise(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+                return torch.randn(*shape, device=DEVICE, dtype=dtype, generator=generator)
+
+            x, branch = noise(37, 1, width), noise(37, 1, width)
+            weight, bias, scale = noise(width), noise(width), noise(width)
+            for kind, b in (("rms", None), ("layer", bias)):
+                wide = [None if t is None else t.double() for t in (weight, b)]
+                compare(f"{kind} norm", kernels.norm(x, weight, b, 1e-6, kind),
+                        kernels.norm_reference(x.double(), *wide, 1e-6, kind), dtype)  # fmt: skip
+                for s in (None, scale):
+                    compare(f"{kind} add_norm", kernels.add_norm(x, branch, s, weight, b, 1e-6, kind),
+                            kernels.add_norm_reference(x.double(), branch.double(), None if s is None else s.double(),
+                                                       *wide, 1e-6, kind), dtype)  # fmt: skip
+                compare(f"{kind} norm_add", kernels.norm_add(x, branch, weight, b, 1e-6, kind),
+                        kernels.norm_add_reference(x.double(), branch.double(), *wide, 1e-6, kind), dtype)  # fmt: skip
+            double = noise(37, 1, 2 * width)
+            compare("silu_and_mul", kernels.silu_and_mul(double),
+                    kernels.silu_and_mul_reference(double.double()), dtype)  # fmt: skip
+            compare("quick_gelu", kernels.quick_gelu(double), kernels.quick_gelu_reference(double.double()), dtype)
+        for heads, size in ((16, 80), (3, 72), (16, 64)):
+            qkv = noise(130, 3, heads, size)
+            cos, sin = noise(130, size // 2), noise(130, size // 2)
+            wanted = kernels.rotate_reference(qkv[:, :2].flatten(1, 2).double(), cos.double(), sin.double())
+            left = qkv[:, 2].clone()
+            rotated = qkv[:, :2].flatten(1, 2)
+            kernels.rotate_in_place(rotated, cos, sin)
+            compare("rotary", rotated, wanted, dtype)
+            assert torch.equal(qkv[:, 2], left), "the rotation wrote into the values"
+            offsets = torch.tensor([0, 64, 64, 100, 101, 129, 129], device=DEVICE, dtype=torch.int32)
+            if size % 16 == 0:
+                q, k, v = noise(130, 3, heads, size).unbind(1)
+                got = kernels.window_attention(q, k, v, offsets, 64, size**-0.5)
+                reference = kernels.window_attention_reference(
+                    q.double(), k.double(), v.double(), offsets, size**-0.5
+                )  # fmt: skip
+                compare("window_attention", got, reference, dtype)
+                assert not bool(got[129:].any()), "a row outside of all windows is not zero"
+    rows, weight, bias = noise(50, 1152), noise(4352, 1152) / 34, noise(4352)
+    from scaffold.runtime.tuning.mlp import linear_gelu
+
+    for dtype in (torch.bfloat16, torch.float16):
+        x, w, b = (t.to(dtype) for t in (rows, weight, bias))
+        wanted = torch.nn.functional.gelu(
+            torch.nn.functional.linear(x.double(), w.double(), b.double()), approximate="tanh"
+        )
+        compare("linear_gelu", linear_gelu(x, w, b), wanted, dtype)
+    return worst
+
+
+#: What a kernel may differ from float64 by: a few roundings of its type.
+KERNEL_BOUNDS = {"bfloat16": 1.2e-2, "float16": 1.5e-3, "float32": 2e-6}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser()
+    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--profiles", type=Path)
+    options.add_argument("--models", default="qwen2_5_vl,qwen2_vl,qwen3_vl,internvl,step3_vl")
+    options.add_argument("--backend", default="FLASH_ATTN")
+    options.add_argument("--rounds", type=int, default=15)
+    options.add_argument("--machine", default="")
+    arguments = options.parse_args()
+    context = start_vllm(arguments.backend)
+    import vllm
+
+    from scaffold.verify.profiling.measure import measure_ceilings
+
+    kernels = check_kernels()
+    wrong = {name: e for name, e in kernels.items() if not e <= KERNEL_BOUNDS[name.rsplit(" ", 1)[1]]}
+    print("kernels against float64:", kernels, "above the bound:", wrong, flush=True)
+    failed = len(wrong)
+    ceilings = measure_ceilings(DEVICE)
+    total: dict[str, Any] = {
+        "machine": arguments.machine or torch.cuda.get_device_name(),
+        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]},
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "backend": arguments.backend,
+        "ceilings": {"tflops": round(ceilings.tflops, 1), "tbytes": round(ceilings.tbytes, 3)},
+        "kernels": kernels,
+        "rows": [],
+        "models": {},
+    }
+    profiles: list[Any] = []
+    for name in arguments.models.split(","):
+        begin = time.perf_counter()
+        try:
+            result = measure(Subject(name), arguments.rounds, ceilings, profiles)
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            total["models"][name] = {"error": f"{type(error).__name__}: {error}"}
+            failed += 1
+            continue
+        rows = result.pop("rows")
+        failed += sum(not row["max_relative_error"] < 0.05 for row in rows)
+        total["rows"] += rows
+        total["models"][name] = result
+        arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+        if arguments.profiles is not None:
+            arguments.profiles.write_text(json.dumps([p.to_json() for p in profiles]) + "\n", encoding="utf-8")
+        ratios = [row["tuned_execute_ms"] / row["untuned_exact_ms"] for row in rows]
+        mean = statistics.geometric_mean(ratios)
+        seconds = time.perf_counter() - begin
+        print(f"{name}: execute / untuned exact {mean:.3f}, worst {max(ratios):.3f}, {seconds:.0f} s", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+    context.__exit__(None, None, None)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Which tunings run: the setting's forms, and what is refused."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from scaffold.runtime.tuning import DEFAULT, NAMES, TUNINGS, read_choice
+from scaffold.runtime.vllm.settings import read_settings
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "dry"),
+    [
+        (None, DEFAULT, False),
+        (True, DEFAULT, False),
+        ("on", DEFAULT, False),
+        ("off", (), False),
+        (False, (), False),
+        ("list", DEFAULT, True),
+        (["pad-mlp"], ("pad-mlp",), False),
+        (["fused-norms", "pad-mlp"], ("pad-mlp", "fused-norms"), False),  # in the order of application
+        ({"pad-mlp": False}, tuple(n for n in DEFAULT if n != "pad-mlp"), False),
+        ({"pad-mlp": True}, DEFAULT, False),
+    ],
+)
+def test_forms_of_the_setting(given, names, dry):
+    choice = read_choice(given)
+    assert (choice.names, choice.dry) == (names, dry)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(["pad-mpl"], "did you mean 'pad-mlp'"), ({"x": True}, "no tuning 'x'"), ("pad-mlp", "list of names"), (3, "not 3")],
+)
+def test_what_means_nothing_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        read_choice(given)
+    with pytest.raises(ValueError, match=r'additional_config\["encoder_graphs"\]: .*' + message):
+        read_settings(SimpleNamespace(additional_config={"encoder_graphs": {"tuning": given}}))
+
+
+def test_settings_carry_the_choice():
+    config = SimpleNamespace(additional_config={"encoder_graphs": {"tuning": "off", "tuning_check": True}})
+    settings = read_settings(config)
+    assert (settings.tuning, settings.tuning_check) == ("off", True)
+    assert read_settings(SimpleNamespace(additional_config=None)).tuning == "on"
+
+
+def test_every_tuning_is_described():
+    assert tuple(t.name for t in TUNINGS) == NAMES
+    for tuning in TUNINGS:
+        assert tuning.level in ("exact", "rounding")
+        assert tuning.summary
+        assert tuning.measured

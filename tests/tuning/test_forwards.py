@@ -1,0 +1,128 @@
+"""What is read off a forward's source: chains of children, loops that hand their state on, digests."""
+
+import ast
+import textwrap
+
+import pytest
+
+from scaffold.runtime.tuning.attention import ATTENTIONS
+from scaffold.runtime.tuning.forwards import chain_of_node, digest_of_node, hands_through_node
+from scaffold.runtime.tuning.norms import BLOCKS
+
+
+def function(text):
+    (node,) = ast.parse(textwrap.dedent(text)).body
+    return node
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("return self.c(self.b(self.a(x)))", ["a", "b", "c"]),
+        ("y, _ = self.a(x)\n    y = self.b(y)\n    z, _ = self.c(y)\n    return z", ["a", "b", "c"]),
+        ('"""Doc."""\n    x, _bias = self.a(x)\n    return x', ["a"]),
+        ("return x", []),
+        # Anything else is not a chain:
+        ("y = self.a(x)\n    return x + y", None),
+        ("y = self.a(x)\n    return self.b(x)", None),
+        ("y = self.a(x, x)\n    return y", None),
+        ("y = self.a(x=x)\n    return y", None),
+        ("y, z = self.a(x)\n    return y", None),
+        ("y = F.gelu(x)\n    return y", None),
+        ("if self.flag:\n        x = self.a(x)\n    return x", None),
+        ("x += 1\n    return x", None),
+        ("y = self.a(x)", None),
+    ],
+)
+def test_chains(body, names):
+    steps = chain_of_node(function(f"def forward(self, x):\n    {body}"))
+    assert (None if steps is None else [step.name for step in steps]) == names
+
+
+def test_a_chain_takes_one_argument():
+    assert chain_of_node(function("def forward(self, x, y):\n    return self.a(x)")) is None
+    assert chain_of_node(function("def forward(self, x, **k):\n    return self.a(x)")) is None
+
+
+def test_unpacking_is_noted():
+    steps = chain_of_node(function("def forward(self, x):\n    y, _ = self.a(x)\n    return self.b(y)"))
+    assert [(s.name, s.unpack) for s in steps] == [("a", True), ("b", False)]
+
+
+LOOP = """
+def forward(self, x):
+    h = self.embed(x)
+    for number, block in enumerate(self.blocks):
+        seen.append(h)
+        h = block(h, number)
+        {extra}
+    return h
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ("features.append(self.merger(h))", True),
+        ("pass", True),
+        ("h += 1", False),
+        ("h.add_(1)", False),
+        ("h[0] = 0", False),
+        ("h = h + 1", False),
+        ("if number == 3: break", False),
+        ("h, y = h, 1", False),
+        ("F.relu_(h)", False),
+    ],
+)
+def test_loops(extra, expected):
+    assert hands_through_node(function(LOOP.format(extra=extra)), "blocks") is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def forward(self, x):\n    for b in self.layers:\n        x = b(x)\n    return x",  # another list
+        "def forward(self, x):\n    for b in self.blocks:\n        y = b(x)\n    return y",  # not handed on
+        "def forward(self, x):\n    for b in self.blocks:\n        x = b(*x)\n    return x",
+        "def forward(self, x):\n    for b in self.blocks:\n        x = f(b, x)\n    return x",
+        "def forward(self, x):\n    for b in self.blocks:\n        x = b(x)\n    for b in self.blocks:\n        x = b(x)",
+    ],
+)
+def test_loops_that_are_not_understood(text):
+    assert not hands_through_node(function(text), "blocks")
+
+
+def test_a_digest_ignores_comments_annotations_and_defaults():
+    one = function('def forward(self, x: int, y=None) -> int:\n    """Doc."""\n    # why\n    return (x +\n        y)')
+    two = function("def forward(self, x, y):\n    return x + y")
+    three = function("def forward(self, y, x):\n    return x + y")
+    assert digest_of_node(one) == digest_of_node(two) != digest_of_node(three)
+
+
+BLOCK_CLASSES = {
+    "qwen2_5_vl": "Qwen2_5_VisionBlock", "qwen2_vl": "Qwen2VisionBlock", "qwen3_vl": "Qwen3_VisionBlock",
+    "intern_vit": "InternVisionEncoderLayer", "step3_vl": "Step3VisionEncoderLayer",
+}  # fmt: skip
+ATTENTION_CLASSES = {"qwen2_5_vl": "Qwen2_5_VisionAttention", "qwen2_vl": "Qwen2VisionAttention"}
+LOOPS = {
+    "qwen2_5_vl": ("Qwen2_5_VisionTransformer", "blocks"), "qwen2_vl": ("Qwen2VisionTransformer", "blocks"),
+    "qwen3_vl": ("Qwen3_VisionTransformer", "blocks"), "intern_vit": ("InternVisionEncoder", "layers"),
+}  # fmt: skip
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("version", ["0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.27.0", "0.30.0", "0.33.0"])
+def test_the_forwards_of_real_releases_are_known(version, release_tree):
+    folder = release_tree(version).path("vllm/model_executor/models")
+
+    def forward_of(module, name):
+        tree = ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))
+        cls = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+        return next(n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
+
+    for module, name in BLOCK_CLASSES.items():
+        assert digest_of_node(forward_of(module, name)) in BLOCKS, name
+    for module, name in ATTENTION_CLASSES.items():
+        assert digest_of_node(forward_of(module, name)) in ATTENTIONS, name
+    for module, (name, layers) in LOOPS.items():
+        assert hands_through_node(forward_of(module, name), layers), name
