@@ -1,0 +1,106 @@
+"""A release whose five models were generated is still the release to its own tests, linters and import rules."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from release_tests import GENERATION, UNIT, run_tests
+
+from scaffold.workflow import load_spec
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+pytestmark = [pytest.mark.trees, pytest.mark.lab, pytest.mark.xdist_group("ported releases")]
+
+MODELS = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
+MODULES = tuple(f"vllm.model_executor.models.{model}" for model in MODELS)
+EXAMPLE = "examples/generate/multimodal/vision_language_offline.py"
+
+
+def releases(*sample: str, slow: tuple[str, ...]) -> list:
+    return [*sample, *(pytest.param(release, marks=pytest.mark.slow) for release in slow)]
+
+
+@pytest.mark.parametrize(
+    "release", releases("0.33.0", slow=("0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.28.0", "0.30.0"))
+)
+def test_the_releases_unit_test_comes_out_as_before(release, release_tree, ported_copy):
+    before = run_tests(release_tree(release).root, UNIT)
+    after = run_tests(ported_copy(release), UNIT, imports=MODULES)
+
+    assert before.code == 0, before.text
+    assert after.code == 0, after.text
+    assert after.outcomes == before.outcomes
+    # What needs no GPU ran.
+    assert list(after.outcomes.values()).count("passed") > 20
+
+
+@pytest.mark.parametrize("release", releases("0.21.0", slow=("0.22.0", "0.26.0", "0.30.0", "0.33.0")))
+def test_the_generated_entries_collect(release, release_tree, ported_copy):
+    """On 0.21 the entries of all models but two are new; later releases have entries, which stay."""
+    source = release_tree(release).read(GENERATION)
+    after = run_tests(ported_copy(release), GENERATION, "--collect-only")
+
+    assert after.code == 0, after.text
+    for model in MODELS:
+        (entry,) = load_spec(model).tests
+        for modality in ("image", "video"):
+            assert f"{GENERATION}::test_vit_cudagraph_{modality}[{entry.key}]" in after.collected
+    new = {model for model in MODELS if f'"{load_spec(model).tests[0].key}": VitCudagraph' not in source}
+    assert new == ({"internvl", "qwen2_vl", "step3_vl"} if release == "0.21.0" else new)
+    found = {re.sub(r".*\[(.*)\]", r"\1", name) for name in after.collected}
+    before = set(re.findall(r'^    "(\w+)": VitCudagraphTestConfig', source, re.MULTILINE))
+    assert found == before | {load_spec(model).tests[0].key for model in new}
+
+
+#: The checks of `.pre-commit-config.yaml` that look at Python files one by one, and need neither git nor a network.
+HOOKS = ("check_spdx_header", "check_forbidden_imports", "check_torch_cuda", "check_boolean_context_manager")
+
+
+@pytest.mark.parametrize(
+    "release",
+    releases(
+        "0.21.0",
+        "0.33.0",
+        slow=("0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.26.0", "0.28.0", "0.30.0", "0.32.0"),
+    ),
+)
+def test_the_files_pass_the_releases_own_checks(release, release_tree, ported_copy):
+    """Not only nothing new: the release's files have no finding, so the ported ones must have none."""
+    root, pristine = ported_copy(release), release_tree(release)
+    files = changed_files(pristine.root, root)
+    assert {f"vllm/model_executor/models/{model}.py" for model in MODELS} <= set(files)
+    python = [path for path in files if path.endswith(".py")]
+
+    assert ruff(root, "check", *python) == ruff(root, "format", "--check", *python) == ""
+    for hook in HOOKS:
+        script = root / "tools/pre_commit" / f"{hook}.py"
+        assert script.is_file(), f"{release} has no {hook}"
+        done = subprocess.run(
+            [sys.executable, str(script), *python], cwd=root, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    # A header that were missing would have been added, not only reported.
+    assert changed_files(pristine.root, root) == files
+
+
+def ruff(root: Path, *arguments: str) -> str:
+    """Findings under the release's own configuration, nothing if there are none."""
+    from ruff.__main__ import find_ruff_bin
+
+    command = [find_ruff_bin(), arguments[0], "--no-cache", "--quiet", *arguments[1:]]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def changed_files(pristine: Path, root: Path) -> list[str]:
+    """Files of the working copy that differ from the release's; only the folders that a port may touch."""
+    return sorted(
+        path.relative_to(root).as_posix()
+        for folder in ("vllm/model_executor/models", "tests/models", "docs/design", "examples")
+        for path in (root / folder).rglob("*")
+        if path.is_file() and path.read_bytes() != (pristine / path.relative_to(root)).read_bytes()
+    )
