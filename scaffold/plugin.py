@@ -164,9 +164,11 @@ class AdaptedModel:
                 f"the adapter for {self.architecture} cannot be used, so vLLM's own class serves: "
                 f"{type(error).__name__}: {error}",
                 error,
+                here=True,
             )
             return own
-        _tell(logging.INFO, f"{self.architecture} is served by {adapter.__module__}, for vLLM's encoder CUDA graphs")
+        served = f"{self.architecture} is served by {adapter.__module__}, for vLLM's encoder CUDA graphs"
+        _tell(logging.INFO, served, here=True)
         return adapter
 
 
@@ -236,7 +238,7 @@ def _put_manager(module: ModuleType, models: frozenset[str]) -> None:
         if not issubclass(original, ServedManager):
             install(served_manager(original, models), original)
     except Exception as error:
-        _warn(f"encoder graphs run with vLLM's own manager: {error}", error)
+        _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -288,14 +290,19 @@ def _join_vllms_log() -> None:
         ours.propagate = False
 
 
-def _warn(message: str, error: BaseException | None = None) -> None:
-    _tell(logging.WARNING, message)
+def _warn(message: str, error: BaseException | None = None, *, here: bool = False) -> None:
+    _tell(logging.WARNING, message, here=here)
     if error is not None:
         logger.debug("where it happened", exc_info=error)
 
 
-def _tell(level: int, message: str) -> None:
-    """Say it once: in the process that the user started, since the ones that vLLM starts come to the same result."""
+def _tell(level: int, message: str, *, here: bool = False) -> None:
+    """Say it once: in the process that the user started, since the ones that vLLM starts come to the same result.
+
+    What happens only where a model is loaded (`here`) is said there: with an engine process of its own, as by default,
+    the user's process loads neither a model nor the manager.
+    """
     if message not in _told:
         _told.add(message)
-        logger.log(level if multiprocessing.parent_process() is None else logging.DEBUG, "%s", message)
+        shown = here or multiprocessing.parent_process() is None
+        logger.log(level if shown else logging.DEBUG, "%s", message)
