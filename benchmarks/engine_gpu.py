@@ -9,6 +9,8 @@ request goes to the engines in turn, a different one first each time, so that no
 the others. Nothing else runs meanwhile.
 
 * Requests: one at a time, one output token, with the processing of the image: close to the time to the first token.
+  The engine runs in the asking process, so that no copy between processes is in the times. Beside it, in other
+  requests, the encoder alone, as the runner calls it, between two waits for the device.
 * Correctness first and last: eight tokens for three different pictures of every size; a token may differ from eager
   only where eager's own two best are within `TIE` of each other: padding changes the order of additions in bfloat16.
 * A mixed stream: `REQUESTS` requests, `CONCURRENT` at a time, sizes from `draw_stream`.
@@ -148,6 +150,12 @@ class Engine:
         self.llm.generate(self.prompts[name, number], parameters, use_tqdm=False)
         return (time.perf_counter() - begin) * 1e3
 
+    def encoder(self, name: str, number: int) -> float:
+        """Milliseconds of the encoder alone, as the runner calls it, between two waits for the device."""
+        self.llm.collective_rpc("time_encoder", args=(True,))
+        self.request(name, number)
+        return max(float(ms) for ms in self.llm.collective_rpc("time_encoder", args=(False,)))
+
     def check(self) -> dict[str, Any]:
         """Tokens of every picture, and the logprobs of the five best at each step."""
         from vllm import SamplingParams
@@ -234,6 +242,8 @@ class Child:
         env = os.environ | environment | {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "VLLM_PLUGINS": engine_worker.PLUGIN + plugins,
+            # The engine in the process that asks: no copy of the pixels between processes in the times.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
         }  # fmt: skip
@@ -299,6 +309,20 @@ def distinct(answers: dict[str, Any]) -> int:
     return sum(len(found) == PICTURES for found in by_workload.values())
 
 
+def idle_cores(seconds: float = 1.0) -> float:
+    """Processor cores in use on this machine, measured over so long."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        return fields[3] + fields[4], sum(fields[:8])
+
+    idle, total = ticks()
+    time.sleep(seconds)
+    idle_after, total_after = ticks()
+    share = 1 - (idle_after - idle) / max(total_after - total, 1)
+    return share * (os.cpu_count() or 1)
+
+
 def quantile(values: list[float], share: float) -> float:
     """A value of the sample, without interpolation."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
@@ -329,6 +353,10 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
         for mode in modes:
             starts[mode] = children[mode].ask("start")
             first = starts[mode]["ranks"][0]
+            if mode.startswith("our") and not (
+                arguments.scale == "tiny" or str(first["manager"]).startswith("scaffold.")
+            ):
+                raise RuntimeError(f"our plugin is not in use: {first}")
             print(f"{name} {mode}: up in {starts[mode]['start_s']:.1f} s", json.dumps(first)[:1500], flush=True)
         return {"vllm": release, **_measure_started(name, release, workloads, children, starts, arguments)}
     except Exception:
@@ -345,6 +373,7 @@ def _measure_started(
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:  # fmt: skip
     modes = list(children)
+    print(f"{name}: {idle_cores():.1f} cores busy while all engines wait", flush=True)
     answers = {mode: child.ask("check") for mode, child in children.items()}
     samples: dict[tuple[str, str], list[float]] = {}
     for turn in range(WARM_UP + arguments.repeats):
@@ -353,6 +382,11 @@ def _measure_started(
                 ms = children[mode].ask("request", size, turn % PICTURES)
                 if turn >= WARM_UP:
                     samples.setdefault((size, mode), []).append(ms)
+    inside: dict[tuple[str, str], list[float]] = {}
+    for turn in range(arguments.encoder_repeats):
+        for size in workloads:
+            for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
+                inside.setdefault((size, mode), []).append(children[mode].ask("encoder", size, turn % PICTURES))
     streams: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
     for run, order in enumerate((modes, modes[::-1])):
         for mode in order:
@@ -367,6 +401,7 @@ def _measure_started(
             values = samples[size, mode]
             row[f"{mode}_ms"] = round(statistics.median(values), 2)
             row[f"{mode}_ms_quartiles"] = [round(quantile(values, q), 2) for q in (0.25, 0.75)]
+            row[f"{mode}_encoder_ms"] = round(statistics.median(inside[size, mode]), 2)
         rows.append(row)
     detail: dict[str, Any] = {"sizes_of": REAL.get(name, "tiny"), "distinct_workloads": distinct(answers["eager"])}
     for mode in modes:
@@ -404,6 +439,7 @@ def main() -> int:
     options.add_argument("--scale", choices=("tiny", "real"), default="real")
     options.add_argument("--tensor-parallel", type=int, default=1)
     options.add_argument("--repeats", type=int, default=20)
+    options.add_argument("--encoder-repeats", type=int, default=7)
     options.add_argument("--requests", type=int, default=REQUESTS)
     options.add_argument("--memory", type=float, default=0.28, help="share of the device's memory for each engine")
     options.add_argument("--video", action="store_true", help="leave videos allowed, as by default in vLLM")
@@ -459,7 +495,7 @@ def versions(release: str) -> dict[str, str]:
 def report(name: str, result: dict[str, Any], modes: list[str]) -> None:
     """The table, for a reader of the log."""
     for row in result["rows"]:
-        times = "  ".join(f"{mode} {row[f'{mode}_ms']:8.2f}" for mode in modes)
+        times = "  ".join(f"{mode} {row[f'{mode}_ms']:8.2f} ({row[f'{mode}_encoder_ms']:6.2f})" for mode in modes)
         print(f"{name} {row['images']:>16}  {times}")
     for mode in modes:
         part = result["detail"][mode]

@@ -7,6 +7,7 @@ process. `Probe` is for `worker_extension_cls`; its methods answer through `coll
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def describe_runner(runner: Any) -> dict[str, Any]:
         answer["stats"] = {name: stats[name] for name in stats if name != "token_budgets"}
         report = getattr(getattr(manager, "core", None), "report", None)
         if report is not None:
+            answer["tuned"] = str(getattr(manager, "tuned", None))
             answer["capture"] = {
                 "graphs": len(report.captured), "seconds": report.seconds, "bytes": report.device_bytes,
                 "failed": {str(key): why for key, why in report.failed.items()},
@@ -114,3 +116,29 @@ class Probe:
     def describe_encoder(self) -> str:
         """`describe_runner` of this rank, as JSON."""
         return json.dumps(describe_runner(self.model_runner), default=str)  # type: ignore[attr-defined]
+
+    def time_encoder(self, on: bool) -> float:
+        """Begin to add up the encoder's time, or stop and give its milliseconds. Waits for the device at both ends."""
+        import torch
+
+        runner = self.model_runner  # type: ignore[attr-defined]
+        encoder = getattr(getattr(runner, "model_state", None), "encoder_runner", None)
+        owner, name = (runner, "_execute_mm_encoder") if encoder is None else (encoder, "execute_mm_encoder")
+        if not on:
+            spent: list[float] = vars(owner).pop("spent_ms")
+            vars(owner).pop(name)
+            return sum(spent)
+        original, spent = getattr(owner, name), []
+        wait = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            wait()
+            begin = time.perf_counter()
+            result = original(*args, **kwargs)
+            wait()
+            spent.append((time.perf_counter() - begin) * 1e3)
+            return result
+
+        owner.spent_ms = spent
+        setattr(owner, name, timed)
+        return 0.0
