@@ -6,7 +6,14 @@ git holds a copy of what would be overwritten. It must not know what the changes
 
 from scaffold.publish.git import DirtyFile, DirtyState, find_dirty, require_clean
 from scaffold.publish.store import FileRecord, RunRecord
-from scaffold.publish.transaction import RecoverReport, publish_changes, recover, require_finished, revert_last
+from scaffold.publish.transaction import (
+    RecoverReport,
+    publish_changes,
+    published_changes,
+    recover,
+    require_finished,
+    revert_last,
+)
 
 __all__ = [
     "DirtyFile",
@@ -16,6 +23,7 @@ __all__ = [
     "RunRecord",
     "find_dirty",
     "publish_changes",
+    "published_changes",
     "recover",
     "require_clean",
     "require_finished",

@@ -93,6 +93,20 @@ def revert_last(root: Path, *, force: bool = False) -> RunRecord:
         return _run(store, signals, steps, label, dropped_dirs=last.made_dirs, reverts=last.id)
 
 
+def published_changes(root: Path, label: str) -> tuple[FileChange, ...]:
+    """The files of the last standing run of that label: what it found, and what is there now. May be empty."""
+    store = Store(root)
+    history = store.history() if store.exists() else []
+    for record in reversed(history):
+        if record.label == label:
+            pairs = [
+                (file.path, disk.read(store.old(record.id, index)), disk.read(store.locate(file.path)))
+                for index, file in enumerate(record.files)
+            ]
+            return tuple(FileChange(path, before, now) for path, before, now in pairs if before != now)
+    return ()
+
+
 def recover(root: Path, *, force: bool = False) -> RecoverReport:
     """Bring a tree whose run was killed back to what it was before that run. Harmless when nothing is wrong.
 

@@ -64,6 +64,7 @@ def check_style(before: str | None, after: str, path: str, config_root: Path) ->
     """
     if not path.endswith(".py") or before == after:
         return ()
+    _ruff_binary()  # before the threads: `sysconfig`, which it asks, fills its table without a lock
     with ThreadPoolExecutor(2) as pool:  # ruff is another process: both runs overlap
         layout = pool.submit(format_changed, before, after, path=path, config_root=config_root)
         violations, fallback_reason = _check(after, path, config_root)

@@ -18,7 +18,16 @@ from publish_scene import CHANGES, make_tree, run_publish, snapshot, store_files
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import DiagnosticError, Exit
-from scaffold.publish import disk, find_dirty, publish_changes, recover, require_finished, revert_last, signals
+from scaffold.publish import (
+    disk,
+    find_dirty,
+    publish_changes,
+    published_changes,
+    recover,
+    require_finished,
+    revert_last,
+    signals,
+)
 from scaffold.publish.store import KEPT_RUNS, Store
 
 
@@ -547,3 +556,22 @@ def test_outside_the_main_thread(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert snapshot(tmp_path).keys() == {"a", "b"}
+
+
+# --- what a run found ----------------------------------------------------------------------------------------------
+
+
+def test_the_bytes_before_a_run_are_kept(tmp_path: Path) -> None:
+    root = make_tree(tmp_path)
+    assert published_changes(root, "run 1") == ()
+    edit(root, 1)
+    edit(root, 2)
+    assert published_changes(root, "run 3") == ()
+    assert published_changes(root, "run 2") == (FileChange("counter", b"1", b"2"),)
+    # Of an earlier run: what it found, and what is there now.
+    assert published_changes(root, "run 1") == (FileChange("counter", None, b"2"),)
+    (root / "counter").write_bytes(b"1")
+    assert published_changes(root, "run 2") == (), "put back by hand"
+    (root / "counter").write_bytes(b"2")
+    revert_last(root)
+    assert published_changes(root, "run 2") == (), "reverted"

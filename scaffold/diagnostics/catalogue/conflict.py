@@ -65,6 +65,23 @@ CODES: tuple[Code, ...] = (
         "changed since our last run are recognised.",
     ),
     Code(
+        "VCG511",
+        "the tree does not hold the generated port",
+        "`pr` describes what `new` wrote. Here `new` would still change something: the port was never written, the "
+        "descriptor or the tool has changed since, or the files were edited by hand.",
+    ),
+    Code(
+        "VCG512",
+        "nothing tells what the tree held before the port",
+        "The proof compares with the tree before the port. The last run of `new` keeps its bytes in the tree's "
+        "`.vitcg-scaffold` folder; where the port came another way (a checkout, a patch), name the tree with `--base`.",
+    ),
+    Code(
+        "VCG513",
+        "a file is no benchmark result",
+        "`bench` writes JSON with the machine, versions, date and rows that all have the same columns.",
+    ),
+    Code(
         "VCG530",
         "a generated file is out of date",
         "The file is what an earlier run wrote and nobody has edited it, but the descriptor, a template or the tool "
