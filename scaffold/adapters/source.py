@@ -62,12 +62,14 @@ def _split(spec: AdapterSpec) -> dict[str, Any]:
     """The arguments of `split_at_load`."""
     assert spec.split is not None, "recorded for towers that are split"
     entry = {} if spec.split.entry == "forward" else {"entry": spec.split.entry}
+    names = {"names": dict(spec.split.names)} if spec.split.names else {}
     return {
         **entry,
         "data": spec.split.data,
         "metadata": list(spec.split.metadata),
         "keys": wanted_keys(spec),
         "parameters": wanted_parameters(spec),
+        **names,
     }
 
 

@@ -366,6 +366,12 @@ class Tower(Record):
     metadata: tuple[str, ...] = declare(
         Listing(Name("a parameter name")), "parameters that describe sizes", examples=[["grid_thw"]]
     )
+    names: Mapping[str, str] = declare(
+        Table(Name("a buffer name"), "a variable"),
+        "variables of a tower that is split, and the buffers that they are, where the names differ",
+        default={},
+        examples=[{"adapted_pos_embed": "pos_embeds"}],
+    )
 
 
 class Template(Record):

@@ -579,6 +579,23 @@ def _padding(context: Context, name: str, buffer: Buffer, kind: kinds.BufferKind
         yield Diagnostic("VCG320", message, span, help, notes=(kind.reason,))
 
 
+def tower_names_are_buffers(context: Context) -> Problems:
+    descriptor = context.descriptor
+    known = [*(descriptor.buffers or {}), *(buffer for _, _, buffer, _ in _sequence_buffers(descriptor))]
+    seen: dict[str, str] = {}
+    for variable, buffer in ((descriptor.tower.names if descriptor.tower else None) or {}).items():
+        if buffer is None:
+            continue
+        at = f"tower.names.{variable}"
+        if buffer not in known:
+            yield context.problem("VCG329", f"there is no buffer `{buffer}`", at, suggest(buffer, known))
+        if buffer in seen:
+            yield context.problem(
+                "VCG329", f"the buffer `{buffer}` is the variable `{seen[buffer]}` already", at, "delete one of the two"
+            )
+        seen.setdefault(buffer, variable)
+
+
 # --- forward ----------------------------------------------------------------------------------------------------
 
 
@@ -923,6 +940,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     attention_is_consistent,
     buffers_are_distinct,
     buffers_are_consistent,
+    tower_names_are_buffers,
     forward_is_given_once,
     metadata_is_passed,
     merge_is_known,

@@ -223,12 +223,16 @@ class RequirementSpec:
 
 @dataclass(frozen=True, slots=True)
 class TowerSpec:
-    """What the split needs: class (None: found in the tree), method, data parameter, metadata parameters."""
+    """What the split needs: class (None: found in the tree), method, data parameter, metadata parameters.
+
+    `names` pairs variables with the buffers that they are, where the names differ.
+    """
 
     class_name: str | None
     entry: str
     data: str
     metadata: tuple[str, ...]
+    names: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +405,9 @@ def build_spec(descriptor: Descriptor) -> AdapterSpec:
         requires=tuple(RequirementSpec(entry.unless, entry.message) for entry in descriptor.requires),
         data_parallel_switches=descriptor.data_parallel.switches if descriptor.data_parallel else (),
         hidden_size=descriptor.output.hidden_size,
-        split=TowerSpec(tower.class_, tower.entry, tower.data, tower.metadata) if tower else None,
+        split=TowerSpec(tower.class_, tower.entry, tower.data, tower.metadata, tuple(tower.names.items()))
+        if tower
+        else None,
         tests=tuple(_test(test, modalities) for test in descriptor.integration.test) if descriptor.integration else (),
         docs_models=(
             descriptor.integration.docs.models if descriptor.integration and descriptor.integration.docs else ()

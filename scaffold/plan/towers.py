@@ -81,6 +81,7 @@ def slice_of(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> TowerSl
         entry=spec.split.entry,
         data=(spec.split.data,),
         metadata=spec.split.metadata,
+        names=dict(spec.split.names),
     )
 
 

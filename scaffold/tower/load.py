@@ -13,10 +13,11 @@ import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -53,16 +54,18 @@ def split_at_load(
     metadata: Sequence[str],
     keys: Sequence[str],
     parameters: Sequence[str],
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Give `tower` (a module that was just made) a metadata method, unless its class has one.
 
     `data` and `metadata` are names of the parameters of `entry`; `keys` and `parameters` are what the caller will ask
-    of the metadata method. Raises `DiagnosticError` VCG462 when the class's source is not there, is not what runs,
-    cannot be split, or when its split is not proven; `tower` is as it was then.
+    of the metadata method, and `names` the variables whose keys are called otherwise. Raises `DiagnosticError` VCG462
+    when the class's source is not there, is not what runs, cannot be split, or when its split is not proven; `tower` is
+    as it was then.
     """
     owner: Any = type(tower)
     if getattr(owner, METADATA_METHOD, None) is None:
-        replaced = _split(owner, entry, data, tuple(metadata), tuple(keys))
+        replaced = _split(owner, entry, data, tuple(metadata), tuple(keys), tuple(names.items()))
         _require_parameters(_subclass(owner, replaced), parameters)
         for module in tower.modules():
             old: Any = type(module)
@@ -73,12 +76,18 @@ def split_at_load(
 
 @cache
 def _split(
-    owner: type[Any], entry: str, data: str, metadata: tuple[str, ...], keys: tuple[str, ...]
+    owner: type[Any],
+    entry: str,
+    data: str,
+    metadata: tuple[str, ...],
+    keys: tuple[str, ...],
+    names: tuple[tuple[str, str], ...],
 ) -> tuple[_Replaced, ...]:
     """The methods of the proven split, compiled in the namespaces of the modules that they come from."""
     tree, file = _tree_of(owner)
     try:
-        split = split_tower(slice_tower(tree, file, owner.__name__, entry=entry, data=(data,), metadata=metadata))
+        found = slice_tower(tree, file, owner.__name__, entry=entry, data=(data,), metadata=metadata, names=dict(names))
+        split = split_tower(found)
         missing = sorted(set(keys) - set(split.keys))
         if missing:
             raise _refused(owner, f"its split has no metadata named {', '.join(missing)}")

@@ -91,9 +91,9 @@ class Crossing:
     """A value that is built by metadata and read by data.
 
     `name` is the variable in `forward`, `key` the entry of the metadata dict (they differ when one variable crosses
-    with several values). `source` is the name of the cumulative crossing that a bound or lengths were computed from.
-    `nullable`: the value may be None (some attention backends do not use it). `expr` is the text of a named
-    sub-expression, None for a plain variable.
+    with several values, or when the caller of the slicer chose another name). `source` is the name of the cumulative
+    crossing that a bound or lengths were computed from. `nullable`: the value may be None (some attention backends do
+    not use it). `expr` is the text of a named sub-expression, None for a plain variable.
     """
 
     name: str
@@ -107,6 +107,8 @@ class Crossing:
     certain: bool = True
     source: str | None = None
     expr: str | None = None
+    #: The variable that holds the value at the end of the metadata method, where that is not `key`.
+    held: str | None = None
     #: Whether every path of the moved statements binds the variable; otherwise it starts as None.
     always: bool = True
     #: Where the tensor lives: True on the host, False on the device, None when the source does not tell.
@@ -118,6 +120,11 @@ class Crossing:
     #: something else (None: nothing does). Padding goes in front of it.
     plain_form: Form | None = None
     pad_before: ast.stmt | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def variable(self) -> str:
+        """The variable of the metadata method that the entry `key` is taken from."""
+        return self.held or self.key
 
 
 _FORMS = {"list": ("list", "List", "Sequence", "tuple"), "tensor": ("Tensor",)}

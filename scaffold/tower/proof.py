@@ -216,16 +216,17 @@ class _Harmless:
 
     def _assignment(self, target: str, value: ast.expr) -> bool:
         keys = {crossing.key for crossing in self.tower.crossings}
+        held = {crossing.variable for crossing in self.tower.crossings}
         names = {crossing.name for crossing in self.tower.crossings}
         text = ast.unparse(value)
         if isinstance(value, ast.Constant):
             return value.value is None and target in names
         if isinstance(value, ast.Name):
-            return target in keys and value.id in names
+            return target in held and value.id in names
         if isinstance(value, ast.Subscript):
             return target in names and text in {f"{METADATA_ARGUMENT}['{key}']" for key in keys}
         if text == f"{target}.to(device=device, non_blocking=True)":
-            return target in keys
+            return target in held
         if isinstance(value, (ast.BoolOp, ast.Call)) and target.startswith("num_"):
             bare = text.removeprefix("max(").removesuffix(")")
             return all(part.strip().endswith(" or 0") for part in bare.split(","))

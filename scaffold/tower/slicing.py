@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.protocol.tree import SourceTree
@@ -63,13 +64,15 @@ def slice_tower(
     entry: str = "forward",
     data: Sequence[str] = ("x",),
     metadata: Sequence[str] = ("grid_thw",),
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> TowerSlice:
     """Slice the method `entry` of a tower.
 
-    `module_path` is relative to the tree's root, `data` and `metadata` are names of the entry's parameters. A tower
-    that was split already is recognised (`already_split`). Raises `DiagnosticError` VCG410 to VCG412 when the module
-    cannot be read, VCG450 or VCG451 when class, method or parameter do not exist, VCG452 to VCG459 when there is no
-    clean cut.
+    `module_path` is relative to the tree's root, `data` and `metadata` are names of the entry's parameters. `names`
+    maps variables that cross, in the tower or in a child module, to the keys that they get in the metadata. A tower
+    that was split already is recognised (`already_split`) and keeps its keys. Raises `DiagnosticError` VCG410 to VCG412
+    when the module cannot be read, VCG450 or VCG451 when class, method or parameter do not exist, VCG452 to VCG459 when
+    there is no clean cut.
     """
     program = Program(tree)
     tree.parse(module_path)  # reports an unreadable file with its own code
@@ -88,7 +91,23 @@ def slice_tower(
             )
         )
     owner = (module, module.classes[class_name])
-    return _slice_class(program, owner, (entry, tuple(data), tuple(metadata)), {})
+    return _renamed(_slice_class(program, owner, (entry, tuple(data), tuple(metadata)), {}), names)
+
+
+def _renamed(tower: TowerSlice, names: Mapping[str, str]) -> TowerSlice:
+    """The slice with other keys for some crossings."""
+    if tower.already_split or not names:
+        return tower
+    crossings = tuple(
+        replace(crossing, key=names[crossing.key], held=crossing.key) if crossing.key in names else crossing
+        for crossing in tower.crossings
+    )
+    return replace(
+        tower,
+        crossings=crossings,
+        children=tuple(replace(child, slice=_renamed(child.slice, names)) for child in tower.children),
+        keys=tuple(names.get(key, key) for key in tower.keys),
+    )
 
 
 def _slice_class(

@@ -282,7 +282,7 @@ class _Splitter:
             writer.keep(placement.text)
         writer.added += moved.added + placement.added
         writer.blank()
-        entries = [f'    "{c.key}": {c.key},' for c in self.tower.crossings]
+        entries = [f'    "{c.key}": {c.variable},' for c in self.tower.crossings]
         entries += [f"    **{child.attribute}_metadata," for child in self.tower.children]
         writer.add("return {\n" + "\n".join(entries) + "\n}", body)
         return writer
@@ -400,8 +400,8 @@ class _Splitter:
                     len(self.body_indentation) + 4,
                 )
                 writer.add(f"if {condition}:\n" + indent(value, "    "), self.body_indentation)
-            if crossing.key != crossing.name:
-                writer.add(f"{crossing.key} = {crossing.name}", self.body_indentation)
+            if crossing.variable != crossing.name:
+                writer.add(f"{crossing.variable} = {crossing.name}", self.body_indentation)
 
     def _emit_padding(self, writer: _Writer, offsets: _Offsets) -> None:
         crossing, name = offsets.crossing, offsets.crossing.name
@@ -437,12 +437,12 @@ class _Splitter:
             if crossing.kind is Kind.HOST_BOUND or crossing.host is False:
                 continue
             line = _wrapped(
-                f"{crossing.key} = {crossing.key}.to",
+                f"{crossing.variable} = {crossing.variable}.to",
                 ["device=device", "non_blocking=True"],
                 len(self.body_indentation) + (4 if crossing.nullable else 0),
             )
             if crossing.nullable:
-                line = f"if {crossing.key} is not None:\n" + indent(line, "    ")
+                line = f"if {crossing.variable} is not None:\n" + indent(line, "    ")
             writer.add(line, self.body_indentation)
 
     def _docstring(self) -> str:

@@ -1472,6 +1472,29 @@ model.yaml:24:3: error[VCG327]: the host bound `longest` needs its value at capt
 """),
     ),
     Mistake(
+        "variable that is no buffer",
+        "packed",
+        [
+            (
+                "metadata: [grid_thw]}",
+                "metadata: [grid_thw], names: {order: window_idx, cos: rotary_cos, sin: rotary_cos}}",
+            )
+        ],
+        snapshot("""\
+model.yaml:30:71: error[VCG329]: there is no buffer `window_idx`
+   30 | tower: {entry: forward, data: x, metadata: [grid_thw], names: {order: window_idx, cos: rotary_cos, sin: rotary_cos}}
+      |                                                                       ^^^^^^^^^^
+      = help: did you mean `window_index`?
+
+model.yaml:30:105: error[VCG329]: the buffer `rotary_cos` is the variable `cos` already
+   30 | tower: {entry: forward, data: x, metadata: [grid_thw], names: {order: window_idx, cos: rotary_cos, sin: rotary_cos}}
+      |                                                                                                         ^^^^^^^^^^
+      = help: delete one of the two
+
+2 errors; explain one with: vitcg-scaffold explain VCG329
+"""),
+    ),
+    Mistake(
         "no forward",
         "tiles",
         [("forward: {call: self.extract_feature(pixels), flatten: true}\n", "")],

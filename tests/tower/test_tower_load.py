@@ -106,6 +106,19 @@ def test_eager_is_the_same_and_metadata_comes_apart(
     assert METADATA_METHOD not in vars(module)
 
 
+def test_metadata_has_the_names_that_are_asked_for(make: Callable[[str], ModuleType]) -> None:
+    tower = make(BODY).Tower()
+    before = tower(pixels(), GRID)
+    wanted = {"keys": ["pos_embeds", "cu_seqlens", "max_seqlen"], "names": {"pos": "pos_embeds"}}
+
+    split_at_load(tower, **{**WANTED, **wanted})
+
+    metadata = tower.prepare_encoder_metadata(GRID)
+    assert "pos_embeds" in metadata
+    assert "pos" not in metadata
+    assert torch.equal(tower(pixels(), None, encoder_metadata=metadata), before)
+
+
 def test_second_tower_gets_the_same_class(make: Callable[[str], ModuleType]) -> None:
     module = make(BODY)
     towers = [module.Tower(), module.Tower()]

@@ -599,6 +599,36 @@ def test_proof_refuses_an_addition_that_could_change_eager(tmp_path: Path) -> No
     assert extra in problems[0].message
 
 
+@pytest.mark.parametrize(
+    ("body", "names", "keys"),
+    [
+        ("pos = self.lookup(grid_thw)\nreturn self.patch_embed(x) + pos", {"pos": "pos_embeds"}, ("pos_embeds",)),
+        (RULES["a child module gets host values of the grid"][0], {"positions": "pos_embeds"}, ("pos_embeds",)),
+        ("pos = self.lookup(grid_thw)\nreturn self.patch_embed(x) + pos", {"other": "pos_embeds"}, ("pos",)),
+    ],
+)
+def test_variables_get_the_names_that_are_asked_for(
+    tmp_path: Path, body: str, names: dict[str, str], keys: tuple[str, ...]
+) -> None:
+    """Keys only: the user's statements keep their variables, and the renamed split is proven like any other."""
+    split = split_tower(slice_small(tmp_path, body, names=names))
+    before = small_source(body)
+    after = apply_split(before, split, MODULE)
+
+    assert split.keys == split.slice.keys == keys
+    assert prove_split(before, after, split, MODULE) == ()
+    (crossing,) = split.slice.crossings or split.slice.children[0].slice.crossings
+    assert f'"{keys[0]}": {crossing.name},' in after
+    assert f'{crossing.name} = encoder_metadata["{keys[0]}"]' in after
+
+
+def test_two_variables_cannot_have_one_name(tmp_path: Path) -> None:
+    body = "a = self.lookup(grid_thw)\nb = self.pos_ids(grid_thw)\nreturn (self.patch_embed(x) + a) * b[:, None]"
+    with pytest.raises(DiagnosticError) as caught:
+        split_tower(slice_small(tmp_path, body, names={"a": "b"}))
+    assert "two values would have the key `b`" in caught.value.diagnostics[0].message
+
+
 def test_nothing_to_split(tmp_path: Path) -> None:
     tower = slice_small(tmp_path, "return self.patch_embed(x)")
     assert tower.keys == ()

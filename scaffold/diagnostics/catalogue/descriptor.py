@@ -299,6 +299,12 @@ CODES: tuple[Code, ...] = (
         "a padding is unclear",
         "A padding written as a mapping has exactly one of `fill` (a value) and `axis` (where rows lie).",
     ),
+    Code(
+        "VCG329",
+        "a variable of the tower is no buffer, or two are one",
+        "`tower.names` maps variables of a pristine tower to the buffers that they are. Each of these is described "
+        "under `buffers` or `attention.sequences`, and holds one variable.",
+    ),
     # --- forward
     Code(
         "VCG330",
