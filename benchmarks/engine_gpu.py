@@ -388,8 +388,8 @@ def _measure_started(
             for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
                 inside.setdefault((size, mode), []).append(children[mode].ask("encoder", size, turn % PICTURES))
     streams: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
-    for run, order in enumerate((modes, modes[::-1])):
-        for mode in order:
+    for run in range(arguments.stream_runs):
+        for mode in modes[:: -1 if run % 2 else 1]:
             streams[mode].append(children[mode].ask("stream", run))
     again = {mode: child.ask("check") for mode, child in children.items()}
     ends = {mode: child.ask("describe") for mode, child in children.items()}
@@ -405,8 +405,7 @@ def _measure_started(
         rows.append(row)
     detail: dict[str, Any] = {"sizes_of": REAL.get(name, "tiny"), "distinct_workloads": distinct(answers["eager"])}
     for mode in modes:
-        first, second = streams[mode]
-        reference = streams["eager"][1]["tokens"]
+        reference = streams["eager"][-1]["tokens"]
         detail[mode] = {
             "start_s": round(starts[mode]["start_s"], 1),
             "at_start": starts[mode]["ranks"],
@@ -420,11 +419,11 @@ def _measure_started(
                     "p95_ms": round(quantile(s["ms"], 0.95), 1),
                     "max_ms": round(max(s["ms"]), 1),
                 }
-                for s in (first, second)
+                for s in streams[mode]
             ],
             # Other requests share a batch in each run, so that even eager differs from itself.
             "stream_requests_as_eager": [
-                sum(a == b for a, b in zip(s["tokens"], reference, strict=True)) for s in (first, second)
+                sum(a == b for a, b in zip(s["tokens"], reference, strict=True)) for s in streams[mode]
             ],
             "warnings": children[mode].warnings(),
         }
@@ -440,6 +439,7 @@ def main() -> int:
     options.add_argument("--tensor-parallel", type=int, default=1)
     options.add_argument("--repeats", type=int, default=20)
     options.add_argument("--encoder-repeats", type=int, default=7)
+    options.add_argument("--stream-runs", type=int, default=2)
     options.add_argument("--requests", type=int, default=REQUESTS)
     options.add_argument("--memory", type=float, default=0.28, help="share of the device's memory for each engine")
     options.add_argument("--video", action="store_true", help="leave videos allowed, as by default in vLLM")
