@@ -303,6 +303,7 @@ def test_wheel_carries_adapters_and_templates(tmp_path: Path) -> None:
         import scaffold, vitcg_adapters
         from scaffold.adapters import plan_regeneration
         from scaffold.render import template_root
+        from scaffold.tower import split_at_load  # what adapters of 0.20 and 0.21 import
         site = Path(sys.argv[1])
         assert Path(scaffold.__file__).is_relative_to(site), scaffold.__file__
         assert Path(vitcg_adapters.__file__).is_relative_to(site), vitcg_adapters.__file__

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import DiagnosticError
-from scaffold.protocol import GENERATIONS, ProtocolProfile, known_profile
-from scaffold.protocol.profile import SourceLines as Lines
-from scaffold.protocol.profile import _read_method
+from scaffold.plan.methods import can_render, render_methods
+from scaffold.protocol import GENERATIONS, Generation, ProtocolProfile, known_profile
+from scaffold.protocol.dialect import ManagerFacts, derive_dialect
+from scaffold.protocol.profile import SourceLines, _read_method
 from scaffold.render import Signatures, template_root
+from scaffold.workflow import load_spec
 
 HOOK = "postprocess_encoder_output"
 
@@ -35,7 +38,7 @@ def signatures_of(declaration: str) -> Signatures:
     assert isinstance(method, ast.FunctionDef)
     profile = known_profile(GENERATIONS[-1])
     changes: dict[str, object] = {
-        "methods": (_read_method(method, Lines(text)),),
+        "methods": (_read_method(method, SourceLines(text)),),
         "generation": Renaming("v9_9", {HOOK: "finish"}),
     }
     return Signatures(dataclasses.replace(profile, **changes))
@@ -112,3 +115,34 @@ def test_no_template_writes_a_name_of_the_protocol_itself() -> None:
         rest = asked.sub("", text)
         assert set(re.findall(r"[A-Za-z_]+", rest)) & names == set(), path
     assert found > 30
+
+
+@pytest.mark.parametrize("generation", GENERATIONS, ids=str)
+def test_any_renamed_method_changes_its_name_and_nothing_else(generation: Generation) -> None:
+    """Each method of each generation, in every shipped port: what is derived from the protocol stays as it is."""
+    profile = known_profile(generation)
+    specs = [spec for spec in map(load_spec, shipped_names()) if can_render(spec, profile)]
+    before = {spec.name: render_methods(spec, profile).source for spec in specs}
+    for method in profile.methods:
+        new = f"renamed_{method.name}"
+        renamed = {method.name: new}
+        methods = tuple(
+            dataclasses.replace(item, name=new) if item.name == method.name else item for item in profile.methods
+        )
+        calls = frozenset(renamed.get(name, name) for name in generation.manager.calls)
+        changes: dict[str, object] = {
+            "methods": methods,
+            "generation": Renaming("v9_9", renamed),
+            "dialect": derive_dialect(
+                dataclasses.replace(generation.shape, methods=methods),
+                ManagerFacts(calls, generation.manager.slices_eager),
+                renamed,
+            ),
+        }
+        changed = dataclasses.replace(profile, **changes)
+        assert changed.dialect == profile.dialect, method.name
+        after = {spec.name: render_methods(spec, changed).source for spec in specs}
+        assert {name: text.replace(new, method.name) for name, text in after.items()} == before, method.name
+        # Nobody says the old name any more, where the method was said at all.
+        assert not any(re.search(rf"\b{method.name}\b", text) for text in after.values()), method.name
+        assert any(new in text for text in after.values()) == any(method.name in text for text in before.values())
