@@ -10,7 +10,7 @@ TORCH  ?= torch==2.13.0
 RELEASE ?= 0.22.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit matrix upstream-tests regen bench clean
+.PHONY: help setup demo test lint unit matrix upstream-tests ported-tests generated-tests regen bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -51,6 +51,12 @@ matrix: setup  ## run the cells of the support matrix that are missing or outdat
 
 upstream-tests: setup  ## run vLLM's own unit tests of its manager against ours
 	$(BIN)/python tests/runtime/run_upstream.py 0.33.0
+
+ported-tests: setup  ## run vLLM's own tests and checks on releases whose five models were regenerated (15 minutes)
+	VITCG_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadgroup tests/upstream
+
+generated-tests: setup  ## prove every adapter of generated/ on the first and last release of its generation (20 minutes)
+	$(BIN)/python -m pytest -n 2 generated/tests
 
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
 	$(BIN)/python benchmarks/cli_speed.py

@@ -1,0 +1,76 @@
+"""`generated/tests` as pytest runs them: a sample here, all of them by `make generated-tests` or with VITCG_SLOW=1."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import scaffold
+from scaffold.protocol import GENERATIONS
+
+REPOSITORY = Path(scaffold.__file__).parent.parent
+FOLDER = REPOSITORY / "generated/tests"
+#: One file of each core model and one release of each generation but the first, whose adapters `test_adapters` proves.
+SAMPLE = (
+    ("step3_vl", "v0_22", "0.22.0"),
+    ("internvl", "v0_23", "0.23.0"),
+    ("qwen2_5_vl", "v0_24", "0.26.0"),
+    ("qwen2_vl", "v0_27", "0.27.0"),
+    ("qwen3_vl", "v0_30", "0.30.0"),
+)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def collected() -> list[tuple[str, str, str]]:
+    """Every generated test: model, generation and release."""
+    code, text = run("--collect-only", str(FOLDER))
+    assert code == 0, text
+    return re.findall(r"test_(\w+)\.py::test_adapter_equals_the_release\[(\w+)-([\d.]+)\]", text)
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize(("model", "generation", "release"), SAMPLE)
+def test_a_generated_test_passes(release_tree, model, generation, release):
+    release_tree(release)  # fetched, or skipped when offline
+
+    code, text = run(f"{FOLDER}/test_{model}.py::test_adapter_equals_the_release[{generation}-{release}]")
+
+    assert code == 0, text
+    assert "1 passed" in text
+
+
+@pytest.mark.slow
+@pytest.mark.trees
+@pytest.mark.lab
+def test_every_generated_test_passes(collected):
+    code, text = run(str(FOLDER))
+
+    assert code == 0, text
+    assert f"{len(collected)} passed" in text
+
+
+def test_every_adapter_is_tested_on_the_first_and_the_last_release_of_its_generation(collected):
+    adapters = {
+        (path.stem, path.parent.name)
+        for path in (FOLDER.parent / "vitcg_adapters").glob("v*/*.py")
+        if path.stem[0] != "_"
+    }
+
+    for generation in GENERATIONS:
+        for model in {name for name, spoken in adapters if spoken == generation.name}:
+            tested = {release for name, spoken, release in collected if (name, spoken) == (model, generation.name)}
+            assert tested == {generation.first, generation.last}, (model, generation.name)
+    assert {(model, generation) for model, generation, _ in collected} == adapters
+    assert set(SAMPLE) <= set(collected)
+    assert {generation for _, generation, _ in SAMPLE} == {generation.name for generation in GENERATIONS[1:]}
