@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
     from scaffold.verify.numeric import NumericReport
+    from scaffold.verify.profiling.benchreport import Benchmark
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 #: Added lines in the package above which vLLM asks for an RFC first (contributing guide, "Notes for Large Changes").
@@ -192,7 +193,7 @@ def describe_change(
     spec: AdapterSpec,
     *,
     reports: Sequence[NumericReport] = (),
-    benchmark: Mapping[str, Any] | None = None,
+    benchmark: Benchmark | None = None,
     command: str = "",
 ) -> str:
     """The description in Markdown, under the headings of the tree's own template."""
@@ -288,24 +289,14 @@ def _verification(reports: Sequence[NumericReport]) -> Iterator[str]:
         yield f"\n{report.lines()[-1]} ({report.tail})"
 
 
-def _benchmark(benchmark: Mapping[str, Any] | None) -> Iterator[str]:
+def _benchmark(benchmark: Benchmark | None) -> Iterator[str]:
     yield ""
     if benchmark is None:
         yield "<!-- no benchmark was given: run `vitcg-scaffold bench` on a GPU, pass its result with --benchmark -->"
         return
-    versions = ", ".join(f"{name} {version}" for name, version in dict(benchmark["versions"]).items())
-    yield f"Measured on {benchmark['machine']}, {versions}, {benchmark['date']}:"
-    yield ""
-    rows = list(benchmark["rows"])
-    columns = list(rows[0])
-    yield f"| {' | '.join(columns)} |"
-    yield f"| {' | '.join('---' for _ in columns)} |"
-    for row in rows:
-        yield "| " + " | ".join(_number(row[column]) for column in columns) + " |"
+    from scaffold.verify.profiling.benchreport import to_markdown
 
-
-def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    yield to_markdown(benchmark)
 
 
 def _added_lines(change: FileChange) -> int:

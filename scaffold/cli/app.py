@@ -36,6 +36,7 @@ COMMANDS = {
     "verify": ("verify", "Prove a port numerically on the CPU, with a release's real classes."),
     "budgets": ("budgets", "Fit the ladder of token budgets to recorded traffic."),
     "profile": ("profile", "Show where the GPU time of a vision tower goes (needs a GPU)."),
+    "bench": ("bench", "Measure an encoder on a GPU: eager, exact graphs, vLLM's manager, ours."),
     "pr": ("pr", "Describe a port as a pull request, and check the target's rules."),
     "regen": ("regen", "Regenerate `generated/`, or check it for drift."),
     "revert": ("revert", "Undo the last run on a tree."),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
 from scaffold.cli.output import write_output
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
+from scaffold.diagnostics import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,13 +49,14 @@ def command(
     """
     import tempfile
 
+    from scaffold.cli.bench import read_benchmark
     from scaffold.pull_request import check_rules, describe_change, find_change, prove_change, pull_request_title
     from scaffold.workflow import load_spec
 
     spec = load_spec(descriptor)
     tree = open_target(console, vllm).tree
     before = open_target(console, base).tree if base is not None else None
-    measured = None if benchmark is None else _read_benchmark(benchmark)
+    measured = None if benchmark is None else read_benchmark(benchmark)
     with tempfile.TemporaryDirectory(prefix="vitcg-pr-") as scratch:
         change = find_change(spec, tree, before, Path(scratch))
         reports: Sequence[NumericReport] = () if no_verify else prove_change(change, spec, console.note)
@@ -82,25 +82,3 @@ def command(
         raise click.exceptions.Exit(Exit.PROOF)
     if any(result.passed is False for result in results):
         raise click.exceptions.Exit(Exit.DRIFT)
-
-
-def _read_benchmark(path: Path) -> dict[str, Any]:
-    """A result of `bench`. Raises VCG513 when it is none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        rows = data["rows"]
-        complete = bool(rows) and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
-        if not complete or not all(isinstance(data[key], kind) for key, kind in _FIELDS.items()):
-            raise ValueError("a field has the wrong form")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG513", f"{path} is no benchmark result: {reason}", help="make one with `vitcg-scaffold bench`"
-            )
-        ) from error
-    return dict(data)
-
-
-#: Besides `rows`, which all have the same columns.
-_FIELDS = {"machine": str, "versions": dict, "date": str}

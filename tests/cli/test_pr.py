@@ -11,11 +11,14 @@ from cli_scene import DOCS, MODEL, TEST
 
 pytestmark = pytest.mark.trees
 
+ROW = {"workload": "224x224", "tokens": 64, "eager_ms": 20.0, "exact_ms": 4.0, "vllm_ms": 5.0, "ours_ms": 4.125,
+       "vllm_right": True, "ours_right": True}  # fmt: skip
 BENCHMARK = {
+    "model": "internvl",
     "machine": "one GPU",
     "versions": {"vllm": "0.22.0"},
     "date": "2026-01-01",
-    "rows": [{"tokens": 64, "eager_ms": 20.0, "ours_ms": 4.125}, {"tokens": 256, "eager_ms": 21.0, "ours_ms": 7.5}],
+    "rows": [ROW],
 }
 
 
@@ -49,8 +52,8 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
     assert "Buffer `pixel_values_flat` (rows)" in done.out
     assert f"pytest {TEST} -k internvl" in done.out
     assert "the numerical proof was not run" in done.out
-    assert "| 64 | 20 | 4.12 |" in done.out
-    assert "Measured on one GPU, vllm 0.22.0, 2026-01-01" in done.out
+    assert "| 224x224 | 64 | 20.00 | 5.00 | 4.12 | 4.00 | 0.21 | 1.03 |" in done.out
+    assert "on one GPU (vllm 0.22.0; 2026-01-01)" in done.out
     assert "Title: [Model][Multimodal] Support encoder CUDA graphs for InternVLChatModel" in done.err
     assert "open  commits carry Signed-off-by" in done.err
 

@@ -93,13 +93,13 @@ class Subject:
             config.hidden_size = config.text_config.hidden_size = 7168
         return config
 
-    def build(self) -> tuple[Any, Any]:
-        """The host with random weights on the GPU, and its engine configuration."""
+    def build(self, host_class: str | None = None) -> tuple[Any, Any]:
+        """The host (or a subclass of it, `module:class`) with random weights on the GPU, and its configuration."""
         recipe, real = self.recipe, self.real_config()
         recipe.model_config = lambda: real
         torch.set_default_dtype(DTYPE)
         with DEVICE:
-            host, config = recipe.build()
+            host, config = recipe.build(host_class)
         torch.set_default_dtype(torch.float32)
         config.model_config.dtype = DTYPE
         host = host.to(DEVICE).eval().requires_grad_(False)

@@ -1,0 +1,114 @@
+"""`vitcg-scaffold bench`: eager, exact graphs, vLLM's manager and ours, side by side on this machine's GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaffold.cli.console import Console
+from scaffold.cli.options import descriptor_argument, examples
+from scaffold.cli.output import write_output
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+if TYPE_CHECKING:
+    from scaffold.verify.profiling.benchreport import Benchmark
+
+
+@click.command(
+    "bench",
+    epilog=examples(
+        "bench qwen2_5_vl -o bench.json --markdown bench.md --svg bench.svg",
+        "bench qwen2_5_vl --tokens 64 --tokens 256 --tokens 1196",
+        "bench qwen2_5_vl --result bench.json --svg bench.svg",
+    ),
+)
+@descriptor_argument()
+@click.option(
+    "--config",
+    "configuration",
+    type=click.Path(path_type=Path),
+    help="The model's config.json, for its sizes [sizes of the best-known checkpoint].",
+)
+@click.option(
+    "--tokens", "sizes", type=click.IntRange(1), multiple=True, help="Tokens of a call (repeatable) [a usual mix]."
+)
+@click.option("--rounds", type=click.IntRange(3), default=20, show_default=True, help="Timed calls of each.")
+@click.option("--backend", default="FLASH_ATTN", show_default=True, help="vLLM's attention backend.")
+@click.option("--result", type=click.Path(path_type=Path), help="Read an earlier result instead of using a GPU.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the result in this file, for `pr`.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write the table to this file [stdout].")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the picture to this file.")
+@click.pass_obj
+def command(
+    console: Console,
+    descriptor: str,
+    configuration: Path | None,
+    sizes: tuple[int, ...],
+    rounds: int,
+    backend: str,
+    result: Path | None,
+    output: Path | None,
+    markdown: Path | None,
+    svg: Path | None,
+) -> None:
+    """Measure the encoder of DESCRIPTOR on this machine's GPU: no weights, no network.
+
+    The installed vLLM's own implementation (or our adapter where it has none) runs at real sizes with random weights:
+    eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. Results are compared with
+    eager ones first. The table and the picture state machine and versions, ready for a pull request.
+    """
+    from scaffold.cli.gpu import read_json, require_gpu, sized_model
+    from scaffold.verify.profiling.benchreport import to_markdown, to_svg
+
+    if result is not None:
+        benchmark = read_benchmark(result)
+    else:
+        name = sized_model(descriptor)
+        given = None if configuration is None else read_json(configuration, "VCG491", "a model's config.json")
+        require_gpu("a benchmark", "give --result FILE to read an earlier one anywhere")
+        benchmark = _run(console, name, given, sizes, rounds, backend)
+    if output is not None:
+        write_output(output, json.dumps(benchmark.to_json(), indent=1) + "\n")
+    if svg is not None:
+        write_output(svg, to_svg(benchmark))
+    if markdown is not None:
+        write_output(markdown, to_markdown(benchmark))
+    else:
+        console.result(to_markdown(benchmark).rstrip())
+
+
+def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], rounds: int, backend: str) -> Benchmark:
+    import datetime
+    import sys
+
+    import torch
+    import vllm
+
+    from scaffold.verify.profiling.bench import run_bench
+    from scaffold.verify.profiling.benchreport import Benchmark
+
+    try:
+        rows = run_bench(name, given, sizes, rounds, backend, console.note)
+    except ValueError as error:
+        raise DiagnosticError(
+            Diagnostic("VCG491", f"{name}: {error}", help="give the config.json of a checkpoint of this model")
+        ) from error
+    versions = {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]}
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return Benchmark(name, torch.cuda.get_device_name(), versions, today, tuple(rows))
+
+
+def read_benchmark(path: Path) -> Benchmark:
+    """An earlier result. Raises VCG513."""
+    from scaffold.verify.profiling.benchreport import Benchmark
+
+    try:
+        return Benchmark.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DiagnosticError(
+            Diagnostic("VCG513", f"{path} is no benchmark result: {reason}", help="make one with `bench -o` on a GPU")
+        ) from error

@@ -1,0 +1,171 @@
+"""One model's encoder on a GPU, four ways side by side: eager, exact graphs, vLLM's manager, ours. Needs CUDA and vLLM.
+
+`exact` is a CUDA graph that was captured for exactly that input: no padding and no host work, the practical limit.
+Calls rotate over sizes and ways, so that no manager finds its buffers filled by the same size and no way always runs on
+a hot chip. Every result is compared with eager first; what is wrong is shown as wrong and not as fast.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from scaffold.verify.profiling.benchreport import BenchRow
+from scaffold.verify.profiling.measure import captured_forward
+from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm
+
+#: Calls before anything is timed: enough for our manager to capture the sizes that come back.
+WARM_CALLS = 6
+#: Largest difference to eager, relative to its largest value, that is rounding in bf16 and not a wrong row.
+ROUNDING = 0.05
+
+
+def run_bench(
+    name: str,
+    configuration: Mapping[str, Any] | None,
+    sizes: Sequence[int],
+    rounds: int,
+    backend: str,
+    note: Callable[[str], None],
+) -> list[BenchRow]:
+    """One row a size, in output tokens; without sizes, the model's usual mix of single items and batches.
+
+    The installed tree's own implementation is measured, or the stand-alone adapter where it has none. Raises ValueError
+    for a configuration that the model cannot be built from.
+    """
+    context = start_vllm(backend)
+    try:
+        return _measure(Subject(name, configuration), sizes, rounds, note)
+    finally:
+        context.__exit__(None, None, None)
+
+
+def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable[[str], None]) -> list[BenchRow]:
+    from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager as Theirs
+
+    from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
+
+    adapter = None if hasattr(subject.recipe.load_class(), "get_encoder_cudagraph_config") else _adapter(subject)
+    note(f"measures {adapter or 'the implementation of the installed vLLM'}")
+    host, config = subject.build(adapter)
+    workloads = {f"{size} tokens": subject.items_of(size) for size in sizes} or subject.workloads
+    calls = {label: subject.call(items, seed) for seed, (label, items) in enumerate(workloads.items())}
+    with torch.inference_mode():
+        for inputs in calls.values():
+            host.embed_multimodal(**inputs)
+        want = {label: [t.clone() for t in host.embed_multimodal(**inputs)] for label, inputs in calls.items()}
+    tokens = {label: sum(len(item) for item in items) for label, items in want.items()}
+    managers = {}
+    for kind, make in (("vllm", Theirs), ("ours", Ours)):
+        managers[kind], seconds = _captured(partial(make, config, DEVICE, DTYPE, host))
+        note(f"{kind}: captured in {seconds:.2f} s")
+    errors = {
+        (label, kind): error_of(manager.execute(dict(inputs)), want[label])
+        for label, inputs in calls.items()
+        for kind, manager in managers.items()
+    }
+    ways: dict[str, dict[str, Callable[[], Any]]] = {}
+    for label, inputs in calls.items():
+        ways[label] = {kind: partial(manager.execute, inputs) for kind, manager in managers.items()}
+        ways[label]["eager"] = partial(host.embed_multimodal, **inputs)
+        ways[label]["exact"] = exact_replay(subject, host, inputs, len(want[label]))
+    samples = _interleave(ways, rounds)
+    return [
+        BenchRow(
+            workload=label,
+            tokens=tokens[label],
+            **{f"{kind}_ms": statistics.median(samples[label, kind]) for kind in ways[label]},
+            vllm_right=errors[label, "vllm"] < ROUNDING,
+            ours_right=errors[label, "ours"] < ROUNDING,
+        )
+        for label in calls
+    ]
+
+
+def _adapter(subject: Subject) -> str:
+    """`module:class` of the stand-alone adapter for the installed release. Raises ValueError where there is none."""
+    from vitcg_adapters import adapter_path
+    from vllm import __version__
+
+    from scaffold.plugin import generation_of
+
+    found = adapter_path(generation_of(__version__) or "", subject.recipe.host_class)
+    if found is None:
+        raise ValueError(f"vLLM {__version__} has no encoder graphs for this model, and there is no adapter")
+    return str(found)
+
+
+def _captured(make: Callable[[], Any]) -> tuple[Any, float]:
+    """A manager with its graphs, and how long they took, in seconds."""
+    from vllm.distributed.parallel_state import graph_capture
+
+    manager = make()
+    begin = time.perf_counter()
+    with graph_capture(device=DEVICE):
+        manager.capture(torch.cuda.graph_pool_handle())
+    torch.cuda.synchronize()
+    return manager, time.perf_counter() - begin
+
+
+def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int) -> Callable[[], None]:
+    """Replays graphs that were captured for exactly these inputs, one a path that has work."""
+    graphs, outputs = [], []
+    for path in subject.paths:
+        if path == "local" and not len(inputs["patch_pixel_values"]):
+            continue
+        forward = captured_forward(host, inputs, items, path)
+        with torch.inference_mode():
+            for _ in range(2):
+                forward()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                outputs.append(forward())  # its memory has to live as long as the graph
+        graphs.append(graph)
+
+    def replay(kept: list[Any] = outputs) -> None:
+        for graph in graphs:
+            graph.replay()
+
+    return replay
+
+
+def _interleave(ways: Mapping[str, Mapping[str, Callable[[], Any]]], rounds: int) -> dict[tuple[str, str], list[float]]:
+    """Milliseconds of every way of every size; what ran before differs from round to round."""
+    shuffle = random.Random(0).shuffle
+    samples: dict[tuple[str, str], list[float]] = {}
+    with torch.inference_mode():
+        for _ in range(WARM_CALLS):
+            for actions in ways.values():
+                for action in actions.values():
+                    action()
+        for _ in range(rounds):
+            for label, actions in ways.items():
+                order = [*actions]
+                shuffle(order)
+                for kind in order:
+                    torch.cuda.synchronize()
+                    begin = time.perf_counter()
+                    actions[kind]()
+                    torch.cuda.synchronize()
+                    samples.setdefault((label, kind), []).append((time.perf_counter() - begin) * 1e3)
+    return samples
+
+
+def error_of(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
+    """Largest difference relative to the largest value; infinite for NaN, another shape, a missing or constant item."""
+    if len(got) != len(want):
+        return float("inf")
+    worst = 0.0
+    for result, oracle in zip(got, want, strict=True):
+        constant = float(oracle.float().std()) < 1e-3  # would make every comparison pass
+        if result.shape != oracle.shape or constant or not bool(torch.isfinite(result).all()):
+            return float("inf")
+        worst = max(worst, float((result.float() - oracle.float()).abs().max() / oracle.float().abs().max()))
+    return worst

@@ -1,0 +1,120 @@
+"""A benchmark as values, as JSON, as a Markdown table and as a picture. Needs neither torch nor a GPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from typing import Any
+
+#: Ways and their colours, in the order of the picture.
+WAYS = {"eager": "#999999", "vllm": "#c33333", "ours": "#0066cc"}
+#: Ratios beyond this are written as numbers.
+LIMIT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One size: medians in milliseconds, and whether the results equal eager ones up to rounding."""
+
+    workload: str
+    tokens: int
+    eager_ms: float
+    exact_ms: float
+    vllm_ms: float
+    ours_ms: float
+    vllm_right: bool
+    ours_right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The rows of one model on one machine, in the form that `pr` takes."""
+
+    model: str
+    machine: str
+    versions: Mapping[str, str]
+    date: str
+    rows: tuple[BenchRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Benchmark:
+        """Raises ValueError, KeyError or TypeError for anything else than what `to_json` gives."""
+        rows = tuple(BenchRow(**row) for row in data["rows"])
+        texts = (data["model"], data["machine"], data["date"], *data["versions"], *data["versions"].values())
+        numbers = [getattr(row, f.name) for row in rows for f in fields(row) if f.name.endswith("_ms")]
+        if not rows or not all(isinstance(text, str) for text in texts):
+            raise ValueError("a field has the wrong type, or there are no rows")
+        if not all(isinstance(number, (int, float)) and number > 0 for number in numbers):
+            raise ValueError("a time is not a positive number")
+        return cls(data["model"], data["machine"], dict(data["versions"]), data["date"], rows)
+
+
+def to_markdown(benchmark: Benchmark) -> str:
+    """Machine and versions, then one line a size; times in milliseconds, wrong results marked."""
+    versions = ", ".join(f"{name} {version}" for name, version in benchmark.versions.items())
+    lines = [
+        f"Vision encoder of `{benchmark.model}` on {benchmark.machine} ({versions}; {benchmark.date}). Median of whole "
+        "calls in ms; *exact* is a graph captured for exactly that input.",
+        "",
+        "| input | tokens | eager | vLLM's manager | ours | exact | ours / eager | ours / exact |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in benchmark.rows:
+        cells = (
+            row.workload,
+            str(row.tokens),
+            f"{row.eager_ms:.2f}",
+            f"{row.vllm_ms:.2f}" + ("" if row.vllm_right else " (wrong)"),
+            f"{row.ours_ms:.2f}" + ("" if row.ours_right else " (wrong)"),
+            f"{row.exact_ms:.2f}",
+            f"{row.ours_ms / row.eager_ms:.2f}",
+            f"{row.ours_ms / row.exact_ms:.2f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    means = {way: _mean_ratio(benchmark.rows, way) for way in ("eager", "vllm", "ours")}
+    lines += ["", "Geometric mean over exact: " + ", ".join(f"{way} {mean:.2f}" for way, mean in means.items()) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _mean_ratio(rows: Sequence[BenchRow], way: str) -> float:
+    return statistics.geometric_mean(getattr(row, f"{way}_ms") / row.exact_ms for row in rows)
+
+
+def to_svg(benchmark: Benchmark, width: int = 760) -> str:
+    """Time of a call relative to an exact graph: one line a size, one dot a way."""
+    left, right, top, step = 220, 70, 56, 22
+    height = top + step * len(benchmark.rows) + 40
+
+    def x(ratio: float) -> float:
+        return left + (width - left - right) * (min(ratio, LIMIT) - 0.95) / (LIMIT - 0.95)
+
+    title = f"{benchmark.model} on {benchmark.machine}: time of a call over an exact graph"
+    out = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' "
+        "font-family='sans-serif' font-size='11'>",
+        "<rect width='100%' height='100%' fill='#ffffff'/>",
+        f"<text x='12' y='20' font-size='13'>{escape(title)}</text>",
+    ]
+    for place, (way, colour) in enumerate(WAYS.items()):
+        out.append(f"<circle cx='{left + 120 * place}' cy='36' r='4' fill='{colour}'/>")
+        out.append(f"<text x='{left + 9 + 120 * place}' y='40'>{way}</text>")
+    for tick in (1.0, 1.25, 1.5, 1.75, 2.0):
+        out.append(f"<line x1='{x(tick):.1f}' x2='{x(tick):.1f}' y1='{top - 8}' y2='{height - 30}' stroke='#dddddd'/>")
+        out.append(f"<text x='{x(tick):.1f}' y='{height - 14}' text-anchor='middle'>{tick:g}</text>")
+    for place, row in enumerate(benchmark.rows):
+        y = top + step * place + 6
+        out.append(f"<text x='{left - 10}' y='{y + 4}' text-anchor='end'>{escape(row.workload)}</text>")
+        beyond = []
+        for way, colour in WAYS.items():
+            ratio = getattr(row, f"{way}_ms") / row.exact_ms
+            if ratio > LIMIT:
+                beyond.append(f"<tspan fill='{colour}'>{ratio:.1f} </tspan>")
+            else:
+                out.append(f"<circle cx='{x(ratio):.1f}' cy='{y}' r='4' fill='{colour}' fill-opacity='0.85'/>")
+        out.append(f"<text x='{width - right + 8}' y='{y + 4}'>{''.join(beyond)}</text>")
+    return "\n".join([*out, "</svg>", ""])
