@@ -81,24 +81,14 @@ def command(
 
 
 def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], rounds: int, backend: str) -> Benchmark:
-    import datetime
-    import sys
-
-    import torch
-    import vllm
-
     from scaffold.verify.profiling.bench import run_bench
-    from scaffold.verify.profiling.benchreport import Benchmark
 
     try:
-        rows = run_bench(name, given, sizes, rounds, backend, console.note)
+        return run_bench(name, given, sizes, rounds, backend, console.note)
     except ValueError as error:
         raise DiagnosticError(
             Diagnostic("VCG491", f"{name}: {error}", help="give the config.json of a checkpoint of this model")
         ) from error
-    versions = {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]}
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return Benchmark(name, torch.cuda.get_device_name(), versions, today, tuple(rows))
 
 
 def read_benchmark(path: Path) -> Benchmark:

@@ -7,8 +7,10 @@ a hot chip. Every result is compared with eager first; what is wrong is shown as
 
 from __future__ import annotations
 
+import datetime
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,7 +18,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.profiling.benchreport import BenchRow
+from scaffold.verify.profiling.benchreport import Benchmark, BenchRow
 from scaffold.verify.profiling.measure import captured_forward
 from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm
 
@@ -33,7 +35,7 @@ def run_bench(
     rounds: int,
     backend: str,
     note: Callable[[str], None],
-) -> list[BenchRow]:
+) -> Benchmark:
     """One row a size, in output tokens; without sizes, the model's usual mix of single items and batches.
 
     The installed tree's own implementation is measured, or the stand-alone adapter where it has none. Raises ValueError
@@ -41,9 +43,14 @@ def run_bench(
     """
     context = start_vllm(backend)
     try:
-        return _measure(Subject(name, configuration), sizes, rounds, note)
+        rows = _measure(Subject(name, configuration), sizes, rounds, note)
     finally:
         context.__exit__(None, None, None)
+    import vllm
+
+    versions = {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]}
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return Benchmark(name, torch.cuda.get_device_name(), versions, today, tuple(rows))
 
 
 def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable[[str], None]) -> list[BenchRow]:
