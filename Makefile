@@ -52,10 +52,10 @@ matrix: setup  ## run the cells of the support matrix that are missing or outdat
 upstream-tests: setup  ## run vLLM's own unit tests of its manager against ours
 	$(BIN)/python tests/runtime/run_upstream.py 0.33.0
 
-ported-tests: setup  ## run vLLM's own tests and checks on releases whose five models were regenerated (15 minutes)
+ported-tests: setup  ## run vLLM's own tests and checks on releases whose five models were regenerated
 	VITCG_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadgroup tests/upstream
 
-generated-tests: setup  ## prove every adapter of generated/ on the first and last release of its generation (20 minutes)
+generated-tests: setup  ## prove every adapter of generated/ on the first and last release of its generation
 	$(BIN)/python -m pytest -n 2 generated/tests
 
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)

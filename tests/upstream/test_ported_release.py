@@ -31,9 +31,11 @@ def test_the_releases_unit_test_comes_out_as_before(release, release_tree, porte
     before = run_tests(release_tree(release).root, UNIT)
     after = run_tests(ported_copy(release), UNIT, imports=MODULES)
 
-    assert before.code == 0, before.text
-    assert after.code == 0, after.text
+    # 0.24 to 0.26 fail a test of their own, on the pristine tree as well.
+    assert before.code == (1 if "failed" in before.outcomes.values() else 0), before.text
+    assert after.code == before.code, after.text
     assert after.outcomes == before.outcomes
+    assert list(after.outcomes.values()).count("failed") <= 1
     # What needs no GPU ran.
     assert list(after.outcomes.values()).count("passed") > 20
 
