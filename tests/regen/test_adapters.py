@@ -373,7 +373,7 @@ def test_adapter_equals_the_release(
 
 @pytest.mark.trees
 @pytest.mark.lab
-def test_lab_refuses_an_adapter_that_splits_something_else(release_tree, tmp_path: Path, outputs: Outputs) -> None:
+def test_lab_refuses_an_adapter_that_splits_nothing(release_tree, tmp_path: Path, outputs: Outputs) -> None:
     """The split tower is really what runs: without it, the tower of 0.20 has no metadata."""
     source = next(o.content for o in outputs.files if o.path == "vitcg_adapters/v0_20/qwen2_5_vl.py").decode()
     start = source.index("        split_at_load(\n")
