@@ -104,7 +104,7 @@ def find_change(spec: AdapterSpec, tree: SourceTree, base: SourceTree | None, sc
 
 
 def prove_change(
-    change: PortChange, spec: AdapterSpec, progress: Callable[[str], None] | None = None
+    change: PortChange, spec: AdapterSpec, recipe: str | None = None, progress: Callable[[str], None] | None = None
 ) -> list[NumericReport]:
     """The numerical proof of the changed files against the tree before them, with both attention tails."""
     from dataclasses import replace
@@ -113,7 +113,7 @@ def prove_change(
     from scaffold.workflow import numeric_requests
 
     overlay = {file.path: file.after for file in change.files if file.after and file.path.startswith("vllm/")}
-    requests = numeric_requests(spec, change.tree, tails=("fa2", "fa3"), as_is=True)
+    requests = numeric_requests(spec, change.tree, tails=("fa2", "fa3"), as_is=True, recipe=recipe)
     return list(
         check_numerics_all(
             [replace(request, tree=change.base, overlay=overlay) for request in requests], progress=progress

@@ -144,15 +144,17 @@ def prove_numerics(
     tails: Sequence[str] = ("fa2",),
     modalities: Sequence[str] = (),
     as_is: bool = False,
+    recipe: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[NumericReport]:
     """Run the port of `spec` in the CPU lab: one report an attention tail.
 
     The generated code replaces whatever the tree has; with `as_is` the tree's own implementation is checked instead.
+    `recipe` is a Python file that knows how to build the model tiny, for a model that no shipped recipe is for.
     """
     from scaffold.verify.numeric import check_numerics_all
 
-    requests = numeric_requests(spec, tree, tails=tails, modalities=modalities, as_is=as_is)
+    requests = numeric_requests(spec, tree, tails=tails, modalities=modalities, as_is=as_is, recipe=recipe)
     return list(check_numerics_all(requests, progress=progress))
 
 
@@ -163,9 +165,11 @@ def numeric_requests(
     tails: Sequence[str] = ("fa2",),
     modalities: Sequence[str] = (),
     as_is: bool = False,
+    recipe: str | None = None,
 ) -> list[NumericRequest]:
     """What `prove_numerics` asks the lab, one request an attention tail. Requests of one tree share its import."""
     from scaffold.verify.numeric import NumericOptions, NumericRequest
+    from scaffold.verify.numeric.recipes import recipe_of
 
     overlay: dict[str, bytes] = {}
     if not as_is:
@@ -181,7 +185,7 @@ def numeric_requests(
         NumericRequest(
             tree=tree.root,
             overlay=overlay,
-            recipe=spec.name,
+            recipe=recipe or recipe_of(spec.name, spec.module),
             modalities=tuple(modalities) or tuple(modality.name for modality in spec.modalities),
             release=tree.release or "",
             tail="fa3" if tail == "fa3" else "fa2",

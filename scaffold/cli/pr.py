@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @descriptor_argument()
 @target_option(required=True)
 @click.option("--base", metavar="PATH|RELEASE", help="The tree before the port [what the last `new` found].")
+@click.option("--recipe", type=click.Path(exists=True, dir_okay=False, resolve_path=True), help="As for `verify`.")
 @click.option("--benchmark", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A result of `bench`.")
 @click.option("--no-verify", is_flag=True, help="Leave the numerical proof out, and say so in the text.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the text there [stdout].")
@@ -36,6 +37,7 @@ def command(
     descriptor: str,
     vllm: str,
     base: str | None,
+    recipe: str | None,
     benchmark: Path | None,
     no_verify: bool,
     output: Path | None,
@@ -59,7 +61,7 @@ def command(
     measured = None if benchmark is None else read_benchmark(benchmark)
     with tempfile.TemporaryDirectory(prefix="vitcg-pr-") as scratch:
         change = find_change(spec, tree, before, Path(scratch))
-        reports: Sequence[NumericReport] = () if no_verify else prove_change(change, spec, console.note)
+        reports: Sequence[NumericReport] = () if no_verify else prove_change(change, spec, recipe, console.note)
     text = describe_change(
         change,
         spec,

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     help="What attention does with rows after a sequence's end.",
 )
 @click.option("--modality", "modalities", multiple=True, help="Only this modality (repeatable).")
+@click.option(
+    "--recipe",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="A Python file that builds the model tiny [the shipped recipe of the model].",
+)
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
 @click.option("-v", "--verbose", is_flag=True, help="One line a comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
@@ -36,6 +41,7 @@ def command(
     vllm: str,
     tail: str,
     modalities: tuple[str, ...],
+    recipe: str | None,
     as_is: bool,
     verbose: bool,
     as_json: bool,
@@ -56,6 +62,7 @@ def command(
         tails=("fa2", "fa3") if tail == "both" else (tail,),
         modalities=modalities,
         as_is=as_is,
+        recipe=recipe,
         progress=console.note,
     )
     if as_json:

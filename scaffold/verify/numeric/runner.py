@@ -23,7 +23,7 @@ import scaffold
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.verify.numeric.model import NumericReport, NumericRequest, Probe, ProbeReport, Progress
 from scaffold.verify.numeric.overlay import build_overlay, changed_modules
-from scaffold.verify.numeric.recipes import RECIPES
+from scaffold.verify.numeric.recipes import RECIPES, is_recipe
 
 
 def check_numerics(request: NumericRequest, *, progress: Progress | None = None) -> NumericReport:
@@ -115,8 +115,8 @@ class _Bench:
 
     def _lay_out(self, request: NumericRequest) -> Path:
         """A directory for one request, with its tree of links where it changes something."""
-        if request.recipe not in RECIPES:
-            help_text = f"known recipes: {', '.join(RECIPES)}"
+        if not is_recipe(request.recipe):
+            help_text = f"write one and give it as --recipe FILE.py (docs/verify.md); shipped: {', '.join(RECIPES)}"
             message = f"the lab has no recipe for {request.recipe!r}"
             raise DiagnosticError(Diagnostic("VCG659", message, help=help_text))
         self._count += 1

@@ -6,6 +6,8 @@ import torch and vLLM inside their methods, so that `RECIPES` can be listed by a
 
 from __future__ import annotations
 
+from pathlib import Path
+
 RECIPES = (
     "internvl",
     "qwen2_vl",
@@ -18,3 +20,14 @@ RECIPES = (
     "gemma3_mm",
     "glm4_1v",
 )
+
+
+def recipe_of(name: str, module: str) -> str:
+    """The shipped recipe for a descriptor: by its own name, else by the model's module; else its own name."""
+    last = module.rpartition(".")[2]
+    return last if name not in RECIPES and last in RECIPES else name
+
+
+def is_recipe(reference: str) -> bool:
+    """Whether this is a shipped recipe's name, or a Python file, which has to hold a `RECIPE`."""
+    return reference in RECIPES or (reference.endswith(".py") and Path(reference).is_file())

@@ -7,7 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -226,7 +229,19 @@ def randomise(host: nn.Module, seed: int) -> None:
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe of a model, by the name of vLLM's module."""
-    recipe = import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE
-    assert isinstance(recipe, Recipe)
+    """A recipe: the name of a shipped one, or a Python file. Raises TypeError for another `RECIPE`."""
+    module = _load_file(Path(name)) if name.endswith(".py") else import_module(f"{__package__}.{name}")
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"{name} has no `RECIPE` that is a {Recipe.__module__}.Recipe")
     return recipe
+
+
+@cache
+def _load_file(path: Path) -> ModuleType:
+    spec = spec_from_file_location(f"recipe_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,68 @@
+"""Which recipe a descriptor gets, and recipes that a contributor writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.verify.numeric import NumericRequest, check_numerics
+from scaffold.verify.numeric.recipes import is_recipe, recipe_of
+from scaffold.workflow import load_spec, prove_numerics
+
+MINE = """
+from scaffold.verify.numeric.recipes.internvl import RECIPE as SHIPPED
+
+
+class Mine(type(SHIPPED)):
+    def sessions(self):
+        return super().sessions()[:1]
+
+
+RECIPE = Mine()
+"""
+
+
+def test_the_recipe_is_that_of_the_model() -> None:
+    assert recipe_of("internvl", "internvl") == "internvl"
+    assert recipe_of("my_draft", "gemma3_mm") == "gemma3_mm"
+    assert recipe_of("my_draft", "vllm.models.gemma3_mm") == "gemma3_mm"
+    assert recipe_of("my_draft", "unknown") == "my_draft"
+    assert not is_recipe("my_draft")
+    assert not is_recipe("no/such/file.py")
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_a_recipe_may_be_a_file(release_tree: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    tree = release_tree("0.22.0")
+    spec = dataclasses.replace(load_spec("internvl"), name="my_draft")
+
+    (mine,) = prove_numerics(spec, tree, recipe=str(file))
+    (shipped,) = prove_numerics(spec, tree)
+
+    assert mine.passed, "\n".join(mine.lines())
+    assert shipped.passed, "\n".join(shipped.lines())
+    assert 0 < len(mine.checks) < len(shipped.checks)
+
+    file.write_text("RECIPE = 1\n")
+    (broken,) = prove_numerics(spec, tree, recipe=str(file))
+    assert not broken.passed
+    assert broken.failure is not None
+    assert "has no `RECIPE` that is a" in broken.failure.message
+
+
+def test_no_recipe_says_how_to_write_one(tmp_path: Path) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/__init__.py").write_text("")
+    with pytest.raises(DiagnosticError) as error:
+        check_numerics(NumericRequest(tmp_path, {}, "my_draft"))
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "VCG659"
+    assert "--recipe FILE.py" in str(diagnostic.help)
