@@ -5,8 +5,6 @@ One child process for each half of the faults, with the installed vLLM, its own 
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import cpu_wheel
@@ -16,28 +14,16 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra"),
 ]
-CHILD = Path(__file__).with_name("faults_child.py")
 
 
-def serve(what: str, folder: Path) -> dict[str, Any]:
-    assert cpu_wheel.plugin_is_registered(), "the installed package is older than pyproject.toml: install it again"
-    env = cpu_wheel.environment(folder)
-    done = cpu_wheel.run_python(CHILD, str(folder), what, env=env)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert lines, done.stdout[-2000:] + done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
-    return found
+@pytest.fixture
+def adapters(adapter_faults) -> dict[str, Any]:
+    return adapter_faults.found
 
 
-@pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return serve("adapter", tmp_path_factory.mktemp("adapter"))
-
-
-@pytest.fixture(scope="module")
-def managers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return serve("manager", tmp_path_factory.mktemp("manager"))
+@pytest.fixture
+def managers(manager_faults) -> dict[str, Any]:
+    return manager_faults.found
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(wheel):
         "vitcg_adapters/__init__.py",
         *(f"scaffold/descriptor/shipped/{name}.yaml" for name in shipped_names()),
         *(f"scaffold/protocol/known/{generation.name}.json" for generation in GENERATIONS),
-        *(
-            f"scaffold/_templates/{path.relative_to(ROOT / 'templates')}"
-            for path in (ROOT / "templates").rglob("*.jinja")
-        ),
+        *(f"scaffold/_templates/{path}" for path in templates),
         *(
             f"vitcg_adapters/{generation}/{module}.py"
             for generation, adapters in vitcg_adapters.ADAPTERS.items()

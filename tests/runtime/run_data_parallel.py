@@ -1,9 +1,10 @@
 """Data parallelism of the drop-in through vLLM's own distributed layer, with real classes, on the CPU (gloo).
 
-    python tests/runtime/run_data_parallel.py TREE RECIPE RANKS
+    python tests/runtime/run_data_parallel.py TREE RECIPE RANKS [BROKEN]
 
-Every rank builds the same tower, runs the same calls through the drop-in with `mm_encoder_tp_mode="data"`, and compares
-with what one item at a time gives. Prints one JSON object from each rank.
+Every rank builds the same tower, runs the same calls through the manager that the plugin gives vLLM, with
+`mm_encoder_tp_mode="data"`, and compares with what one item at a time gives. Prints one JSON object from each rank. The
+rank BROKEN has no memory for graphs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ def main() -> int:
     return 0 if codes == [0] * len(codes) else 1
 
 
+def no_memory(pool: object) -> None:
+    import torch
+
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
 def worker(tree: Path, recipe_name: str, ranks: int) -> int:
     os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0}'
     from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, prepare
@@ -54,10 +61,10 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
     from vllm.distributed import parallel_state
 
     from scaffold.runtime.recording import RecordingBackend
-    from scaffold.runtime.vllm import EncoderCudaGraphManager
+    from scaffold.runtime.vllm.served import ServedManager
     from scaffold.verify.numeric.recipes.base import configure, engine_config, randomise
 
-    class OnCpu(EncoderCudaGraphManager):
+    class OnCpu(ServedManager):
         def _make_backend(self):  # type: ignore[no-untyped-def]
             backend = RecordingBackend(bodies=PYTHON_OPERATORS)
             torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
@@ -89,6 +96,8 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
         configure(config, session, recipe.modalities)
         manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
         assert manager.use_dp
+        if [str(rank)] == sys.argv[4:]:
+            manager.core.capture = no_memory
         manager.capture((0, 0))
         wrong, calls = [], 0
         for number, case in enumerate((*session.cases, *session.cases)):

@@ -64,11 +64,21 @@ def test_real_vision_classes_give_what_eager_gives(version, release_tree):
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize(("model", "ranks"), [("qwen2_5_vl", 2), ("step3_vl", 4)])
-def test_data_parallel_through_vllms_own_layer(model, ranks, release_tree):
+@pytest.mark.parametrize(
+    ("model", "ranks", "broken"), [("qwen2_5_vl", 2, None), ("step3_vl", 4, None), ("qwen2_5_vl", 2, 1)]
+)
+def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tree):
+    """A rank that has no memory for graphs runs its share eager, and the others replay."""
     script = Path(__file__).with_name("run_data_parallel.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(release_tree("0.33.0").root), model, str(ranks)],
+        [
+            sys.executable,
+            str(script),
+            str(release_tree("0.33.0").root),
+            model,
+            str(ranks),
+            *([] if broken is None else [str(broken)]),
+        ],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
@@ -78,6 +88,7 @@ def test_data_parallel_through_vllms_own_layer(model, ranks, release_tree):
     assert sorted(r["rank"] for r in reports) == list(range(ranks)), done.stderr[-3000:]
     assert all(r["wrong"] == [] for r in reports)
     assert sum(r["hits"] for r in reports) > 0
+    assert [r["rank"] for r in reports if r["hits"] == 0] == ([] if broken is None else [broken])
 
 
 @pytest.mark.trees

@@ -161,7 +161,7 @@ def model_names(model: Any) -> set[str]:
 
 
 def words(stats: Stats) -> str:
-    """The counters in one line: items by graph and eager, with reasons, and how much of what was computed is padding."""
+    """The counters in one line: items by graph and eager, with reasons, and how much of the computing is padding."""
     computed = sum(key.budget_tokens for key in stats.keys.values())
     asked = sum(key.tokens for key in stats.keys.values())
     waste = f", {1 - asked / computed:.1%} padding" if computed else ""

@@ -1,0 +1,214 @@
+"""`docs/operators.md`: every command of the page runs, and its tables are complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import venv
+from pathlib import Path
+
+import cpu_wheel
+import operator_page
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+from scaffold import plugin
+from scaffold.runtime.manager import Options
+from scaffold.runtime.vllm.settings import _FROM_OPTIONS, Settings
+
+ROOT = Path(__file__).parents[2]
+needs_wheel = pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra")
+TEXT = operator_page.PAGE.read_text(encoding="utf-8")
+
+
+def kind(command: str) -> str:
+    """Which test runs a command."""
+    if command in operator_page.serve_commands():
+        return "serve"
+    return "pip" if command.startswith("pip ") else "tool"
+
+
+KINDS = {command: kind(command) for command in operator_page.commands()}
+SERVE = [command for command, found in KINDS.items() if found == "serve"]
+
+
+def test_the_page_has_commands_of_every_kind():
+    assert set(KINDS.values()) == {"serve", "pip", "tool"}
+    assert len(SERVE) >= 6
+
+
+def test_pip_installs_and_uninstalls(tmp_path):
+    """The page's own lines; the wheel of this tree stands for the package index, and nothing else is installed."""
+    next(iter(WheelBuilder(str(ROOT)).build(directory=str(tmp_path / "dist"), versions=["standard"])))
+    venv.create(tmp_path / "environment", with_pip=False, symlinks=True)
+    program = tmp_path / "environment" / "bin" / "vitcg-scaffold"
+    env = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PIP_PYTHON": str(tmp_path / "environment" / "bin" / "python"),
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path / "dist"),
+    }
+    there = []
+    for command in (command for command, found in KINDS.items() if found == "pip"):
+        subprocess.run(["bash", "-c", command], env=env, cwd=tmp_path, check=True, capture_output=True)
+        there.append(program.exists())
+
+    assert there == [True, False]
+
+
+@pytest.mark.lab
+@needs_wheel
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("vitcg-scaffold doctor", "plugin      active: adapters and manager"),
+        ("vitcg-scaffold doctor --json", '"active": true'),
+        ("python -m json.tool stats.json", '"miss_reasons"'),
+        ("vitcg-scaffold budgets --trace sizes.json", "encoder_cudagraph_token_budgets"),
+    ],
+)
+def test_a_command_of_the_tool_runs(manager_faults, tmp_path, command, said):
+    assert KINDS[command] == "tool"
+    env = cpu_wheel.environment(tmp_path)
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
+
+    done = subprocess.run(
+        ["bash", "-c", command], env=env, cwd=manager_faults.folder, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+
+
+def test_every_command_of_the_tool_is_run():
+    parameters = test_a_command_of_the_tool_runs.pytestmark
+    run = next(mark.args[1] for mark in parameters if mark.name == "parametrize")
+
+    assert {command for command, _ in run} == {command for command, found in KINDS.items() if found == "tool"}
+
+
+@pytest.mark.lab
+@needs_wheel
+def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
+    """Up to vLLM's configuration and what we read of it. The slow test starts the servers; the GPU script, graphs."""
+    env = cpu_wheel.environment(tmp_path, MODEL=str(manager_faults.folder / "qwen2_vl"))
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("serve_child.py"))],
+        input=json.dumps(SERVE), env=env, cwd=manager_faults.folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, done.stderr[-4000:]
+    found = dict(zip(SERVE, json.loads(lines[-1].removeprefix("RESULT ")), strict=True))
+
+    assert all(config["graphs"] and not config["eager"] for config in found.values())
+    assert {config["model"] for config in found.values()} == {"Qwen2VLForConditionalGeneration"}
+    spread = [config for command, config in found.items() if "mm-encoder-tp-mode" in command]
+    assert [(config["ranks"], config["spread"]) for config in spread] == [(2, "data")]
+    settings = [{k: v for k, v in config["settings"].items() if v} for config in found.values()]
+    assert {"record": "sizes.json", "stats": "stats.json", "graphs": 64} in settings
+    assert {"trace": "sizes.json", "graphs": 24} in settings
+    controls = [config["controls"] for config in found.values()]
+    assert [True, "all", []] in controls
+    assert [False, "manager", []] in controls
+    assert [False, "all", ["qwen2_5_vl"]] in controls
+
+
+@pytest.mark.slow
+@pytest.mark.lab
+@needs_wheel
+@pytest.mark.parametrize("command", [command for command in SERVE if "tensor-parallel" not in command])
+def test_a_server_that_is_started_so_answers(manager_faults, tmp_path, command):
+    """With the page's line as it is, and dummy weights. On the CPU vLLM captures no encoder graphs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    options = f"--load-format dummy --dtype float32 --max-model-len 1024 --host 127.0.0.1 --port {port}"
+    vllm = Path(sys.executable).parent / "vllm"
+    (programs / "vllm").write_text(f'#!/bin/sh\nexec "{vllm}" "$@" {options}\n', encoding="utf-8")
+    (programs / "vllm").chmod(0o755)
+    env = cpu_wheel.environment(
+        tmp_path, MODEL=str(manager_faults.folder / "qwen2_vl"), VLLM_ENABLE_V1_MULTIPROCESSING=None
+    )
+    env["PATH"] = os.pathsep.join([str(programs), env["PATH"]])
+    with (
+        (tmp_path / "log").open("w+", encoding="utf-8") as log,
+        subprocess.Popen(
+            ["bash", "-c", f"exec env {command}"], env=env, cwd=manager_faults.folder, stdout=log, stderr=log
+        ) as server,
+    ):
+        try:
+            said = _chat(port, server, time.monotonic() + 240)
+        finally:
+            server.terminate()
+            server.wait(60)
+        log.seek(0)
+        text = log.read()
+    assert said["choices"][0]["message"]["role"] == "assistant", text[-3000:]
+    adapter = "is served by vitcg_adapters" in text
+    assert adapter is (not any(word in command for word in ("VITCG_DISABLE", "VITCG_MODE=", "VITCG_MODELS")))
+
+
+def _chat(port: int, server: subprocess.Popen[bytes], until: float) -> dict:
+    body = {"model": "", "max_tokens": 2, "messages": [{"role": "user", "content": "What is in this picture?"}]}
+    while True:
+        assert server.poll() is None, "the server ended"
+        assert time.monotonic() < until, "the server did not start"
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5) as answer:
+                body["model"] = json.load(answer)["data"][0]["id"]
+            break
+        except OSError:
+            time.sleep(1)
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+# -- tables
+
+
+def _named(start: str) -> set[str]:
+    """Names in the second column of the rows whose first column is `start`."""
+    rows = re.findall(rf"^\| {re.escape(start)} \| (.*?) \|", TEXT, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_the_table_has_every_control():
+    assert {plugin.DISABLE, plugin.MODE, plugin.MODELS} <= _named("environment")
+    source = Path(plugin.__file__).read_text(encoding="utf-8")
+    assert set(re.findall(r'"(VITCG_\w+)"', source)) <= _named("environment")
+
+
+def test_every_setting_is_here_or_on_the_managers_page():
+    own = {field.name for field in dataclasses.fields(Settings)} - {"options"}
+    known = own | set(_FROM_OPTIONS)
+    here = _named("`encoder_graphs`")
+
+    assert here <= known
+    assert {"steps", "trace", "graphs", "max_graph_bytes", "record", "stats", "self_check"} <= here
+    further = (ROOT / "docs" / "runtime.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(known - here) if f"`{name}`" not in further] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "default"), [("start_graphs", 8), ("demand_graphs", 96), ("graphs", 64), ("steps", 32)]
+)
+def test_defaults_are_the_ones_in_the_code(name, default):
+    fields = {field.name: field.default for field in (*dataclasses.fields(Settings), *dataclasses.fields(Options))}
+
+    assert fields[name] == default
+    (row,) = re.findall(rf"^\| `encoder_graphs` \| [^|]*`{name}` \| ([^|]*) \|", TEXT, re.MULTILINE)
+    assert str(default) in row
