@@ -58,14 +58,11 @@ def settle(actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, floa
 
 def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
     """The inputs with every pixel changed by at most half a bfloat16 step."""
+    from scaffold.runtime.tuning import moved
 
-    def move(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            return value
-        noise = torch.rand(value.shape, device=value.device) - 0.5
-        return (value.float() * (1 + noise * 2**-7)).to(value.dtype)
-
-    return {name: move(value) for name, value in inputs.items()}
+    step = torch.finfo(DTYPE).eps
+    floats = {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    return {**inputs, **{name: moved(value, step) for name, value in floats.items()}}
 
 
 def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -> dict[str, Any]:

@@ -131,6 +131,8 @@ def _read(file: Path) -> list[Recording]:
     from scaffold.verify.profiling.model import Recording
 
     found = _read_json(file, "VCG492", "a file that --save wrote")
+    if not isinstance(found, list) or not found:
+        raise _error("VCG492", f"{file} is no recording: it holds no list of them", "give a file that --save wrote")
     try:
         return [Recording.from_json(one) for one in found]
     except (TypeError, KeyError, AttributeError, ValueError) as error:

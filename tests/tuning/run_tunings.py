@@ -3,7 +3,8 @@
     python tests/tuning/run_tunings.py TREE RECIPE...
 
 Prints one JSON object: for each recipe and type, the error of every tuning alone and of all together, how many modules
-each of them changed, why others were left alone, and whether taking them back restored everything bit for bit.
+each of them changed, why others were left alone, and whether taking them back restored everything bit for bit. Then what
+happens to towers that must be left alone (`refusals`), and to weights that are loaded again (`reloaded`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,149 @@ def check(name):  # type: ignore[no-untyped-def]
         before = state(host)
         ways = {one: (one,) for one in NAMES} | {"all": NAMES}
         found[str(dtype)] = {way: attempt(host, names, given, want, before) for way, names in ways.items()}
+    found["refusals"] = {kind: refuse(host, spoil, state(host)) for kind, spoil in SPOILERS.items()}
+    found["reloaded"] = reload(host, given)
     return found
+
+
+def _each_linear(host):  # type: ignore[no-untyped-def]
+    return [m for m in host.modules() if hasattr(m, "quant_method")]
+
+
+def _quantised(host):  # type: ignore[no-untyped-def]
+    """Every linear layer claims another method than the unquantised one."""
+
+    class Fp8LinearMethod:
+        def __init__(self, plain):  # type: ignore[no-untyped-def]
+            self.apply = plain.apply
+
+    for module in _each_linear(host):
+        module.quant_method = Fp8LinearMethod(module.quant_method)
+
+
+def _sharded(host):  # type: ignore[no-untyped-def]
+    for module in host.modules():
+        if hasattr(module, "tp_size"):
+            module.tp_size = 2
+
+
+def _with_lora(host):  # type: ignore[no-untyped-def]
+    """Every linear layer is wrapped, as vLLM's LoRA manager does."""
+    import torch
+
+    class ColumnParallelLinearWithLoRA(torch.nn.Module):
+        def __init__(self, base_layer):  # type: ignore[no-untyped-def]
+            super().__init__()
+            self.base_layer = base_layer
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return self.base_layer(x)
+
+    for module in list(host.modules()):
+        for name, child in list(module.named_children()):
+            if hasattr(child, "quant_method"):
+                setattr(module, name, ColumnParallelLinearWithLoRA(child))
+
+
+def _watched(host):  # type: ignore[no-untyped-def]
+    for module in host.modules():
+        module.register_forward_hook(lambda *_: None)
+
+
+def _compiled(host):  # type: ignore[no-untyped-def]
+    for name, module in host.named_modules():
+        if name and "language_model" not in name:
+            module.do_not_compile = False
+
+
+def _other_source(host):  # type: ignore[no-untyped-def]
+    """A fork's subclasses: their forwards do one thing more."""
+    for module in host.modules():
+        for child in module.children():
+            if type(child).__module__.startswith("vllm.model_executor.models") and not child._modules.get("0"):
+                cls = type(child)
+
+                class Fork(cls):  # type: ignore[misc,valid-type]
+                    def forward(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+                        out = super().forward(*args, **kwargs)
+                        return out
+
+                child.__class__ = Fork
+
+
+SPOILERS = {"quantised": _quantised, "sharded": _sharded, "lora": _with_lora, "hooks": _watched, "compiled": _compiled,
+            "fork": _other_source}  # fmt: skip
+
+
+def refuse(host, spoil, _before):  # type: ignore[no-untyped-def]
+    """Tunings of a copy that was made unfit: which ones still act, and why the others do not."""
+    import copy
+
+    from scaffold.runtime.tuning import tune
+
+    other = copy.deepcopy(host)
+    spoil(other)
+    before = state(other)
+    dry = tune(other, read("list"))
+    looked = same(state(other), before)
+    tuned = tune(other)
+    padded = [o for o in tuned.outcomes if o.name == "pad-mlp"][0]
+    parameters = all(p.shape == q[0].shape for (n, p) in other.named_parameters() for q in [before[0][n]])
+    result = {
+        "applied": {o.name: len(o.applied) for o in tuned.outcomes},
+        "reasons": sorted({why for o in tuned.outcomes for why in o.refused.values()}),
+        "pad_reasons": sorted(set(padded.refused.values())),
+        "parameters_kept": parameters,
+        "untouched": same(state(other), before),
+        "dry_changes_nothing": looked,
+        "dry_says": {o.name: len(o.applied) for o in dry.outcomes},
+    }
+    tuned.undo()
+    result["restored"] = same(state(other), before)
+    return result
+
+
+def read(given):  # type: ignore[no-untyped-def]
+    from scaffold.runtime.tuning import read_choice
+
+    return read_choice(given)
+
+
+def reload(host, inputs):  # type: ignore[no-untyped-def]
+    """Load other weights through the layers' own loaders into a tuned copy and an untuned one."""
+    import copy
+
+    import torch
+
+    from scaffold.runtime.tuning import largest_error, tune
+
+    # Not deep-copied together: loaders are bound methods of the layers that they load.
+    plain, other = copy.deepcopy(host), copy.deepcopy(host)
+    tuned = tune(other)
+    addresses = {n: p.data_ptr() for n, p in other.named_parameters()}
+    loaded = 0
+    shapes = {n: p.shape for n, p in plain.named_parameters()}
+    for target in (plain, other):
+        generator = torch.Generator().manual_seed(5)
+        for name, parameter in target.named_parameters():
+            loader, shape = getattr(parameter, "weight_loader", None), shapes[name]
+            noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(parameter.dtype)
+            if loader is None or "mlp" not in name or "language" in name:
+                continue
+            layer = target.get_submodule(name.rpartition(".")[0])
+            if type(layer).__name__ == "MergedColumnParallelLinear":
+                for shard, part in enumerate(noise.chunk(2)):
+                    loader(parameter, part, shard)
+            else:
+                loader(parameter, noise)
+            loaded += 1
+    want = list(plain.embed_multimodal(**inputs))
+    got = list(other.embed_multimodal(**inputs))
+    error = largest_error(got, want)
+    moved = [n for n, p in other.named_parameters() if p.data_ptr() != addresses[n]]
+    tuned.undo()
+    again = all(torch.equal(a, b) for a, b in zip(plain.parameters(), other.parameters(), strict=True))
+    return {"loaded": loaded, "error": error, "moved": moved, "equal_after_undo": again}
 
 
 def shrink(vision) -> None:  # type: ignore[no-untyped-def]

@@ -30,7 +30,12 @@ def test_forms_of_the_setting(given, names, dry):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(["pad-mpl"], "did you mean 'pad-mlp'"), ({"x": True}, "no tuning 'x'"), ("pad-mlp", "list of names"), (3, "not 3")],
+    [
+        (["pad-mpl"], "did you mean 'pad-mlp'"),
+        ({"x": True}, "no tuning 'x'"),
+        ("pad-mlp", "list of names"),
+        (3, "not 3"),
+    ],
 )
 def test_what_means_nothing_is_refused(given, message):
     with pytest.raises(ValueError, match=message):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scaffold.runtime.tuning.base import Outcome, Tuning, Undo
     from scaffold.runtime.tuning.choice import DEFAULT, NAMES, Choice, read_choice
-    from scaffold.runtime.tuning.tower import BOUNDS, TUNINGS, Tuned, largest_error, tune
+    from scaffold.runtime.tuning.tower import BOUNDS, TUNINGS, Proof, Tuned, largest_error, moved, tune
 
 _HOME = {
     "base": ("Outcome", "Tuning", "Undo"),
     "choice": ("DEFAULT", "NAMES", "Choice", "read_choice"),
-    "tower": ("BOUNDS", "TUNINGS", "Tuned", "largest_error", "tune"),
+    "tower": ("BOUNDS", "TUNINGS", "Proof", "Tuned", "largest_error", "moved", "tune"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -28,10 +28,12 @@ __all__ = [
     "TUNINGS",
     "Choice",
     "Outcome",
+    "Proof",
     "Tuned",
     "Tuning",
     "Undo",
     "largest_error",
+    "moved",
     "read_choice",
     "tune",
 ]

@@ -111,8 +111,9 @@ class Subject:
             elif "bias" in name:
                 parameter.data.normal_(0, 0.02, generator=generator)
             else:
-                # Norms (`norm1`, `ln_q`) and layer scales: a zero there would hide every error before it.
-                parameter.data.fill_(1.0)
+                # Norms (`norm1`, `ln_q`) and layer scales: a zero there would hide every error before it. Step3-VL adds
+                # what its norms return: with weights of 1 its 63 layers amplify a rounding to half of the output.
+                parameter.data.fill_(0.1 if self.name == "step3_vl" else 1.0)
         for module in host.modules():
             method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
             if method is not None:
