@@ -7,7 +7,7 @@ objects without `__init__`, so state beyond vLLM's own attributes is created on 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from scaffold.runtime.manager import EncoderGraphManager, Options
 from scaffold.runtime.selfcheck import check_graphs
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
-from scaffold.runtime.tuning import Tuned, read_choice, tune
+from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune
 from scaffold.runtime.vllm.dialect import Dialect, installed_dialect
 from scaffold.runtime.vllm.model import VllmAdapter, attention_backend, sync_allowed
 from scaffold.runtime.vllm.settings import Settings, read_settings
@@ -269,22 +269,32 @@ class EncoderCudaGraphManager:
             self._check()
         self._publish_graphs()
 
-    def _proof(self) -> Callable[[], list[torch.Tensor]] | None:
+    def _proof(self) -> Proof | None:
         """The forward that each tuning is proved on: random pixels, one budget a path. None: no proof is wanted."""
         if not self.settings.tuning_check:
             return None
-        core, keys = self.core, {}
+        core = self.core
+        keys: dict[str, GraphKey] = {}
         for key in core.keys_to_capture():  # largest first
             if key.path not in keys or key.budget >= PROOF_TOKENS:
                 keys[key.path] = key
-        calls = []
+        calls: list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]] = []
         for key in keys.values():
             values = dict(core.adapter.capture_values(key, core.limits))
-            for name, value in values.items():
-                if value is not None and value.is_floating_point() and core.description.buffer(name).is_data:
-                    values[name] = torch.randn_like(value)
-            calls.append((key.path, values))
-        return lambda: [core.adapter.forward(dict(values), path) for path, values in calls]
+            pixels = {
+                name: torch.randn_like(value)
+                for name, value in values.items()
+                if value is not None and value.is_floating_point() and core.description.buffer(name).is_data
+            }
+            calls.append((key.path, values, pixels))
+
+        def prove(step: float) -> list[torch.Tensor]:
+            return [
+                core.adapter.forward({**values, **{name: moved(p, step) for name, p in pixels.items()}}, path)
+                for path, values, pixels in calls
+            ]
+
+        return prove
 
     def _check(self) -> None:
         for finding in check_graphs(self.core):
