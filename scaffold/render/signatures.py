@@ -28,6 +28,9 @@ _SOURCES = {
 }
 
 
+_STARS = {ParameterKind.VAR_POSITIONAL: "*", ParameterKind.VAR_KEYWORD: "**"}
+
+
 @dataclass(frozen=True)
 class Signatures:
     """Names, headers and calls of the protocol's methods, for templates."""
@@ -61,7 +64,10 @@ class Signatures:
         parts: list[str] = []
         positional = True
         for parameter in method.parameters[1:]:
-            if parameter.name not in values:
+            stars = _STARS.get(parameter.kind)
+            if stars is not None:
+                parts += [stars + values[parameter.name]] if parameter.name in values else []
+            elif parameter.name not in values:
                 positional = False
                 if parameter.default is None:
                     raise DiagnosticError(self._demanded(method, parameter))

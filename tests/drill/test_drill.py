@@ -66,7 +66,9 @@ def taught(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tool with the whole change."""
     copy = tmp_path_factory.mktemp("taught") / "tool"
     shutil.copytree(recorded, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    subprocess.run(["git", "apply", str(HERE / "generation.patch")], cwd=copy, check=True)
+    # Below a repository, `git apply` would skip what is not in it.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)}
+    subprocess.run(["git", "apply", str(HERE / "generation.patch")], cwd=copy, env=environment, check=True)
     return copy
 
 

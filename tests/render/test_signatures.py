@@ -72,6 +72,7 @@ CALLS: list[tuple[str, dict[str, str], str]] = [
     ("def finish(self, a):", {"a": "x", "later": "z"}, "finish(x)"),
     ("def finish(self, a, b=1, c=2):", {"a": "x", "c": "z"}, "finish(x, c=z)"),
     ("def finish(self, a, *, c):", {"a": "x", "c": "z"}, "finish(x, c=z)"),
+    ("def finish(self, a, *rest, **more):", {"a": "x"}, "finish(x)"),
 ]
 
 
@@ -88,9 +89,9 @@ def test_call_without_a_demanded_argument_is_refused(declaration: str) -> None:
 
 
 def test_override_passes_everything_on() -> None:
-    signatures = signatures_of("def finish(self, a, b=1, *, c, d=2):")
+    signatures = signatures_of("def finish(self, a, b=1, *rest, c, d=2, **more):")
 
-    assert signatures.forward(HOOK) == "finish(a, b, c=c, d=d)"
+    assert signatures.forward(HOOK) == "finish(a, b, *rest, c=c, d=d, **more)"
     assert (signatures.name(HOOK), signatures.has(HOOK), signatures.has("encoder_eager_forward")) == (
         "finish",
         True,
