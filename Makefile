@@ -10,7 +10,7 @@ TORCH  ?= torch==2.13.0
 RELEASE ?= 0.22.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit matrix upstream-tests ported-tests generated-tests regen bench clean
+.PHONY: help setup demo test lint unit matrix upstream-tests ported-tests generated-tests regen docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -57,6 +57,11 @@ ported-tests: setup  ## run vLLM's own tests and checks on releases whose five m
 
 generated-tests: setup  ## prove every adapter of generated/ on the first and last release of its generation
 	$(BIN)/python -m pytest -n 2 generated/tests
+
+docs: setup  ## make the reference and the pictures from the code, and build the pages into site/
+	$(BIN)/python docs/reference/generate.py
+	$(BIN)/python docs/pictures/generate.py
+	$(BIN)/mkdocs build --strict
 
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
 	$(BIN)/python benchmarks/cli_speed.py

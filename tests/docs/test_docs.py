@@ -1,0 +1,99 @@
+"""The pages: what is made from the code is up to date, links lead somewhere, and MkDocs builds them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+
+
+@pytest.mark.parametrize("script", ["reference/generate.py", "pictures/generate.py"])
+def test_what_is_made_from_the_code_is_up_to_date(script: str) -> None:
+    done = subprocess.run([sys.executable, DOCS / script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}run: python docs/{script}"
+
+
+def test_an_outdated_page_is_noticed(tmp_path: Path) -> None:
+    copy = tmp_path / "reference"
+    copy.mkdir()
+    for path in (DOCS / "reference").iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "cli.md").write_text("edited\n")
+    check = [sys.executable, copy / "generate.py", "--check"]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "outdated: docs/reference/cli.md\n")
+    assert (copy / "cli.md").read_text() == "edited\n"
+
+
+def tokens(page: Path) -> list[Token]:
+    parsed = MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+    return [child for token in parsed for child in [token, *(token.children or [])]]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading can be linked as, on a forge and in MkDocs."""
+    found: set[str] = set()
+    previous = None
+    for token in tokens(page):
+        if previous is not None and previous.type == "heading_open":
+            words = re.sub(r"[^\w\- ]", "", token.content.lower().replace("`", "")).strip()
+            found.add(words.replace(" ", "-"))
+        previous = token
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for token in tokens(page):
+        target = token.attrGet("href") or token.attrGet("src")
+        if not isinstance(target, str) or re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = unquote(target).partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            broken.append(f"{target}: no such file")
+        elif anchor and file.suffix == ".md" and anchor.lower() not in anchors(file):
+            broken.append(f"{target}: no such heading")
+    assert not broken
+
+
+def test_every_page_can_be_reached() -> None:
+    """From the README by links; a page that nobody finds is not there."""
+    reached, open_pages = set(), [ROOT / "README.md"]
+    while open_pages:
+        page = open_pages.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for token in tokens(page):
+            target = token.attrGet("href")
+            if isinstance(target, str) and ".md" in target and not re.match(r"[a-z]+:", target):
+                file = (page.parent / unquote(target).partition("#")[0]).resolve()
+                if file.exists():
+                    open_pages.append(file)
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES if page not in reached} == set()
+
+
+def test_mkdocs_builds_the_pages(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs the `dev` extra")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/reference/errors/index.html").is_file()
