@@ -240,7 +240,7 @@ def _slice(scene: _Scene, tower: Part, data: tuple[str, ...], grid: tuple[str, .
     except DiagnosticError as error:
         raise _unsplit(scene, tower, call, error) from None
     staying = _hooks(sliced)
-    if staying:
+    if staying and not sliced.already_split:
         worst = next(hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META)
         place = Place(_relative(scene, worst.file), worst.line)
         raise beyond(scene.tree, place, f"{worst.what} follows from the grid and cannot leave the tower", *staying)
@@ -574,7 +574,18 @@ def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[
         captured.append(key + ("pixels" if name == data else "None"))
         eager.append(key + ("pixels" if name == data else "sizes"))
     place = scene.inputs.modalities[0].encoded[0].place
-    sheet.put("forward.call", f"self.{tower.name}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})", place)
+    call = f"self.{tower.name}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})"
+    left = [hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META]
+    if left:  # only of a tower that was split by hand: what else is in the way is refused before
+        candidates = (
+            Candidate(call.replace("None", "[]"), "a grid without items passes what asks the grid for its values"),
+            Candidate(call, "no grid, if what asks for one is guarded"),
+        )
+        look = tuple(_short(scene, hazard) for hazard in left)
+        what = "the recorded call: the tower asks its grid even where it gets metadata"
+        sheet.ask(Question("forward.call", what, candidates, look))
+    else:
+        sheet.put("forward.call", call, place)
     sheet.put("eager.call", f"self.{tower.name}({', '.join(eager)})", place)
 
 

@@ -1941,6 +1941,19 @@ model.yaml:2:77: error[VCG371]: `TwofoldModel` is the ported class itself
 """),
     ),
     Mistake(
+        "an open question",
+        "tiles",
+        [("item: {rows: n, tokens: n * k}", "item: {rows: n, tokens: TODO}")],
+        snapshot("""\
+model.yaml:11:25: error[VCG390]: `item.tokens` is an open question
+   11 | item: {rows: n, tokens: TODO}
+      |                         ^^^^
+      = help: write the value in its place
+
+1 error; explain one with: vitcg-scaffold explain VCG390
+"""),
+    ),
+    Mistake(
         "several at once",
         "tiles",
         [

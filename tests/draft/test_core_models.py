@@ -11,6 +11,8 @@ from scaffold.descriptor.load import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.workflow import prepare_port, prove_numerics
 
+pytestmark = pytest.mark.trees
+
 #: What a completed draft says otherwise than the shipped descriptor, and why it is right for its release.
 _DTYPE = "pixels.dtype"  # a later release's normalisation inside the tower; the older towers have none
 DIFFERENT = {

@@ -13,6 +13,8 @@ from scaffold.draft import draft_descriptor
 from scaffold.protocol import SourceTree
 from scaffold.workflow import prepare_port
 
+pytestmark = pytest.mark.trees
+
 DRAFTED = [case for case in UPSTREAM if not case.hooks]
 REFUSED = [case for case in UPSTREAM if case.hooks]
 

@@ -1,0 +1,242 @@
+"""`vitcg-scaffold init` as a user runs it: files, flags, a terminal, and everything that can be wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scaffold.cli.app import main
+from scaffold.publish import disk
+
+pytestmark = pytest.mark.trees
+
+ARCH = "InternVLChatModel"
+MODELS = "vllm/model_executor/models"
+FILES = (f"{MODELS}/registry.py", f"{MODELS}/internvl.py", f"{MODELS}/intern_vit.py", f"{MODELS}/qwen2_vl.py")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tree(copied_tree) -> Path:
+    """The files of 0.22.0 that a draft of InternVL reads, and another model."""
+    return copied_tree("0.22.0", *FILES).root
+
+
+@pytest.fixture
+def run(capfdbinary, monkeypatch, tmp_path):
+    """`run("init", ...)` in this process, in an empty folder; exit code and both streams."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        captured = capfdbinary.readouterr()
+        return int(stop.value.code or 0), captured.out.decode(), captured.err.decode()
+
+    return call
+
+
+class TestOutput:
+    def test_to_standard_output(self, run, tree):
+        code, out, err = run("init", ARCH, "--vllm", tree)
+        assert code == 0
+        assert out.startswith("# InternVLChatModel: drafted from the sources of vLLM 0.22.0.")
+        assert "  k: TODO\n" in out
+        assert "warning[VCG390]: `let.k` is an open question" in err
+        assert "1 of 1 questions open" in err
+
+    def test_to_a_file_that_validate_refuses(self, run, tree):
+        assert run("init", ARCH, "--vllm", tree, "-o", "my.yaml")[0] == 0
+        code, _, err = run("validate", "my.yaml")
+        assert code == 3
+        assert "my.yaml:" in err
+        assert "error[VCG390]" in err
+        assert "candidate: self.num_image_token" in err
+
+    def test_answered_it_validates(self, run, tree):
+        code, _, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--answer", "let.k=self.num_image_token")
+        assert code == 0
+        assert "1 questions, all answered" in err
+        assert "k: self.num_image_token    # answered\n" in Path("my.yaml").read_text()
+        assert run("validate", "my.yaml")[0] == 0
+
+    def test_an_existing_file_is_kept(self, run, tree):
+        Path("my.yaml").write_text("mine")
+        code, out, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml")
+        assert (code, out) == (5, "")
+        assert "VCG510" in err
+        assert Path("my.yaml").read_text() == "mine"
+
+    def test_force_replaces_it_and_keeps_its_mode(self, run, tree):
+        Path("my.yaml").write_text("mine")
+        Path("my.yaml").chmod(0o600)
+        assert run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--force")[0] == 0
+        assert "schema: 1" in Path("my.yaml").read_text()
+        assert Path("my.yaml").stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize("call", ["create", "write", "fsync", "replace"])
+    def test_written_whole_or_not_at_all(self, call, run, tree, monkeypatch):
+        Path("my.yaml").write_text("mine")
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(disk, call, fail)
+        code, _, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--force")
+        assert code == 7
+        assert "VCG709" in err
+        assert "No space left" in err
+        assert Path("my.yaml").read_text() == "mine"
+        assert [path.name for path in Path().iterdir()] == ["my.yaml"]
+
+    def test_a_missing_folder(self, run, tree):
+        code, _, err = run("init", ARCH, "--vllm", tree, "-o", "nowhere/my.yaml")
+        assert code == 7
+        assert "cannot write `nowhere/my.yaml`" in err
+
+    def test_the_tree_is_only_read(self, run, tree):
+        before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+        assert run("init", ARCH, "--vllm", tree, "-o", "my.yaml")[0] == 0
+        assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
+
+    def test_json_lists_the_questions(self, run, tree):
+        code, out, _ = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--format", "json")
+        assert code == 0
+        assert [found["code"] for found in json.loads(out)["diagnostics"]] == ["VCG390"]
+
+
+#: arguments after `init`, with TREE for the tree -> exit code, words of the message
+WRONG = {
+    "unknown architecture": (["InternVLChatModell"], 4, "did you mean `InternVLChatModel`"),
+    "part of a name": (["internvlchat"], 4, "did you mean `InternVLChatModel`"),
+    "nothing like it": (["Zebra"], 4, "`architectures` of the checkpoint's config.json"),
+    "a text model": (["LlamaForCausalLM"], 4, "is not multimodal"),
+    "a file without a model": ([f"{MODELS}/intern_vit.py"], 4, "no multimodal model class"),
+    "a file with two": ([f"{MODELS}/qwen2_vl.py:Qwen2VisionTransformer"], 4, "is no multimodal model"),
+    "an unknown class": ([f"{MODELS}/internvl.py:InternVL"], 4, "InternVLChatModel"),
+    "no file": ([f"{MODELS}/zebra.py"], 4, "is neither a file nor one of the tree"),
+    "a file of elsewhere": ([str(Path(__file__))], 4, "is no file of the tree"),
+    "a module that is missing": (["Qwen2_5_VLForConditionalGeneration"], 4, "which is not in the tree"),
+    "an answer without value": ([ARCH, "--answer", "let.k"], 2, "is not KEY=VALUE"),
+    "an answer to nothing": ([ARCH, "--answer", "let.kk=1"], 2, "Did you mean `let.k`?"),
+    "a wrong answer": ([ARCH, "--answer", "let.k=self.tokens("], 3, "`k: self.tokens(    # answered`"),
+    "an unknown name": ([ARCH, "--answer", "let.k=zebra"], 3, "the name `zebra` is not defined"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(name, run, tree):
+    arguments, expected, words = WRONG[name]
+    code, out, err = run("init", *arguments, "--vllm", tree, "-o", "my.yaml")
+    assert (code, out) == (expected, ""), err
+    assert words in err
+    assert not Path("my.yaml").exists()
+
+
+class TestFiles:
+    def test_by_file(self, run, tree):
+        assert "class: InternVLChatModel" in run("init", f"{MODELS}/internvl.py", "--vllm", tree)[1]
+
+    def test_by_path_on_disk(self, run, tree):
+        assert "class: InternVLChatModel" in run("init", tree / MODELS / "internvl.py", "--vllm", tree)[1]
+
+    def test_one_class_of_several(self, run, tree):
+        """Two classes are registered, one of them only inherits: the other one is meant."""
+        out = run("init", f"{MODELS}/qwen2_vl.py", "--vllm", tree)[1]
+        assert "class: Qwen2VLForConditionalGeneration" in out
+        out = run("init", f"{MODELS}/qwen2_vl.py:Tarsier2ForConditionalGeneration", "--vllm", tree)[1]
+        assert "class: Tarsier2ForConditionalGeneration" in out
+
+
+# --- on a terminal --------------------------------------------------------------------------------------------------
+
+
+INTERRUPT = "interrupt"
+
+
+def terminal(tree: Path, folder: Path, typed: str, *more: str) -> tuple[int, str]:
+    """A run whose standard input and error are a terminal, and what the terminal shows. `typed` follows the prompt."""
+    parent, child = pty.openpty()
+    # A job in the background ignores interrupts, and so do its children unless they ask for them.
+    script = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from scaffold.cli.app import main; main(sys.argv[1:])"
+    )
+    options = ["-o", "my.yaml", "--color", "never", *more]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "init", ARCH, "--vllm", str(tree), *options],
+        stdin=child,
+        stderr=child,
+        stdout=subprocess.PIPE,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "dumb"},
+    ) as process:
+        os.close(child)
+        shown = b""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if select.select([parent], [], [], 1)[0]:
+                try:
+                    shown += os.read(parent, 4096)
+                except OSError:  # Linux says so when the other end is closed
+                    break
+            if typed and b"\nlet.k [" in shown:
+                if typed == INTERRUPT:
+                    process.send_signal(signal.SIGINT)
+                else:
+                    os.write(parent, typed.encode())
+                typed = ""
+        else:
+            process.kill()
+        process.wait()
+    os.close(parent)
+    return process.returncode, shown.decode()
+
+
+class TestTerminal:
+    def test_empty_answer_takes_the_first_candidate(self, tree, tmp_path):
+        code, shown = terminal(tree, tmp_path, "\n")
+        assert code == 0, shown
+        assert "let.k: the tokens of one tile" in shown
+        assert "candidate: self.num_image_token" in shown
+        assert "  k: self.num_image_token    # answered\n" in (tmp_path / "my.yaml").read_text()
+
+    def test_another_answer(self, tree, tmp_path):
+        code, shown = terminal(tree, tmp_path, "self.tokens\n")
+        assert code == 0, shown
+        assert "  k: self.tokens    # answered\n" in (tmp_path / "my.yaml").read_text()
+
+    def test_a_question_is_put_off(self, tree, tmp_path):
+        code, shown = terminal(tree, tmp_path, "-\n")
+        assert code == 0, shown
+        assert "  k: TODO\n" in (tmp_path / "my.yaml").read_text()
+        assert "1 of 1 questions open" in shown
+
+    def test_no_input_asks_nothing(self, tree, tmp_path):
+        code, shown = terminal(tree, tmp_path, "", "--no-input")
+        assert code == 0, shown
+        assert "  k: TODO\n" in (tmp_path / "my.yaml").read_text()
+
+    def test_interrupted_nothing_is_written(self, tree, tmp_path):
+        code, shown = terminal(tree, tmp_path, INTERRUPT)
+        assert code == 130, shown
+        assert not (tmp_path / "my.yaml").exists()
+
+    def test_existing_file_is_refused_before_anything_is_asked(self, tree, tmp_path):
+        (tmp_path / "my.yaml").write_text("mine")
+        code, shown = terminal(tree, tmp_path, "")
+        assert code == 5
+        assert "let.k" not in shown
