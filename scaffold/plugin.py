@@ -176,19 +176,20 @@ def register_adapters(generation: str, controls: Controls) -> list[str]:
     """Let vLLM's registry load adapters for their architectures. Returns these; imports no model."""
     from vllm.model_executor.models.registry import ModelRegistry
 
-    registered = []
+    entries: dict[str, AdaptedModel] = {}
     for architecture, module in vitcg_adapters.ADAPTERS[generation].items():
         entry = ModelRegistry.models.get(architecture)
         if not controls.wants(module, architecture):
             continue
-        if not isinstance(entry, AdaptedModel):
-            home = str(getattr(entry, "module_name", ""))
-            if (home.partition(".")[0], getattr(entry, "class_name", "")) != ("vllm", architecture):
-                logger.info("%s is not vLLM's own class here: it has no adapter", architecture)
-                continue
-            ModelRegistry.models[architecture] = AdaptedModel(entry, generation, architecture)
-        registered.append(architecture)
-    return registered
+        home = str(getattr(entry, "module_name", ""))
+        if isinstance(entry, AdaptedModel):
+            entries[architecture] = entry
+        elif (home.partition(".")[0], getattr(entry, "class_name", "")) == ("vllm", architecture):
+            entries[architecture] = AdaptedModel(entry, generation, architecture)
+        else:
+            logger.info("%s is not vLLM's own class here: it has no adapter", architecture)
+    ModelRegistry.models.update(entries)
+    return list(entries)
 
 
 def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
@@ -256,7 +257,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find is not None and finder is not self else None
             if spec is not None and spec.loader is not None:
-                self._run_after(spec.loader)
+                try:
+                    self._run_after(spec.loader)
+                except Exception as error:  # vLLM's import must not fail for it
+                    _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
                 return spec  # type: ignore[no-any-return]
         return None
 
