@@ -70,6 +70,9 @@ class GraphBackend(Protocol):
     def timer(self) -> Timer:
         """A running clock of the device, read later without waiting."""
 
+    def idle(self) -> bool:
+        """Whether the device has done all that was asked of it. Does not wait."""
+
     def capturing(self) -> Any:
         """A context around a series of captures."""
 
@@ -268,6 +271,9 @@ class CudaGraphBackend:
     def timer(self) -> _CudaTimer:
         """A running clock for one replay."""
         return _CudaTimer()
+
+    def idle(self) -> bool:
+        return bool(torch.cuda.current_stream(self.device).query())
 
     def spoil(self, pool: Any) -> None:
         """Fill the memory that the graphs of a pool share with NaN, by a graph that takes exactly that memory.

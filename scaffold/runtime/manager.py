@@ -710,6 +710,7 @@ class EncoderGraphManager:
 
     def _next_trial(self, run: _Run, trial: _Trial) -> Any:
         """Note the time of the last call, then decide, or choose the way of this one and return a running clock."""
+        run.eager, run.reason = False, ""
         if trial.clock is not None:
             ms = trial.clock.ms()
             if ms is None:
@@ -718,13 +719,16 @@ class EncoderGraphManager:
             trial.clock = None
         replay, eager = trial.ms
         if len(replay) >= TRIAL_CALLS and len(eager) >= TRIAL_CALLS:
-            trial.eager = min(replay) > min(eager) * TRIAL_MARGIN
+            run.eager = min(replay) > min(eager) * TRIAL_MARGIN
             run.trial = None
+        elif not self.backend.idle():
+            # Behind other work eager's launches would be hidden, and a trial would call eager the faster one.
+            return None
         else:
-            trial.eager = not trial.eager
+            run.eager = trial.eager = not trial.eager
             trial.clock = self.backend.timer()
-        run.eager = trial.eager
-        run.reason = "crossover" if run.eager else ""
+        if run.eager:
+            run.reason = "crossover"
         return trial.clock
 
     def _run_eager(self, run: _Run, batch: Inputs) -> torch.Tensor:

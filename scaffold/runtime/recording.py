@@ -218,6 +218,9 @@ class RecordingBackend:
         """A running clock for one replay."""
         return _Timer()
 
+    def idle(self) -> bool:
+        return True
+
     def warm_up(self, forward: Callable[[], torch.Tensor]) -> int:
         forward()
         return self.peak

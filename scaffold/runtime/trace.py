@@ -55,7 +55,9 @@ class Trace:
     paths: dict[str, Counter[int]] = field(default_factory=dict)
 
     def add(self, path: str, tokens: int, count: int = 1) -> None:
-        """One batch."""
+        """One batch, or several of one size. A batch of no tokens runs nothing and is not kept."""
+        if tokens <= 0:
+            return
         sizes = self.paths.get(path)
         if sizes is None:
             sizes = self.paths[path] = Counter()

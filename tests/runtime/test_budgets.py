@@ -135,6 +135,7 @@ def test_trace_survives_its_file(tmp_path):
     trace = Trace()
     trace.add("default", 64)
     trace.add("default", 1196, 3)
+    trace.add("default", 0)  # a path without tokens ran nothing
     file = tmp_path / "trace.json"
     trace.save(file)
     assert Trace.from_json(file.read_text()).paths == {"default": Counter({1196: 3, 64: 1})}
