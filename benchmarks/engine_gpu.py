@@ -8,9 +8,10 @@ directories are made on the spot (`model_directory.py`), weights are random but 
 request goes to the engines in turn, a different one first each time, so that no mode is measured in another minute than
 the others. Nothing else runs meanwhile.
 
-* Requests: one at a time, one output token, with the processing of the image: close to the time to the first token.
-  The engine runs in the asking process, so that no copy between processes is in the times. Beside it, in other
-  requests, the encoder alone, as the runner calls it, between two waits for the device.
+* Requests: one at a time, one output token: close to the time to the first token, with and without the processing of
+  the images, which is done on the processor and is the same for all. The engine runs in the asking process, so that no
+  copy between processes is in the times. Beside it, in other requests, the encoder alone, as the runner calls it,
+  between two waits for the device.
 * Correctness first and last: eight tokens for three different pictures of every size; a token may differ from eager
   only where eager's own two best are within `TIE` of each other: padding changes the order of additions in bfloat16.
 * A mixed stream: `REQUESTS` requests, `CONCURRENT` at a time, sizes from `draw_stream`.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import random
@@ -53,8 +55,13 @@ MODES: dict[str, tuple[bool, str, dict[str, str]]] = {
     "eager": (False, "", {}),
     "vllm_graphs": (True, "", {}),
     "ours": (True, ",vitcg", {}),
+    # Controls: how far two engines of one mode are apart.
+    "eager_again": (False, "", {}),
+    "vllm_graphs_again": (True, "", {}),
     "our_manager_only": (True, ",vitcg", {"VITCG_MODE": "manager"}),
 }
+#: Columns of a row: a request; without the processing of its images; the encoder alone.
+KINDS = ("ms", "engine_ms", "encoder_ms")
 PICTURES = 3
 CHECK_TOKENS = 8
 STREAM_TOKENS = 8
@@ -113,6 +120,7 @@ class Engine:
             for n, sizes in enumerate(draw_stream(job["requests"]))
         ]
         self.llm: Any = None
+        self.requests = 0
 
     def _prompt(self, images: list[Any]) -> dict[str, Any]:
         return {"prompt": self.model.prompt(images=len(images)), "multi_modal_data": {"image": images}}
@@ -141,14 +149,25 @@ class Engine:
     def describe(self) -> list[dict[str, Any]]:
         return [json.loads(answer) for answer in self.llm.collective_rpc("describe_encoder")]
 
-    def request(self, name: str, number: int) -> float:
-        """Milliseconds of one request, image processing included."""
+    def request(self, name: str, number: int) -> tuple[float, float]:
+        """Milliseconds of one request: all of it, and without the processing of its images on the processor."""
         from vllm import SamplingParams
 
         parameters = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
+        self.requests += 1
         begin = time.perf_counter()
-        self.llm.generate(self.prompts[name, number], parameters, use_tqdm=False)
-        return (time.perf_counter() - begin) * 1e3
+        # Anew for each request: processed inputs carry a name, and the encoder's output is kept by name.
+        prompt = self.llm._preprocess_cmpl_one(self.prompts[name, number])
+        processed = time.perf_counter()
+        self._finish(f"one-{self.requests}", prompt, parameters)
+        end = time.perf_counter()
+        return (end - begin) * 1e3, (end - processed) * 1e3
+
+    def _finish(self, name: str, prompt: Any, parameters: Any) -> None:
+        engine = self.llm.llm_engine
+        engine.add_request(name, prompt, parameters)
+        while engine.has_unfinished_requests():
+            engine.step()
 
     def encoder(self, name: str, number: int) -> float:
         """Milliseconds of the encoder alone, as the runner calls it, between two waits for the device."""
@@ -244,6 +263,9 @@ class Child:
             "VLLM_PLUGINS": engine_worker.PLUGIN + plugins,
             # The engine in the process that asks: no copy of the pixels between processes in the times.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # Threads that wait in a loop for more images to process would slow the thread that launches kernels.
+            "OMP_NUM_THREADS": "4",
+            "OMP_WAIT_POLICY": "PASSIVE",
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
         }  # fmt: skip
@@ -309,6 +331,23 @@ def distinct(answers: dict[str, Any]) -> int:
     return sum(len(found) == PICTURES for found in by_workload.values())
 
 
+def picture_effect(answers: dict[str, Any]) -> float | None:
+    """How far another picture of the same size moves the logprobs of the first step: the median of what pairs share.
+
+    What `logprob_error` must be compared with.
+    """
+    by_workload: dict[str, list[dict[int, float]]] = {}
+    for name, answer in answers.items():
+        by_workload.setdefault(name.rpartition(" #")[0], []).append(answer["best"][0])
+    found = [
+        abs(one[token] - other[token])
+        for pictures in by_workload.values()
+        for one, other in itertools.combinations(pictures, 2)
+        for token in one.keys() & other.keys()
+    ]
+    return statistics.median(found) if found else None
+
+
 def idle_cores(seconds: float = 1.0) -> float:
     """Processor cores in use on this machine, measured over so long."""
 
@@ -332,8 +371,10 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     """One model: an engine of each mode, correctness, requests, the stream."""
     tiny = arguments.scale == "tiny"
     workloads = TINY_WORKLOADS if tiny else WORKLOADS
+    modes = arguments.modes.split(",")
     options: dict[str, Any] = {"max_model_len": 2048, "dtype": "float32"} if tiny else {
-        "max_model_len": 8192, "max_num_batched_tokens": 8192, "gpu_memory_utilization": arguments.memory,
+        "max_model_len": 8192, "max_num_batched_tokens": 8192,
+        "gpu_memory_utilization": round(arguments.memory / len(modes), 3),
     }  # fmt: skip
     options["limit_mm_per_prompt"] = {"image": 8} | ({} if arguments.video else {"video": 0})
     if arguments.tensor_parallel > 1:
@@ -342,7 +383,6 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
         "model": name, "directory": str(write_model(name, folder / name, arguments.scale)), "workloads": workloads,
         "options": options, "requests": arguments.requests, "stream_limit": 112 if tiny else 4096,
     }  # fmt: skip
-    modes = arguments.modes.split(",")
     children: dict[str, Child] = {}
     try:
         # All import at once, but start one after another: vLLM sizes its cache by the memory that it finds free.
@@ -375,13 +415,13 @@ def _measure_started(
     modes = list(children)
     print(f"{name}: {idle_cores():.1f} cores busy while all engines wait", flush=True)
     answers = {mode: child.ask("check") for mode, child in children.items()}
-    samples: dict[tuple[str, str], list[float]] = {}
+    samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for turn in range(WARM_UP + arguments.repeats):
         for size in workloads:
             for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
-                ms = children[mode].ask("request", size, turn % PICTURES)
+                both = children[mode].ask("request", size, turn % PICTURES)
                 if turn >= WARM_UP:
-                    samples.setdefault((size, mode), []).append(ms)
+                    samples.setdefault((size, mode), []).append(both)
     inside: dict[tuple[str, str], list[float]] = {}
     for turn in range(arguments.encoder_repeats):
         for size in workloads:
@@ -398,12 +438,14 @@ def _measure_started(
     for size in workloads:
         row: dict[str, Any] = {"model": name, "vllm": release, "images": size}
         for mode in modes:
-            values = samples[size, mode]
-            row[f"{mode}_ms"] = round(statistics.median(values), 2)
-            row[f"{mode}_ms_quartiles"] = [round(quantile(values, q), 2) for q in (0.25, 0.75)]
+            for position, kind in enumerate(("ms", "engine_ms")):
+                values = [both[position] for both in samples[size, mode]]
+                row[f"{mode}_{kind}"] = round(statistics.median(values), 2)
+                row[f"{mode}_{kind}_quartiles"] = [round(quantile(values, q), 2) for q in (0.25, 0.75)]
             row[f"{mode}_encoder_ms"] = round(statistics.median(inside[size, mode]), 2)
         rows.append(row)
     detail: dict[str, Any] = {"sizes_of": REAL.get(name, "tiny"), "distinct_workloads": distinct(answers["eager"])}
+    detail["picture_effect"] = picture_effect(answers["eager"])
     for mode in modes:
         reference = streams["eager"][-1]["tokens"]
         detail[mode] = {
@@ -441,7 +483,7 @@ def main() -> int:
     options.add_argument("--encoder-repeats", type=int, default=7)
     options.add_argument("--stream-runs", type=int, default=2)
     options.add_argument("--requests", type=int, default=REQUESTS)
-    options.add_argument("--memory", type=float, default=0.28, help="share of the device's memory for each engine")
+    options.add_argument("--memory", type=float, default=0.84, help="share of the device's memory for all engines")
     options.add_argument("--video", action="store_true", help="leave videos allowed, as by default in vLLM")
     options.add_argument("--machine", default="")
     options.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -495,8 +537,8 @@ def versions(release: str) -> dict[str, str]:
 def report(name: str, result: dict[str, Any], modes: list[str]) -> None:
     """The table, for a reader of the log."""
     for row in result["rows"]:
-        times = "  ".join(f"{mode} {row[f'{mode}_ms']:8.2f} ({row[f'{mode}_encoder_ms']:6.2f})" for mode in modes)
-        print(f"{name} {row['images']:>16}  {times}")
+        times = [f"{mode} " + " ".join(f"{row[f'{mode}_{k}']:7.2f}" for k in KINDS) for mode in modes]
+        print(f"{name} {row['images']:>16}  {'   '.join(times)}")
     for mode in modes:
         part = result["detail"][mode]
         print(
@@ -505,7 +547,11 @@ def report(name: str, result: dict[str, Any], modes: list[str]) -> None:
             f"kv blocks {[rank['kv_blocks'] for rank in part['at_end']]}, warnings {part['warnings']}"
         )
         print(json.dumps(part["at_end"][0])[:2500])
-    print(f"{name}: pictures matter in {result['detail']['distinct_workloads']} workloads", flush=True)
+    effect = result["detail"]["picture_effect"]
+    print(
+        f"{name}: answers differ in {result['detail']['distinct_workloads']} workloads, logprobs by {effect}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

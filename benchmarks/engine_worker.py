@@ -97,7 +97,8 @@ def describe_runner(runner: Any) -> dict[str, Any]:
         answer["stats"] = {name: stats[name] for name in stats if name != "token_budgets"}
         report = getattr(getattr(manager, "core", None), "report", None)
         if report is not None:
-            answer["tuned"] = str(getattr(manager, "tuned", None))
+            tuned = getattr(getattr(manager, "tuned", None), "outcomes", ())
+            answer["tuned_modules"] = {outcome.name: len(outcome.applied) for outcome in tuned}
             answer["capture"] = {
                 "graphs": len(report.captured), "seconds": report.seconds, "bytes": report.device_bytes,
                 "failed": {str(key): why for key, why in report.failed.items()},

@@ -1,0 +1,224 @@
+"""The real engine with and without our plugin: `vllm.LLM` of the installed CPU wheel, and its OpenAI server.
+
+Two child processes serve the same prompts from the same model directories: one with vLLM alone, on its own attention;
+one with the plugin, where every image runs through a graph of the recording backend. Weights are random and carry an
+image to the logits, so that a wrong row of the encoder changes tokens and logprobs.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cpu_wheel
+import engine_worker
+import pytest
+from model_directory import MODELS, write_model
+
+HERE = Path(__file__).parent
+BENCHMARKS = cpu_wheel.ROOT / "benchmarks"
+DEFAULT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl")
+#: The tower sees 729 to 3000 patches of an image whatever its size: too slow for the default run.
+SLOW = ("step3_vl",)
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.xdist_group("engine"),
+    pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)"),
+]
+
+Environment = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The environment of a child, with our weights in every process that vLLM starts."""
+    folder = tmp_path_factory.mktemp("engine")
+    site = engine_worker.write_site(folder / "weights")
+
+    def make(plugins: str, **changes: str | None) -> dict[str, str]:
+        # What torch would compile (the sampler's logprobs) takes longer than everything else here.
+        settings = {"TORCHDYNAMO_DISABLE": "1", "VLLM_PLUGINS": plugins, **changes}
+        env = cpu_wheel.environment(folder, **settings)
+        env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(site), str(BENCHMARKS)])
+        return env
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def served(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """`served(models)`: what came out of vLLM alone and with the plugin, by model; each group of models runs once."""
+    if not cpu_wheel.plugin_is_registered():
+        pytest.fail("vLLM does not see the plugin: install this package anew (`make setup`)", pytrace=False)
+    folder = tmp_path_factory.mktemp("models")
+    known: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def serve(models: tuple[str, ...]) -> dict[str, Any]:
+        if models not in known:
+            known[models] = {}
+            for way, plugins in (
+                ("alone", engine_worker.PLUGIN),
+                ("ours", f"{engine_worker.PLUGIN},{cpu_wheel.PLUGIN}"),
+            ):
+                result = folder / f"{'-'.join(models)}-{way}.json"
+                job = json.dumps({"models": models, "graphs": way == "ours"})
+                done = cpu_wheel.run_python(
+                    HERE / "engine_child.py", str(folder), str(result), job, env=environment(plugins), timeout=600
+                )
+                assert done.returncode == 0, done.stderr[-4000:]
+                known[models][way] = json.loads(result.read_text(encoding="utf-8"))
+        return known[models]
+
+    return serve
+
+
+def group_of(name: str) -> tuple[str, ...]:
+    return SLOW if name in SLOW else DEFAULT
+
+
+@pytest.fixture(params=[*DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def pair(request: pytest.FixtureRequest, served: Callable[..., dict[str, Any]]) -> tuple[str, Any, Any]:
+    """A model, and what it answered alone and with the plugin."""
+    results = served(group_of(request.param))
+    return request.param, results["alone"][request.param], results["ours"][request.param]
+
+
+def test_same_tokens_and_logprobs(pair):
+    _, alone, ours = pair
+    assert ours["answers"].keys() == alone["answers"].keys()
+    for name, want in alone["answers"].items():
+        assert ours["answers"][name]["tokens"] == want["tokens"], name
+        assert ours["answers"][name]["logprobs"] == pytest.approx(want["logprobs"], abs=1e-3), name
+    assert ours["together"] == alone["together"]
+
+
+def test_an_image_decides_the_answer(pair):
+    """The control: without it, the same tokens would say nothing about the encoder."""
+    model, alone, _ = pair
+    calls = [("small", "small, other pixels")]
+    if MODELS[model].video is not None:
+        calls.append(("video", "video, other pixels"))
+    for one, other in calls:
+        first, second = (alone["answers"][name]["logprobs"][0] for name in (one, other))
+        assert abs(first - second) > 5e-3, (one, first, second)
+
+
+def test_the_plugins_classes_are_in_use(pair):
+    model, alone, ours = pair
+    assert alone["runner"]["model"] == f"vllm.model_executor.models.{model}:{MODELS[model].architecture}"
+    assert alone["runner"]["manager"] is None
+    package, _, name = ours["runner"]["model"].partition(":")
+    assert (package.partition(".")[0], package.rpartition(".")[2], name) == (
+        "vitcg_adapters", model, MODELS[model].architecture,
+    )  # fmt: skip
+    assert ours["runner"]["manager"].startswith("scaffold.runtime.vllm")
+
+
+def test_every_image_and_video_ran_through_a_graph(pair):
+    _, _, ours = pair
+    stats = ours["runner"]["stats"]["detail"]
+    assert ours["runner"]["capture"]["failed"] == {}
+    assert stats["miss_reasons"] == {}
+    # One item or more in each of the calls, once alone and once together with the others.
+    assert stats["hits"] >= 2 * len(ours["answers"]) + 2
+    assert len([g for g in stats["graphs"].values() if g["replays"]]) >= 2
+
+
+# -- the server
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def data_url(seed: int) -> str:
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.random.default_rng(seed).integers(0, 255, (84, 84, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def ask(port: int, seed: int) -> dict[str, Any]:
+    """One chat request with an image."""
+    content = [
+        {"type": "image_url", "image_url": {"url": data_url(seed)}},
+        {"type": "text", "text": "What is in this picture?"},
+    ]
+    body = {
+        "model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 4, "temperature": 0,
+        "ignore_eos": True, "logprobs": True,
+    }  # fmt: skip
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+def wait_until_up(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 400) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            pytest.fail(f"the server ended with {process.returncode}:\n{log.read_text()[-3000:]}", pytrace=False)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    pytest.fail(f"the server was not up after {seconds} s:\n{log.read_text()[-3000:]}", pytrace=False)
+
+
+def test_the_server_answers_a_chat_request_with_an_image(environment, tmp_path):
+    """The server with an engine process of its own and the plugin, which the log of that process names.
+
+    Not `vllm serve`: the command of the CPU wheel asks for the metadata of a package called `vllm` and ends.
+    """
+    directory = write_model("qwen2_vl", tmp_path / "model")
+    port, log = free_port(), tmp_path / "server.log"
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(directory), "--served-model-name", "tiny",
+        "--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", "float32",
+        "--max-model-len", "1024", "--max-num-seqs", "2",
+        "--compilation-config", '{"mode": 0, "cudagraph_mm_encoder": true}',
+    ]  # fmt: skip
+    env = environment(
+        f"{engine_worker.PLUGIN},{cpu_wheel.PLUGIN}", VLLM_ENABLE_V1_MULTIPROCESSING=None, VLLM_LOGGING_LEVEL="INFO"
+    )
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, env=env, stdout=stream, stderr=stream, start_new_session=True)
+    try:
+        wait_until_up(port, process, log)
+        one, same, other = (ask(port, seed) for seed in (1, 1, 2))
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    logprobs = [[t["logprob"] for t in a["choices"][0]["logprobs"]["content"]] for a in (one, same, other)]
+    assert one["usage"]["completion_tokens"] == 4
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
+    assert abs(logprobs[0][0] - logprobs[2][0]) > 5e-3, "the image does not decide the answer"
+    assert "served by vitcg_adapters.v0_30.qwen2_vl" in log.read_text()
