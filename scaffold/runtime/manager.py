@@ -60,7 +60,9 @@ class Options:
     replay and eager are predicted to be close runs both ways in turn, at most `trials` sizes in all; the faster one
     stays. `max_stretch` is how much larger than the fitting budget a graph may be when the fitting one is missing or
     lacks another capacity. `compact` captures the largest graph once beforehand to lay the pool out for it; leave it
-    off where graphs hold collectives, which may register the addresses of a graph that is thrown away.
+    off where graphs hold collectives, which may register the addresses of a graph that is thrown away. `retry` runs a
+    forward whose capture failed once eagerly and captures again; not where it holds collectives, which the other ranks,
+    whose capture worked, would not take part in.
     """
 
     packing: str = "planned"
@@ -80,6 +82,7 @@ class Options:
     plan_bytes: int = 128 << 20
     max_stretch: float = 2.0
     compact: bool = True
+    retry: bool = True
     debug_addresses: bool = False
 
     def __post_init__(self) -> None:
@@ -522,6 +525,8 @@ class EncoderGraphManager:
             try:
                 graph = self.backend.capture(forward, self.pool)
             except Exception as error:
+                if not self.options.retry:
+                    raise
                 # Something may have been initialised lazily (a kernel compiled): run it eagerly and try once more.
                 logger.debug("capture of %s failed, trying again after a warm-up: %s", key, error)
                 self.backend.warm_up(forward)

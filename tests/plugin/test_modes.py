@@ -65,7 +65,11 @@ class Other(InternVLChatModel):
 )
 def test_a_model_that_is_not_chosen_gets_vllms_manager(only, model, expected, caplog):
     chosen = model()
-    config = SimpleNamespace(additional_config=None)
+    config = SimpleNamespace(
+        additional_config=None,
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        model_config=SimpleNamespace(multimodal_config=SimpleNamespace(mm_encoder_tp_mode="weights")),
+    )
 
     manager = served_manager(Original, frozenset(only))(vllm_config=config, device=None, dtype=None, model=chosen)
 

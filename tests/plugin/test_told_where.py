@@ -18,7 +18,7 @@ class _Entry:
 
 @pytest.fixture(autouse=True)
 def _a_process_that_vllm_started(monkeypatch):
-    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    monkeypatch.setattr(multiprocessing, "parent_process", object)
     monkeypatch.setattr(plugin, "_told", set())
 
 

@@ -119,7 +119,15 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
                 if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max())):
                     wrong.append(f"{case.name} {case.modality}: item {index}")
         stats = manager.stats
-        report = {"rank": rank, "calls": calls, "hits": stats.hits, "misses": stats.misses, "wrong": wrong}
+        seen = manager._exchange(rank)
+        report = {
+            "rank": rank,
+            "ranks": seen,
+            "calls": calls,
+            "hits": stats.hits,
+            "misses": stats.misses,
+            "wrong": wrong,
+        }
         # One write, line end included: the ranks share a pipe, and short writes do not mix.
         os.write(1, f"{json.dumps(report)}\n".encode())
     return 1 if wrong else 0

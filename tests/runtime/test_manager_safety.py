@@ -103,6 +103,15 @@ def test_one_path_may_run_eager_while_the_other_replays():
     assert dict(manager.stats.reasons) == {"over-budget": 1}
 
 
+@pytest.mark.parametrize(("retry", "captures", "failed"), [(True, 3, 0), (False, 2, 1)])
+def test_a_capture_that_fails_once_is_tried_again_unless_it_holds_collectives(retry, captures, failed):
+    backend = RecordingBackend()
+    numbers: list[int] = []
+    backend.fail = lambda number: numbers.append(number) or number == 1
+    manager = make_manager(PackedTower(), [8, 16], backend=backend, retry=retry, compact=False)
+    assert (len(numbers), len(manager.report.failed)) == (captures, failed)
+
+
 @pytest.mark.parametrize("failing", [{1, 2}, {1, 2, 3, 4}])
 def test_a_failing_capture_costs_one_warning_and_means_eager_for_that_key(failing, caplog):
     backend = RecordingBackend()

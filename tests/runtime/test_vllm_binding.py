@@ -86,7 +86,7 @@ def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tre
     )
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert sorted(r["rank"] for r in reports) == list(range(ranks)), done.stderr[-3000:]
-    assert all(r["wrong"] == [] for r in reports)
+    assert all(r["wrong"] == [] and r["ranks"] == list(range(ranks)) for r in reports)
     assert sum(r["hits"] for r in reports) > 0
     assert [r["rank"] for r in reports if r["hits"] == 0] == ([] if broken is None else [broken])
 

@@ -175,7 +175,9 @@ class EncoderCudaGraphManager:
         if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
             # The tower's own collectives are in the graphs. All ranks must capture together, inside vLLM's
             # `graph_capture`, and must decide alike, which clocks of different ranks do not.
-            options = replace(options, start_graphs=None, lazy_after=None, calibration_ms=0, trials=0, compact=False)
+            options = replace(
+                options, start_graphs=None, lazy_after=None, calibration_ms=0, trials=0, compact=False, retry=False
+            )
         return options
 
     def _ladders(self) -> dict[str, list[int]]:

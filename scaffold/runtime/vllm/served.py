@@ -36,6 +36,9 @@ class ServedManager(EncoderCudaGraphManager):
     #: Why there are no graphs, None while all is well.
     fault: str | None = None
     _faults_in_a_row: int = 0
+    _ranks: int = 1
+    #: Whether the tower's layers are spread over the ranks, so that all of them must run the same forward.
+    _is_spread: bool = False
     _saved: float = 0.0
     _logged: float = 0.0
     _said: str = ""
@@ -43,12 +46,15 @@ class ServedManager(EncoderCudaGraphManager):
     def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
         read_settings(vllm_config)  # a setting that means nothing is the operator's to correct, and stops the start
         try:
+            self._ranks = vllm_config.parallel_config.tensor_parallel_size
+            spread = vllm_config.model_config.multimodal_config.mm_encoder_tp_mode != "data"
+            self._is_spread = self._ranks > 1 and spread
             super().__init__(vllm_config, device, dtype, model)
         except Exception as error:
             self.budget_graphs = {}
             self._give_up("they cannot be set up", error)
             return
-        self._name_files(vllm_config.parallel_config.tensor_parallel_size)
+        self._name_files()
         self._logged = time.monotonic()
         if self.settings.record or self.settings.stats:
             atexit.register(self.save)
@@ -63,18 +69,22 @@ class ServedManager(EncoderCudaGraphManager):
         return 0 if self.fault is not None else super().get_num_graphs_to_capture()
 
     def capture(self, graph_pool: Any = None) -> None:
-        if self.fault is not None:
-            return
-        try:
-            super().capture(graph_pool)
-        except Exception as error:
-            self.clear()
-            if self.use_dp:
-                # Another rank may have its graphs. This one must go on sharing its collectives, without graphs.
-                self.core.pool = self.graph_pool = graph_pool if graph_pool is not None else object()
-                logger.warning("this rank has no encoder graphs, and its images run eager: %s", _words(error))
-            else:
-                self._give_up("they cannot be captured", error)
+        if self.fault is None:
+            try:
+                super().capture(graph_pool)
+            except Exception as error:
+                self._go_without(error, graph_pool)
+        if self._is_spread:
+            self._agree()
+
+    def _go_without(self, error: Exception, graph_pool: Any) -> None:
+        self.clear()
+        if self.use_dp:
+            # Another rank may have its graphs. This one must go on sharing its collectives, without graphs.
+            self.core.pool = self.graph_pool = graph_pool if graph_pool is not None else object()
+            logger.warning("this rank has no encoder graphs, and its images run eager: %s", _words(error))
+        else:
+            self._give_up("they cannot be captured", error)
 
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor] | None:  # type: ignore[override]
         """As the base; None, which makes the runner encode eagerly, where that raises."""
@@ -83,8 +93,8 @@ class ServedManager(EncoderCudaGraphManager):
         try:
             outputs = super().execute(mm_kwargs)
         except Exception as error:
-            if self.use_dp:
-                raise  # the other ranks wait in the gather: going eager here alone would hang them all
+            if self._ranks > 1:
+                raise  # the other ranks wait for this one in a collective: going eager here alone would hang them all
             self._faults_in_a_row += 1
             if self._faults_in_a_row == 1:
                 logger.warning(
@@ -116,9 +126,32 @@ class ServedManager(EncoderCudaGraphManager):
             self._saved = float("inf")
             logger.warning("the trace or the counters cannot be written, and no more are: %s", error)
 
-    def _name_files(self, ranks: int) -> None:
+    def _agree(self) -> None:
+        """Keep the graphs that every rank has: a rank that ran eager would wait in other collectives than the rest."""
+        mine = None if self.fault is not None else frozenset(self.core.graphs)
+        everybodys = self._exchange(mine)
+        if self.fault is None and None in everybodys:
+            self._give_up("they cannot be captured", RuntimeError("another rank has none"))
+        if self.fault is not None:
+            self.clear()
+            return
+        common = frozenset.intersection(*everybodys)
+        for key in self.core.graphs.keys() - common:
+            self.core.drop(key, "another rank could not capture it")
+        if mine != common:
+            self._publish_graphs()
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """What every rank of the tensor-parallel group gives, in the order of ranks."""
+        from vllm.distributed import get_tp_group
+
+        values: list[Any] = [None] * self._ranks
+        torch.distributed.all_gather_object(values, value, group=get_tp_group().cpu_group)
+        return values
+
+    def _name_files(self) -> None:
         """Each rank but the first writes files of its own: `sizes.json`, `sizes.rank1.json`."""
-        if ranks <= 1:
+        if self._ranks <= 1:
             return
         from vllm.distributed import get_tensor_model_parallel_rank
 
