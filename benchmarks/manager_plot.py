@@ -1,8 +1,10 @@
-"""Draw `benchmarks/results/manager_h200.json` as an SVG for the docs.
+"""Draw results of `manager_gpu.py` as an SVG for the docs.
 
-    python benchmarks/manager_plot.py benchmarks/results/manager_h200.json docs/runtime_h200.svg
+    cd benchmarks/results
+    python ../manager_plot.py manager_h200.json manager_h200_step3.json ../../docs/runtime_h200.svg
 
-Each row of the file is one workload: time relative to an exact graph (1.0 is the practical limit).
+Each row of the files is one workload: time relative to an exact graph (1.0 is the practical limit). The heading is
+that of the first file.
 """
 
 from __future__ import annotations
@@ -53,4 +55,7 @@ def draw(data: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(draw(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))), encoding="utf-8")
+    *sources, target = map(Path, sys.argv[1:])
+    results = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
+    everything = {**results[0], "rows": [row for result in results for row in result["rows"]]}
+    target.write_text(draw(everything), encoding="utf-8")

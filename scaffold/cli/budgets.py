@@ -227,7 +227,8 @@ def _table(
     names: Any = str(files[0]) if len(files) == 1 else [str(file) for file in files]
     setting = json.dumps({"encoder_graphs": {"trace": names, "graphs": most}})
     out.append("Use it in a server with our manager, which reads the trace itself:")
-    out.append(f"  vllm serve MODEL --additional-config {shlex.quote(setting)}")
+    on = json.dumps({"cudagraph_mm_encoder": True})
+    out.append(f"  vllm serve MODEL --compilation-config {shlex.quote(on)} --additional-config {shlex.quote(setting)}")
     if len(curves) == 1:
         (pick,) = chosen.values()
         own = json.dumps({"cudagraph_mm_encoder": True, "encoder_cudagraph_token_budgets": list(pick.ladder)})

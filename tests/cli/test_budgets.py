@@ -43,7 +43,7 @@ def test_the_table_shows_what_graphs_buy_and_how_to_use_the_ladder(run, trace):
     assert [str(budget) for budget in optimal_ladder(SIZES, 6)] in rows
     settings = json.loads(done.out.split("--additional-config '")[1].split("'")[0])
     assert settings == {"encoder_graphs": {"trace": str(file), "graphs": 6}}
-    own = json.loads(done.out.split("--compilation-config '")[1].split("'")[0])
+    own = json.loads(done.out.split("--compilation-config '")[2].split("'")[0])
     assert own == {"cudagraph_mm_encoder": True, "encoder_cudagraph_token_budgets": optimal_ladder(SIZES, 6)}
 
 
@@ -77,7 +77,7 @@ def test_several_traces_are_added_up_and_paths_stay_apart(run, trace):
     }
     text = run("budgets", "--trace", first, "--trace", second).out
     assert json.dumps([str(first), str(second)]) in text
-    assert "--compilation-config" not in text  # vLLM's option has one ladder for all paths
+    assert "encoder_cudagraph_token_budgets" not in text  # vLLM's option has one ladder for all paths
 
 
 def test_the_plot_has_every_path(run, trace, tmp_path):
