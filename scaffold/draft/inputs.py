@@ -331,7 +331,8 @@ def call_text(value: Value, names: dict[str, str]) -> str:
     if isinstance(value, Literal):
         return repr(value.value)
     if isinstance(value, Ref) and value.path.startswith("self."):
-        return value.path
+        # A graph runs on one device: what asks whether to shard is told no.
+        return "False" if "data_parallel" in value.path else value.path
     if isinstance(value, Op) and value.name.startswith("self."):
         parts = [call_text(argument, names) for argument in value.args]
         parts += [f"{name}={call_text(argument, names)}" for name, argument in value.keywords]

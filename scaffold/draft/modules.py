@@ -22,31 +22,34 @@ class Part:
 
 
 def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place, Owner] | None:
-    """The value that `__init__` gives to `self.NAME`, its place, and the class whose `__init__` does."""
-    found = program.method(owner, "__init__")
-    pending, seen = [found] if found else [], set()
+    """The value that a class gives to `self.NAME`, its place, and the class that does.
+
+    `__init__` is looked at before other methods, and a class before its bases.
+    """
+    pending, seen = [owner], set()
     while pending:
-        module, cls, init = pending.pop(0)
-        if id(init) in seen:
+        module, cls = pending.pop(0)
+        if id(cls) in seen:
             continue
-        seen.add(id(init))
-        for node in ast.walk(init):
-            targets = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AnnAssign)
-                else []
-            )
-            if any(_is_self(target, name) for target in targets) and getattr(node, "value", None) is not None:
-                assert isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None  # noqa: PT018
-                return node.value, Place(module.file, node.lineno), (module, cls)
+        seen.add(id(cls))
+        methods = [node for node in cls.body if isinstance(node, FunctionNode)]
+        for method in sorted(methods, key=lambda node: node.name != "__init__"):
+            for node in ast.walk(method):
+                value = _value_of(node, name)
+                if value is not None:
+                    return value, Place(module.file, value.lineno), (module, cls)
         for base in cls.bases:
             resolved = program.resolve(module, ast.unparse(plain_base(base)))
             if resolved is not None and isinstance(resolved[1], ast.ClassDef):
-                inherited = program.method((resolved[0], resolved[1]), "__init__")
-                pending += [inherited] if inherited else []
+                pending.append((resolved[0], resolved[1]))
     return None
+
+
+def _value_of(node: ast.AST, name: str) -> ast.expr | None:
+    """The value of `self.NAME = value`."""
+    if isinstance(node, ast.Assign):
+        return node.value if any(_is_self(target, name) for target in node.targets) else None
+    return node.value if isinstance(node, ast.AnnAssign) and _is_self(node.target, name) else None
 
 
 def part_of(program: Program, owner: Owner, name: str) -> Part | None:

@@ -521,10 +521,25 @@ def _pixels(scene: _Scene, tower: Part, data: str) -> None:
     else:
         text, place, why = shape
         sheet.put("pixels.shape", [text], place, why=why)
-    norm = part_of(program, tower.cls, "input_norm")
-    dtype = assigned(program, norm.cls, "input_dtype") if norm and norm.cls else None
+    dtype = _input_dtype(program, tower)
     if dtype is not None:
-        sheet.put("pixels.dtype", f"self.{tower.name}.input_norm.input_dtype", dtype[1])
+        sheet.put(
+            "pixels.dtype", f"self.{tower.name}.input_norm.input_dtype", dtype, why="raw pixels, normalised inside"
+        )
+
+
+def _input_dtype(program: Program, tower: Part) -> Place | None:
+    """Where a normalisation inside the tower keeps the dtype of raw pixels; None if the tower has none that does."""
+    found = assigned(program, tower.cls, "input_norm") if tower.cls else None
+    for node in ast.walk(found[0]) if found else ():
+        made = program.resolve(found[2][0], node.id) if found and isinstance(node, ast.Name) else None
+        if made is None or not isinstance(made[1], ast.ClassDef):
+            continue
+        norm = (made[0], made[1])
+        value, method = assigned(program, norm, "input_dtype"), program.method(norm, "input_dtype")
+        if value is not None or method is not None:
+            return value[1] if value else Place(norm[0].file, method[2].lineno if method else norm[1].lineno)
+    return None
 
 
 def _row_shape(program: Program, patch: Part, prefix: str, sheet: Sheet) -> tuple[str, Place, str] | None:

@@ -17,7 +17,7 @@ from scaffold.draft.values import Place
 
 #: Longest line of a draft; longer evidence stands above its value.
 _WIDTH = 118
-_PLAIN = re.compile(r"[A-Za-z0-9_(][A-Za-z0-9_./ ()*+,-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_(][A-Za-z0-9_./ ()*+,=-]*")
 _NOT_TEXT = re.compile(r"(?i:true|false|null|yes|no|on|off)|[0-9].*")
 
 Scalar = str | int | bool

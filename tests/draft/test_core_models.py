@@ -9,6 +9,7 @@ from draft_meaning import differences
 from scaffold.descriptor import build_spec, load_descriptor
 from scaffold.descriptor.load import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import draft_descriptor
 from scaffold.workflow import prepare_port, prove_numerics
 
 pytestmark = pytest.mark.trees
@@ -74,3 +75,31 @@ def test_a_difference_would_be_seen(completed, drafted):
     text = drafted(case, answered=True).text.replace("rows: t * h * w", "rows: t * h * (w + 1)")
     other = build_spec(load_descriptor_text(text, "other.yaml"))
     assert set(differences(completed(case), other)) == {"item.rows"}
+
+
+#: The same on the newest release, whose towers are split and whose processors say more.
+NEWEST = "0.33.0"
+DIFFERENT_NOW = {
+    "Qwen2-VL": {"forward.call"},
+    "Qwen2.5-VL": set(),
+    "Qwen3-VL": set(),
+    "InternVL": {"modalities.video.embeds"},  # this release reads them under a key of their own
+    "Step3-VL": {"data_parallel_switches"},
+}
+
+
+@pytest.mark.parametrize("case", CORE, ids=lambda case: case.name)
+def test_from_the_newest_release_it_means_the_same(case: Case, release_tree):
+    found = draft_descriptor(release_tree(NEWEST), case.architecture, case.answers)
+    assert found.complete
+    spec = build_spec(load_descriptor_text(found.text, "draft.yaml"))
+    assert set(differences(spec, build_spec(load_descriptor(found.name)))) == DIFFERENT_NOW[case.name]
+
+
+def test_a_ported_tower_that_asks_its_grid_is_a_question(release_tree):
+    """0.22's own port of Qwen2-VL turns its grid into a list even where it gets metadata."""
+    found = draft_descriptor(release_tree("0.22.0"), "Qwen2VLForConditionalGeneration", {"budget.min": "64"})
+    [question] = found.open
+    assert question.key == "forward.call"
+    assert question.candidates[0].value == "self.visual(pixels, [], encoder_metadata=metadata)"
+    assert question.look == ("vllm/model_executor/models/qwen2_vl.py:718: .tolist()",)

@@ -194,10 +194,31 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
         ],
         says("modalities: not self.is_multimodal_pruning_enabled"),
     ),
+    "pruned embeddings, set outside of the constructor": (
+        "qwen2_vl",
+        [
+            (
+                "    def _parse_and_validate_image_input(",
+                "    def _setup(self):\n        self.is_multimodal_pruning_enabled = True\n\n"
+                "    def _parse_and_validate_image_input(",
+            )
+        ],
+        says("modalities: not self.is_multimodal_pruning_enabled"),
+    ),
     "another last part": (
         "mllama4",
         [("self.multi_modal_projector(vision_embeddings_flat)", "self.connector(vision_embeddings_flat)")],
         says("call: self.connector(self.vision_model(pixels))"),
+    ),
+    "a part that is told whether to shard": (
+        "mllama4",
+        [
+            (
+                "self.multi_modal_projector(vision_embeddings_flat)",
+                "self.connector(vision_embeddings_flat, shard=self.use_data_parallel)",
+            )
+        ],
+        says("call: self.connector(self.vision_model(pixels), shard=False)"),
     ),
     "channels that nothing names": (
         "mllama4",
