@@ -97,10 +97,11 @@ def pair(request: pytest.FixtureRequest, served: Callable[..., dict[str, Any]]) 
 
 def test_same_tokens_and_logprobs(pair):
     _, alone, ours = pair
+    # Right runs agree to 5e-6; one wrong row of one item moves a logprob by 1e-3 at least, though often no token.
     assert ours["answers"].keys() == alone["answers"].keys()
     for name, want in alone["answers"].items():
         assert ours["answers"][name]["tokens"] == want["tokens"], name
-        assert ours["answers"][name]["logprobs"] == pytest.approx(want["logprobs"], abs=1e-3), name
+        assert ours["answers"][name]["logprobs"] == pytest.approx(want["logprobs"], abs=1e-4), name
     assert ours["together"] == alone["together"]
 
 
