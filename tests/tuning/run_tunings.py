@@ -3,8 +3,8 @@
     python tests/tuning/run_tunings.py TREE RECIPE...
 
 Prints one JSON object: for each recipe and type, the error of every tuning alone and of all together, how many modules
-each of them changed, why others were left alone, and whether taking them back restored everything bit for bit. Then what
-happens to towers that must be left alone (`refusals`), and to weights that are loaded again (`reloaded`).
+each of them changed, why others were left alone, and whether taking them back restored everything bit for bit. Then
+what happens to towers that must be left alone (`refusals`), and to weights that are loaded again (`reloaded`).
 """
 
 from __future__ import annotations
@@ -37,16 +37,10 @@ def main() -> int:
     return 0
 
 
-def check(name):  # type: ignore[no-untyped-def]
-    import torch
+def build(recipe, dtype):  # type: ignore[no-untyped-def]
+    """A host with the same random weights every time. (vLLM's parameters cannot be deep-copied.)"""
+    from scaffold.verify.numeric.recipes.base import randomise
 
-    from scaffold.runtime.tuning import NAMES
-    from scaffold.verify.numeric.recipes.base import load_recipe, randomise
-
-    recipe = load_recipe(name)
-    config = recipe.model_config()
-    shrink(config.vision_config)
-    recipe.model_config = lambda: config
     host, _ = recipe.build()
     host.eval().requires_grad_(False)
     randomise(host, 0)
@@ -54,13 +48,27 @@ def check(name):  # type: ignore[no-untyped-def]
         method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
         if method is not None:
             method(module)
+    host.to(dtype)
+    if "dtype" in vars(host):
+        host.dtype = dtype
+    return host
+
+
+def check(name):  # type: ignore[no-untyped-def]
+    import torch
+
+    from scaffold.runtime.tuning import NAMES
+    from scaffold.verify.numeric.recipes.base import load_recipe
+
+    recipe = load_recipe(name)
+    config = recipe.model_config()
+    shrink(config.vision_config)
+    recipe.model_config = lambda: config
     case = recipe.sessions()[0].cases[2]
     inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
     found = {}
     for dtype in (torch.float32, torch.float64):
-        host.to(dtype)
-        if "dtype" in vars(host):
-            host.dtype = dtype
+        host = build(recipe, dtype)
         given = {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
                  for k, v in inputs.items()}  # fmt: skip
         want = [t.clone() for t in host.embed_multimodal(**given)]
@@ -68,8 +76,8 @@ def check(name):  # type: ignore[no-untyped-def]
         before = state(host)
         ways = {one: (one,) for one in NAMES} | {"all": NAMES}
         found[str(dtype)] = {way: attempt(host, names, given, want, before) for way, names in ways.items()}
-    found["refusals"] = {kind: refuse(host, spoil, state(host)) for kind, spoil in SPOILERS.items()}
-    found["reloaded"] = reload(host, given)
+    found["refusals"] = {kind: refuse(build(recipe, torch.float32), spoil) for kind, spoil in SPOILERS.items()}
+    found["reloaded"] = reload(build(recipe, torch.float64), build(recipe, torch.float64), given)
     return found
 
 
@@ -132,8 +140,8 @@ def _other_source(host):  # type: ignore[no-untyped-def]
 
                 class Fork(cls):  # type: ignore[misc,valid-type]
                     def forward(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-                        out = super().forward(*args, **kwargs)
-                        return out
+                        """The same, and its source is another one."""
+                        return super().forward(*args, **kwargs)
 
                 child.__class__ = Fork
 
@@ -142,19 +150,16 @@ SPOILERS = {"quantised": _quantised, "sharded": _sharded, "lora": _with_lora, "h
             "fork": _other_source}  # fmt: skip
 
 
-def refuse(host, spoil, _before):  # type: ignore[no-untyped-def]
-    """Tunings of a copy that was made unfit: which ones still act, and why the others do not."""
-    import copy
-
+def refuse(other, spoil):  # type: ignore[no-untyped-def]
+    """Tunings of a host that was made unfit: which ones still act, and why the others do not."""
     from scaffold.runtime.tuning import tune
 
-    other = copy.deepcopy(host)
     spoil(other)
     before = state(other)
     dry = tune(other, read("list"))
     looked = same(state(other), before)
     tuned = tune(other)
-    padded = [o for o in tuned.outcomes if o.name == "pad-mlp"][0]
+    padded = next(o for o in tuned.outcomes if o.name == "pad-mlp")
     parameters = all(p.shape == q[0].shape for (n, p) in other.named_parameters() for q in [before[0][n]])
     result = {
         "applied": {o.name: len(o.applied) for o in tuned.outcomes},
@@ -176,16 +181,12 @@ def read(given):  # type: ignore[no-untyped-def]
     return read_choice(given)
 
 
-def reload(host, inputs):  # type: ignore[no-untyped-def]
-    """Load other weights through the layers' own loaders into a tuned copy and an untuned one."""
-    import copy
-
+def reload(plain, other, inputs):  # type: ignore[no-untyped-def]
+    """Load other weights through the layers' own loaders into an untuned host and a tuned one."""
     import torch
 
     from scaffold.runtime.tuning import largest_error, tune
 
-    # Not deep-copied together: loaders are bound methods of the layers that they load.
-    plain, other = copy.deepcopy(host), copy.deepcopy(host)
     tuned = tune(other)
     addresses = {n: p.data_ptr() for n, p in other.named_parameters()}
     loaded = 0

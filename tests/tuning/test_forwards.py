@@ -85,7 +85,7 @@ def test_loops(extra, expected):
         "def forward(self, x):\n    for b in self.blocks:\n        y = b(x)\n    return y",  # not handed on
         "def forward(self, x):\n    for b in self.blocks:\n        x = b(*x)\n    return x",
         "def forward(self, x):\n    for b in self.blocks:\n        x = f(b, x)\n    return x",
-        "def forward(self, x):\n    for b in self.blocks:\n        x = b(x)\n    for b in self.blocks:\n        x = b(x)",
+        "def forward(self, x):\n    for b in self.blocks: x = b(x)\n    for b in self.blocks: x = b(x)",
     ],
 )
 def test_loops_that_are_not_understood(text):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -93,15 +95,28 @@ class FusedNorms(Tuning):
         undo.set(module, "forward", layer if norm.kind == "layer" else rms)
 
 
-#: Forwards of blocks, by digest: the attributes of both norms, both branches and both layer scales.
-_PRE = ("norm1", "attn", "norm2", "mlp")
-BLOCKS: dict[str, tuple[str, tuple[str, str, str, str], tuple[str, str] | None]] = {
-    "6dd36b0da2a1d1ca": ("before", _PRE, None),  # Qwen2.5-VL, 0.20 and 0.21
-    "53875db83eb65109": ("before", _PRE, None),  # Qwen2.5-VL
-    "c1bb36a89df410a4": ("before", _PRE, None),  # Qwen2-VL
-    "37ee3ec0f1b1cad6": ("before", _PRE, None),  # Qwen3-VL
-    "4731751995f9e400": ("before", _PRE, ("ls1", "ls2")),  # InternViT
-    "ad80e982a08708ba": ("after", ("layer_norm1", "self_attn", "layer_norm2", "mlp"), None),  # Step3-VL
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How a block of a known forward is made: its children and layer scales by name, and where it normalises."""
+
+    norm1: str = "norm1"
+    attention: str = "attn"
+    norm2: str = "norm2"
+    mlp: str = "mlp"
+    scales: tuple[str, str] | None = None
+    norms_behind: bool = False
+    #: Keywords that the block gives its attention beside its own arguments.
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Forwards of blocks, by digest. All but Step3-VL's normalise before each branch.
+BLOCKS = {
+    "53875db83eb65109": Block(constants={"sequence_lengths": None}),  # Qwen2.5-VL, 0.20 and 0.21
+    "6dd36b0da2a1d1ca": Block(),  # Qwen2.5-VL
+    "c1bb36a89df410a4": Block(),  # Qwen2-VL
+    "37ee3ec0f1b1cad6": Block(),  # Qwen3-VL
+    "4731751995f9e400": Block(scales=("ls1", "ls2")),  # InternViT
+    "ad80e982a08708ba": Block("layer_norm1", "self_attn", "layer_norm2", norms_behind=True),  # Step3-VL
 }
 
 
@@ -144,7 +159,7 @@ class FusedResiduals(Tuning):
         known = BLOCKS.get(digest(module) or "")
         if known is None:
             return f"the forward of {type(module).__name__} is not one that this tuning knows"
-        for name in (known[1][0], known[1][2]):
+        for name in (known.norm1, known.norm2):
             norm = getattr(module, name, None)
             if not is_norm(norm):
                 return f"{name} is a {type(norm).__name__}"
@@ -154,15 +169,13 @@ class FusedResiduals(Tuning):
         return None
 
     def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
-        kind, names, scales = BLOCKS[digest(module) or ""]
-        first, attention, second, mlp = names
-        norm1, norm2 = Norm(getattr(module, first)), Norm(getattr(module, second))
-        if kind == "after":
-            forward = _norm_behind(module, norm1, attention, norm2, mlp)
+        block = BLOCKS[digest(module) or ""]
+        if block.norms_behind:
+            forward = _norm_behind(module, block)
         else:
             following = self._next(path, tower)
-            nearby = Norm(getattr(following, first)) if following is not None else None
-            forward = _norm_before(module, norm1, attention, norm2, mlp, scales, nearby, _handover(path, tower, undo))
+            nearby = None if following is None else Norm(getattr(following, block.norm1))
+            forward = _norm_before(module, block, nearby, _handover(path, tower, undo))
         undo.set(module, "forward", forward)
 
     def _next(self, path: str, tower: Tower) -> nn.Module | None:
@@ -188,23 +201,27 @@ def _handover(path: str, tower: Tower, undo: Undo) -> _Handover:
     return found  # type: ignore[no-any-return]
 
 
-def _norm_before(
-    block: nn.Module, norm1: Norm, attention: str, norm2: Norm, mlp: str, scales: tuple[str, str] | None,
-    following: Norm | None, handover: _Handover,
-) -> Any:  # fmt: skip
+def _norm_before(module: nn.Module, block: Block, following: Norm | None, handover: _Handover) -> Any:
     """`x += scale1 * attention(norm1(x)); x += scale2 * mlp(norm2(x))`."""
-    original = block.forward
+    original = module.forward
+    norm1, norm2 = Norm(getattr(module, block.norm1)), Norm(getattr(module, block.norm2))
+    # A block hands its own arguments on by name, those that its caller left out, too.
+    rest = list(inspect.signature(original).parameters.values())[1:]
+    names = [parameter.name for parameter in rest]
+    fixed = {parameter.name: parameter.default for parameter in rest if parameter.default is not parameter.empty}
+    fixed.update(block.constants)
 
     def forward(x: torch.Tensor, *arguments: Any, **keywords: Any) -> torch.Tensor:
         normed = handover.take(x)
         if not (norm1.fits(x) and norm2.fits(x)):
             return original(x, *arguments, **keywords)
-        scale1, scale2 = (None, None) if scales is None else (getattr(block, name) for name in scales)
+        given = {**fixed, **dict(zip(names, arguments, strict=False)), **keywords}
+        scale1, scale2 = (None, None) if block.scales is None else (getattr(module, name) for name in block.scales)
         if normed is None:
             normed = kernels.norm(x, *norm1.numbers)
-        branch = getattr(block, attention)(normed, *arguments, **keywords)
+        branch = getattr(module, block.attention)(normed, **given)
         x, normed = kernels.add_norm(x, branch, scale1, *norm2.numbers)
-        branch = getattr(block, mlp)(normed)
+        branch = getattr(module, block.mlp)(normed)
         if following is None or not following.fits(x):
             return x + branch if scale2 is None else torch.addcmul(x, branch, scale2)
         x, normed = kernels.add_norm(x, branch, scale2, *following.numbers)
@@ -214,14 +231,16 @@ def _norm_before(
     return forward
 
 
-def _norm_behind(block: nn.Module, norm1: Norm, attention: str, norm2: Norm, mlp: str) -> Any:
+def _norm_behind(module: nn.Module, block: Block) -> Any:
     """`x += norm1(attention(x)); x += norm2(mlp(x))`."""
-    original = block.forward
+    original = module.forward
+    norm1, norm2 = Norm(getattr(module, block.norm1)), Norm(getattr(module, block.norm2))
 
     def forward(x: torch.Tensor, *arguments: Any, **keywords: Any) -> torch.Tensor:
         if not (norm1.fits(x) and norm2.fits(x)):
             return original(x, *arguments, **keywords)
-        x = kernels.norm_add(x, getattr(block, attention)(x, *arguments, **keywords), *norm1.numbers)
-        return kernels.norm_add(x, getattr(block, mlp)(x), *norm2.numbers)
+        branch = getattr(module, block.attention)(x, *arguments, **keywords)
+        x = kernels.norm_add(x, branch, *norm1.numbers)
+        return kernels.norm_add(x, getattr(module, block.mlp)(x), *norm2.numbers)
 
     return forward

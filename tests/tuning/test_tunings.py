@@ -1,0 +1,137 @@
+"""Every tuning on real vision classes of releases, on the CPU, against the untuned tower; and what must stay alone."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FIVE = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
+
+#: Every generation; the first one and the last one by default.
+RELEASES = [
+    pytest.param(version, marks=() if version in ("0.20.0", "0.33.0") else pytest.mark.slow)
+    for version in ("0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.27.0", "0.30.0", "0.33.0")
+]
+
+#: Modules that each tuning changes in the recipes' tiny towers.
+EXPECTED = {
+    "internvl": {"pad-mlp": 2, "fused-norms": 5, "fused-residuals": 2},
+    "qwen2_vl": {"fused-activations": 2, "pad-mlp": 2, "fused-norms": 5, "fused-residuals": 2, "inplace-rotary": 2},
+    "qwen2_5_vl": {"fused-activations": 3, "pad-mlp": 3, "fused-norms": 7, "fused-residuals": 3, "inplace-rotary": 3,
+                   "small-windows": 3},
+    "qwen3_vl": {"gelu-epilogue": 3, "pad-mlp": 3, "fused-norms": 8, "fused-residuals": 3, "inplace-rotary": 3},
+    "step3_vl": {"fused-activations": 2, "pad-mlp": 2, "fused-norms": 4, "fused-residuals": 2, "channels-last": 1},
+}  # fmt: skip
+#: Relative to the largest output. vLLM's RMS norm computes in float32 whatever its input is.
+BOUNDS = {"torch.float32": 2e-6, "torch.float64": 1e-14}
+RMS_BOUND = 1e-6
+
+
+@lru_cache(maxsize=8)
+def run_of(tree):
+    return subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("run_tunings.py")), tree, *FIVE],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def report(request, release_tree):
+    done = run_of(str(release_tree(request.param).root))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+every_release = pytest.mark.parametrize("report", RELEASES, indirect=True)
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_each_tuning_computes_what_the_untuned_tower_computes(report, model):
+    for dtype, bound in BOUNDS.items():
+        allowed = max(bound, RMS_BOUND) if model == "qwen2_5_vl" else bound
+        for way, found in report[model][dtype].items():
+            assert found["error"] <= allowed, (dtype, way)
+            assert found["changed"] == (found["applied"] != dict.fromkeys(found["applied"], 0)), (dtype, way)
+            assert found["restored"], (dtype, way)
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_each_tuning_finds_its_modules(report, model):
+    for found in (report[model]["torch.float32"]["all"], report[model]["torch.float64"]["all"]):
+        assert {name: count for name, count in found["applied"].items() if count} == EXPECTED[model]
+    alone = {way: found["applied"] for way, found in report[model]["torch.float32"].items() if way != "all"}
+    assert {name: count for counts in alone.values() for name, count in counts.items() if count} == EXPECTED[model]
+
+
+@every_release
+def test_padding_says_what_memory_it_takes(report):
+    # Three blocks: 2 x 4 rows of 32 weights and a bias, and 4 columns of 32 rows, in float32.
+    assert report["qwen2_5_vl"]["torch.float32"]["pad-mlp"]["extra_bytes"] == 3 * 4 * (8 * 32 + 8 + 4 * 32)
+    assert report["qwen2_5_vl"]["torch.float32"]["fused-norms"]["extra_bytes"] == 0
+
+
+@every_release
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("quantised", "its weights are quantised (Fp8LinearMethod)"),
+        ("sharded", "it is a tensor-parallel shard"),
+        ("lora", "LoRA wraps it"),
+    ],
+)
+@pytest.mark.parametrize("model", FIVE)
+def test_weights_that_are_not_plain_are_left_alone(report, model, kind, reason):
+    found = report[model]["refusals"][kind]
+    assert found["pad_reasons"] == [reason]
+    assert found["applied"]["pad-mlp"] == 0
+    assert found["applied"]["gelu-epilogue"] == 0
+    assert found["parameters_kept"]
+    assert found["restored"]
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_a_tower_that_somebody_watches_or_compiles_is_untouched(report, model):
+    for kind, reason in (("hooks", "it has hooks"), ("compiled", "vLLM compiles the code around it")):
+        found = report[model]["refusals"][kind]
+        assert found["reasons"] == [reason]
+        assert sum(found["applied"].values()) == 0
+        assert found["untouched"]
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_code_that_is_not_known_is_left_alone(report, model):
+    found = report[model]["refusals"]["fork"]
+    # Norms and convolutions are vLLM's own layers, not code of the model; everything else is a fork's.
+    assert {name for name, count in found["applied"].items() if count} <= {"fused-norms", "channels-last"}
+    assert "the forward of Fork is not one that this tuning knows" in found["reasons"]
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_listing_changes_nothing(report, model):
+    for found in report[model]["refusals"].values():
+        assert found["dry_changes_nothing"]
+        assert found["dry_says"] == found["applied"]
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_weights_can_be_loaded_again_into_a_tuned_tower(report, model):
+    found = report[model]["reloaded"]
+    assert found["loaded"] >= 8
+    assert found["error"] <= (RMS_BOUND if model == "qwen2_5_vl" else BOUNDS["torch.float64"])
+    assert found["moved"] == []  # graphs go on reading the same memory
+    assert found["equal_after_undo"]
