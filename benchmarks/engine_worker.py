@@ -16,13 +16,17 @@ PLUGIN = "vitcg_dummy_weights"
 PROBE = "engine_worker.Probe"
 
 
-def write_site(directory: Path) -> Path:
-    """A folder that announces the plugin `vitcg_dummy_weights`; this file's own folder must be importable, too."""
+def write_site(directory: Path, **plugins: str) -> Path:
+    """A folder that announces the plugin `vitcg_dummy_weights`, and `plugins`: name=`module:function`.
+
+    Their modules, this one too, must be importable in every process that vLLM starts.
+    """
     metadata = directory / "vitcg_dummy_weights-0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)
     metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: vitcg-dummy-weights\nVersion: 0\n")
-    entry = f"[vllm.general_plugins]\n{PLUGIN} = engine_worker:fill_dummy_weights\n"
-    metadata.joinpath("entry_points.txt").write_text(entry)
+    entries = {PLUGIN: "engine_worker:fill_dummy_weights", **plugins}
+    lines = ["[vllm.general_plugins]", *(f"{name} = {function}" for name, function in entries.items()), ""]
+    metadata.joinpath("entry_points.txt").write_text("\n".join(lines))
     return directory
 
 

@@ -2,9 +2,9 @@
 
     python engine_child.py FOLDER RESULT.json JOB
 
-JOB is JSON: `models`; `graphs`: start the encoder-graph manager, as the GPU worker does after loading, on
-FlashAttention's code path with a kernel in Python, since the CPU's own attention reads lengths on the host and cannot
-be replayed.
+JOB is JSON: `models`; `ranks` of tensor parallelism, with images spread over them; `graphs`: start the encoder-graph
+manager, as the GPU worker does after loading. Graphs need `emulate_flash_attention` among the plugins, since the CPU's
+own attention reads lengths on the host and cannot be replayed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,25 @@ BUDGETS = [16, 64, 128]
 #: Step3-VL has 169 tokens an image; its own first path needs budgets from there.
 STEP3_BUDGETS = [192, 384]
 VIDEO_FPS = 2.0
+
+
+def emulate_flash_attention() -> None:
+    """A plugin for every process: vision attention on FlashAttention's code path, with a kernel in Python."""
+    from scaffold.verify.numeric.attention import flash_attn_varlen_func
+    from scaffold.verify.numeric.cpu_imports import patch_vllm
+
+    patch_vllm(flash_attn_varlen_func)
+
+
+class Probe(engine_worker.Probe):
+    """For `worker_extension_cls`."""
+
+    def start_encoder_graphs(self) -> None:
+        """What `capture_model` does of it, which no CPU worker calls."""
+        runner = self.model_runner  # type: ignore[attr-defined]
+        runner._maybe_init_encoder_cudagraph_manager()
+        if runner.encoder_cudagraph_manager is not None:
+            runner.encoder_cudagraph_manager.capture(graph_pool=None)
 
 
 def picture(seed: int, width: int, height: int) -> Any:
@@ -69,7 +88,7 @@ def _prompt(model: Model, data: dict[str, Any]) -> str:
     return model.prompt(images=count, videos=len(data.get("video", [])))
 
 
-def serve(name: str, folder: Path, graphs: bool) -> dict[str, Any]:
+def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     begin = time.perf_counter()
@@ -93,13 +112,11 @@ def serve(name: str, folder: Path, graphs: bool) -> dict[str, Any]:
         additional_config={"encoder_graphs": {"calibration_ms": 0, "trials": 0}},
         enable_prefix_caching=False,
         mm_processor_cache_gb=0,
+        worker_extension_cls="engine_child.Probe",
+        **({"tensor_parallel_size": ranks, "mm_encoder_tp_mode": "data"} if ranks > 1 else {}),
     )
-    core = llm.llm_engine.engine_core.engine_core
-    runner = core.model_executor.driver_worker.worker.model_runner
     if graphs:
-        runner._maybe_init_encoder_cudagraph_manager()
-        if runner.encoder_cudagraph_manager is not None:
-            runner.encoder_cudagraph_manager.capture(graph_pool=None)
+        llm.collective_rpc("start_encoder_graphs")
     ready = time.perf_counter()
     parameters = SamplingParams(temperature=0, max_tokens=4, logprobs=0, ignore_eos=True)
     answers = {}
@@ -112,27 +129,22 @@ def serve(name: str, folder: Path, graphs: bool) -> dict[str, Any]:
     result = {
         "answers": answers,
         "together": [list(output.outputs[0].token_ids) for output in together],
-        "runner": engine_worker.describe_runner(runner),
+        "ranks": [json.loads(answer) for answer in llm.collective_rpc("describe_encoder")],
         "seconds": [ready - begin, time.perf_counter() - ready],
     }
-    core.shutdown()
-    del llm, core, runner
+    llm.llm_engine.engine_core.shutdown()
+    del llm
     gc.collect()
     return result
 
 
 def main() -> None:
     folder, target, job = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    if job["graphs"]:
-        from scaffold.verify.numeric.attention import flash_attn_varlen_func
-        from scaffold.verify.numeric.cpu_imports import patch_vllm
-
-        patch_vllm(flash_attn_varlen_func)
     from vllm.model_executor.models import registry
 
     # A child process that imports vLLM for every architecture would take most of the time; the server test has it.
     registry._run_in_subprocess = lambda inspect: inspect()
-    results = {name: serve(name, folder, job["graphs"]) for name in job["models"]}
+    results = {name: serve(name, folder, job["graphs"], job["ranks"]) for name in job["models"]}
     target.write_text(json.dumps(results, default=str), encoding="utf-8")
 
 

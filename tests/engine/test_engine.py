@@ -28,6 +28,9 @@ from model_directory import MODELS, write_model
 
 HERE = Path(__file__).parent
 BENCHMARKS = cpu_wheel.ROOT / "benchmarks"
+ATTENTION = "vitcg_flash_attention"
+#: What vLLM loads without and with us.
+WAYS = {"alone": engine_worker.PLUGIN, "ours": ",".join((engine_worker.PLUGIN, ATTENTION, cpu_wheel.PLUGIN))}
 DEFAULT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl")
 #: The tower sees 729 to 3000 patches of an image whatever its size: too slow for the default run.
 SLOW = ("step3_vl",)
@@ -45,13 +48,15 @@ Environment = Callable[..., dict[str, str]]
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The environment of a child, with our weights in every process that vLLM starts."""
     folder = tmp_path_factory.mktemp("engine")
-    site = engine_worker.write_site(folder / "weights")
+    site = engine_worker.write_site(folder / "weights", **{ATTENTION: "engine_child:emulate_flash_attention"})
 
     def make(plugins: str, **changes: str | None) -> dict[str, str]:
         # What torch would compile (the sampler's logprobs) takes longer than everything else here.
         settings = {"TORCHDYNAMO_DISABLE": "1", "VLLM_PLUGINS": plugins, **changes}
+        # By itself vLLM gives each rank a NUMA node of its own.
+        settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         env = cpu_wheel.environment(folder, **settings)
-        env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(site), str(BENCHMARKS)])
+        env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(site), str(BENCHMARKS), str(HERE)])
         return env
 
     return make
@@ -63,23 +68,20 @@ def served(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -
     if not cpu_wheel.plugin_is_registered():
         pytest.fail("vLLM does not see the plugin: install this package anew (`make setup`)", pytrace=False)
     folder = tmp_path_factory.mktemp("models")
-    known: dict[tuple[str, ...], dict[str, Any]] = {}
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def serve(models: tuple[str, ...]) -> dict[str, Any]:
-        if models not in known:
-            known[models] = {}
-            for way, plugins in (
-                ("alone", engine_worker.PLUGIN),
-                ("ours", f"{engine_worker.PLUGIN},{cpu_wheel.PLUGIN}"),
-            ):
-                result = folder / f"{'-'.join(models)}-{way}.json"
-                job = json.dumps({"models": models, "graphs": way == "ours"})
+    def serve(models: tuple[str, ...], ranks: int = 1) -> dict[str, Any]:
+        if (models, ranks) not in known:
+            results = known[models, ranks] = {}
+            for way, plugins in WAYS.items():
+                result = folder / f"{'-'.join(models)}-{ranks}-{way}.json"
+                job = json.dumps({"models": models, "graphs": way == "ours", "ranks": ranks})
                 done = cpu_wheel.run_python(
                     HERE / "engine_child.py", str(folder), str(result), job, env=environment(plugins), timeout=600
                 )
                 assert done.returncode == 0, done.stderr[-4000:]
-                known[models][way] = json.loads(result.read_text(encoding="utf-8"))
-        return known[models]
+                results[way] = json.loads(result.read_text(encoding="utf-8"))
+        return known[models, ranks]
 
     return serve
 
@@ -95,14 +97,18 @@ def pair(request: pytest.FixtureRequest, served: Callable[..., dict[str, Any]]) 
     return request.param, results["alone"][request.param], results["ours"][request.param]
 
 
-def test_same_tokens_and_logprobs(pair):
-    _, alone, ours = pair
+def assert_same_answers(alone: Any, ours: Any) -> None:
     # Right runs agree to 5e-6; one wrong row of one item moves a logprob by 1e-3 at least, though often no token.
     assert ours["answers"].keys() == alone["answers"].keys()
     for name, want in alone["answers"].items():
         assert ours["answers"][name]["tokens"] == want["tokens"], name
         assert ours["answers"][name]["logprobs"] == pytest.approx(want["logprobs"], abs=1e-4), name
     assert ours["together"] == alone["together"]
+
+
+def test_same_tokens_and_logprobs(pair):
+    _, alone, ours = pair
+    assert_same_answers(alone, ours)
 
 
 def test_an_image_decides_the_answer(pair):
@@ -118,23 +124,35 @@ def test_an_image_decides_the_answer(pair):
 
 def test_the_plugins_classes_are_in_use(pair):
     model, alone, ours = pair
-    assert alone["runner"]["model"] == f"vllm.model_executor.models.{model}:{MODELS[model].architecture}"
-    assert alone["runner"]["manager"] is None
-    package, _, name = ours["runner"]["model"].partition(":")
+    assert alone["ranks"][0]["model"] == f"vllm.model_executor.models.{model}:{MODELS[model].architecture}"
+    assert alone["ranks"][0]["manager"] is None
+    package, _, name = ours["ranks"][0]["model"].partition(":")
     assert (package.partition(".")[0], package.rpartition(".")[2], name) == (
         "vitcg_adapters", model, MODELS[model].architecture,
     )  # fmt: skip
-    assert ours["runner"]["manager"].startswith("scaffold.runtime.vllm")
+    assert ours["ranks"][0]["manager"].startswith("scaffold.runtime.vllm")
 
 
 def test_every_image_and_video_ran_through_a_graph(pair):
     _, _, ours = pair
-    stats = ours["runner"]["stats"]["detail"]
-    assert ours["runner"]["capture"]["failed"] == {}
+    (rank,) = ours["ranks"]
+    stats = rank["stats"]["detail"]
+    assert rank["capture"]["failed"] == {}
     assert stats["miss_reasons"] == {}
     # One item or more in each of the calls, once alone and once together with the others.
     assert stats["hits"] >= 2 * len(ours["answers"]) + 2
     assert len([g for g in stats["graphs"].values() if g["replays"]]) >= 2
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_images_through_vllms_own_collectives(served):
+    results = served(("qwen2_5_vl",), ranks=2)
+    alone, ours = (results[way]["qwen2_5_vl"] for way in WAYS)
+    assert_same_answers(alone, ours)
+    assert [rank["model"].partition(".")[0] for rank in ours["ranks"]] == ["vitcg_adapters"] * 2
+    stats = [rank["stats"]["detail"] for rank in ours["ranks"]]
+    assert [s["miss_reasons"] for s in stats] == [{}, {}]
+    assert all(s["hits"] > 0 for s in stats), stats
 
 
 # -- the server
