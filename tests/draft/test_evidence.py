@@ -148,6 +148,16 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
         [("np.repeat(grid_thw[:, 1] * grid_thw[:, 2], grid_thw[:, 0])", "np.array(measure(grid_thw))")],
         asks("attention.sequences.full.unit"),
     ),
+    "sequences that are no frames": (
+        "qwen2_vl",
+        [
+            (
+                "np.repeat(grid_thw[:, 1] * grid_thw[:, 2], grid_thw[:, 0])",
+                "np.repeat(grid_thw[:, 1] * grid_thw[:, 2], 2)",
+            )
+        ],
+        asks("attention.sequences.full.unit"),
+    ),
     "an unknown merge size": (
         "qwen2_vl",
         [("grid_thw.prod(-1) // merge_size // merge_size", "tokens_of(grid_thw)")],

@@ -186,19 +186,22 @@ def terminal(tree: Path, folder: Path, typed: str, *more: str) -> tuple[int, str
     ) as process:
         os.close(child)
         shown = b""
-        deadline = time.monotonic() + 60
+        deadline, interrupt_at = time.monotonic() + 60, 0.0
         while time.monotonic() < deadline:
             if select.select([parent], [], [], 1)[0]:
                 try:
                     shown += os.read(parent, 4096)
                 except OSError:  # Linux says so when the other end is closed
                     break
-            if typed and b"\nlet.k [" in shown:
-                if typed == INTERRUPT:
-                    process.send_signal(signal.SIGINT)
-                else:
-                    os.write(parent, typed.encode())
+            if not typed or b"\nlet.k [" not in shown:
+                continue
+            if typed != INTERRUPT:
+                os.write(parent, typed.encode())
                 typed = ""
+            elif time.monotonic() > interrupt_at:
+                # Again later: a signal right before the read begins is noticed only when the read ends.
+                process.send_signal(signal.SIGINT)
+                interrupt_at = time.monotonic() + 4
         else:
             process.kill()
         process.wait()

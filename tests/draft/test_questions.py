@@ -75,7 +75,10 @@ def test_other_mistakes_are_reported_beside_it():
 
 #: Texts that look like questions and are none.
 CLOSED = {
-    "a prompt": ('image_prompt: "<image>\\nWhat is in this image?"', 'image_prompt: "# TODO and TODO: what is it?"'),
+    "a prompt": (
+        'image_prompt: "<image>\\nWhat is in this image?"',
+        'image_prompt: "TODOs # TODO and TODO: what is it?"',
+    ),
     "a longer word": ("# InternVL 2", "# TODOS of InternVL 2"),
     "inside a comment": ("# InternVL 2", "# nothing TODO here, InternVL 2"),
     "a name": ("key: internvl", "key: TODO_LIST"),
