@@ -239,6 +239,28 @@ def test_self_check_finds_a_forward_that_reads_garbage():
     assert "nan" in findings[0].detail
 
 
+def test_a_graph_that_the_self_check_refuses_is_dropped_and_its_sizes_run_eager():
+    class Garbage(PackedTower):
+        """Reads what another graph left in the pool, in one of its graphs only."""
+
+        def forward(self, values, path="default"):
+            out = super().forward(values, path)
+            return out + torch.empty_like(out).clamp(0, 0) if len(out) == 8 else out
+
+        def eager(self, inputs, path="default"):
+            return PackedTower.forward(self, {**self.replay_values(inputs, Limits(4), path)}, path)
+
+    tower = Garbage()
+    manager = make_manager(tower, [8, 32], max_stretch=1)
+    for finding in check_graphs(manager):
+        if not finding.ok:
+            manager.drop(finding.key, "differs from eager")
+    assert [key.budget for key in manager.graphs] == [32]
+    assert_equals_eager(manager, tower.call([(1, 2, 3)]))
+    assert_equals_eager(manager, tower.call([(1, 4, 7)]))
+    assert (manager.stats.hits, dict(manager.stats.reasons)) == (1, {"capture-failed": 1})
+
+
 def test_self_check_finds_a_frozen_python_value():
     class Frozen(PackedTower):
         def __init__(self):
