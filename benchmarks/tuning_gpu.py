@@ -167,7 +167,9 @@ def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -
     return result
 
 
-def check_kernels() -> dict[str, float]:
+def check_kernels(
+    rows: int = 37, widths: tuple[int, ...] = (1280, 1152, 1000, 88), most_heads: int = 16
+) -> dict[str, float]:
     """The largest error of each Triton kernel against its reference in float64, relative to the largest value."""
     from scaffold.runtime.tuning import kernels
 
@@ -181,12 +183,12 @@ def check_kernels() -> dict[str, float]:
         worst[key] = max(worst.get(key, 0.0), float("inf") if math.isnan(error) else error)
 
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        for width in (1280, 1152, 1000, 88):
+        for width in widths:
 
             def noise(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
                 return torch.randn(*shape, device=DEVICE, dtype=dtype, generator=generator)
 
-            x, branch = noise(37, 1, width), noise(37, 1, width)
+            x, branch = noise(rows, 1, width), noise(rows, 1, width)
             weight, bias, scale = noise(width), noise(width), noise(width)
             for kind, b in (("rms", None), ("layer", bias)):
                 wide = [None if t is None else t.double() for t in (weight, b)]
@@ -198,11 +200,11 @@ def check_kernels() -> dict[str, float]:
                                                        *wide, 1e-6, kind), dtype)  # fmt: skip
                 compare(f"{kind} norm_add", kernels.norm_add(x, branch, weight, b, 1e-6, kind),
                         kernels.norm_add_reference(x.double(), branch.double(), *wide, 1e-6, kind), dtype)  # fmt: skip
-            double = noise(37, 1, 2 * width)
+            double = noise(rows, 1, 2 * width)
             compare("silu_and_mul", kernels.silu_and_mul(double),
                     kernels.silu_and_mul_reference(double.double()), dtype)  # fmt: skip
             compare("quick_gelu", kernels.quick_gelu(double), kernels.quick_gelu_reference(double.double()), dtype)
-        for heads, size in ((16, 80), (3, 72), (16, 64)):
+        for heads, size in ((most_heads, 80), (3, 72), (most_heads, 64)):
             qkv = noise(130, 3, heads, size)
             cos, sin = noise(130, size // 2), noise(130, size // 2)
             wanted = kernels.rotate_reference(qkv[:, :2].flatten(1, 2).double(), cos.double(), sin.double())
@@ -220,16 +222,51 @@ def check_kernels() -> dict[str, float]:
                 )  # fmt: skip
                 compare("window_attention", got, reference, dtype)
                 assert not bool(got[129:].any()), "a row outside of all windows is not zero"
-    rows, weight, bias = noise(50, 1152), noise(4352, 1152) / 34, noise(4352)
+    inputs, weight, bias = noise(50, 1152), noise(4352, 1152) / 34, noise(4352)
     from scaffold.runtime.tuning.mlp import linear_gelu
 
     for dtype in (torch.bfloat16, torch.float16):
-        x, w, b = (t.to(dtype) for t in (rows, weight, bias))
+        x, w, b = (t.to(dtype) for t in (inputs, weight, bias))
         wanted = torch.nn.functional.gelu(
             torch.nn.functional.linear(x.double(), w.double(), b.double()), approximate="tanh"
         )
         compare("linear_gelu", linear_gelu(x, w, b), wanted, dtype)
     return worst
+
+
+def sweep() -> dict[str, list[float]]:
+    """Matrix products at the sizes of the towers' MLPs, aligned and not: microseconds and TFLOP/s.
+
+    Eight weights in turn, in one graph, so that none of them is in the cache.
+    """
+    found = {}
+    sizes = [(rows, inner, 1280) for rows in (4784, 1024, 256) for inner in (3420, 3424, 3456, 3584)]
+    sizes += [(rows, 1280, columns) for rows in (4784, 1024, 256) for columns in (6840, 6848, 6912, 7168)]
+    sizes += [(rows, 1152, columns) for rows in (4784, 1024) for columns in (4304, 4352, 4608)]
+    sizes += [(rows, inner, 1152) for rows in (4784, 1024) for inner in (4304, 4352, 4608)]
+    sizes += [(7168, 588, 1024), (7168, 592, 1024), (2704, 588, 1792), (2704, 592, 1792)]
+    for rows, inner, columns in sizes:
+        x = torch.randn(rows, inner, device=DEVICE, dtype=DTYPE)
+        weights = [torch.randn(columns, inner, device=DEVICE, dtype=DTYPE) / inner**0.5 for _ in range(8)]
+        bias = torch.randn(columns, device=DEVICE, dtype=DTYPE)
+        with torch.inference_mode():
+            torch.nn.functional.linear(x, weights[0], bias)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                kept = [torch.nn.functional.linear(x, weight, bias) for weight in weights]
+            times = []
+            for _ in range(9):
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                graph.replay()
+                end.record()
+                end.synchronize()
+                times.append(begin.elapsed_time(end))
+        us = statistics.median(times[2:]) / len(weights) * 1e3
+        found[f"{rows} x {inner} x {columns}"] = [round(us, 1), round(2 * rows * inner * columns / us / 1e6)]
+        del kept
+    return found
 
 
 #: What a kernel may differ from float64 by: a few roundings of its type.
@@ -244,6 +281,9 @@ def main() -> int:
     options.add_argument("--backend", default="FLASH_ATTN")
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--machine", default="")
+    options.add_argument(
+        "--sweep", action="store_true", help="measure matrix products at aligned sizes and others, too"
+    )
     arguments = options.parse_args()
     context = start_vllm(arguments.backend)
     import vllm
@@ -264,6 +304,7 @@ def main() -> int:
         "kernels": kernels,
         "rows": [],
         "models": {},
+        "sweep": sweep() if arguments.sweep else None,
     }
     profiles: list[Any] = []
     for name in arguments.models.split(","):

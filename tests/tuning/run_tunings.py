@@ -250,7 +250,9 @@ def attempt(host, names, inputs, want, before):  # type: ignore[no-untyped-def]
     applied = {o.name: len(o.applied) for o in tuned.outcomes}
     refused = {o.name: sorted(set(o.refused.values())) for o in tuned.outcomes}
     extra = tuned.extra_bytes
+    assert not tuned.outcomes or tune(host) is tuned  # a second manager finds it tuned
     tuned.undo()
+    assert "_vitcg_tuned" not in vars(host)
     again = list(host.embed_multimodal(**inputs))
     return {
         "error": largest_error(got, want),

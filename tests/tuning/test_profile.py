@@ -85,7 +85,7 @@ def test_findings_name_the_cause_and_its_module(recording):
     norm = found["unfused norm", "visual.blocks.*.norm1"]
     assert norm.detail == "8 kernels a call"
     assert 0 < norm.gain_ms < norm.ms
-    assert found["copy", "visual.blocks.*.attn"].remedy.endswith("(`inplace-rotary`)")
+    assert found["copy", "visual.blocks.*.attn"].remedy == "strided views in place (`inplace-rotary`)"
     assert ("short sequences", "visual.blocks.*.attn.attn") in found
     gains = [f.gain_ms for f in analyse(recording).findings]
     assert gains == sorted(gains, reverse=True)
@@ -108,6 +108,8 @@ def test_long_sequences_are_no_finding(recording):
         ("triton_poi_fused_mul_silu_0", "", "SiluAndMul", "activation"),
         ("void at::native::vectorized_elementwise_kernel<CUDAFunctor_add", "aten::add", "", "element-wise"),
         ("Memset (Device)", "aten::addmm", "RowParallelLinear", "copy"),
+        ("norm_kernel", "", "Qwen2VisionAttention", "norm"),
+        ("window_attention_kernel", "", "", "attention"),
         ("sm90_xmma_fprop_implicit_gemm_bf16", "aten::cudnn_convolution", "", "matrix product"),
         ("something_new", "", "", "other"),
     ],
@@ -167,3 +169,27 @@ def test_an_empty_profile_is_reported():
     assert profile.findings == ()
     assert "Nothing to gain was found." in to_markdown([profile])
     assert to_svg([]).startswith("<svg")
+
+
+def test_fused_norms_of_a_block_are_not_an_unfused_norm():
+    kernels = [KernelRecord("norm_kernel", 10.0, module="visual", module_class="Tower", call=0) for _ in range(8)]
+    profile = analyse(Recording("x", "", 1, CEILINGS, tuple(kernels)))
+    assert [t.kind for t in profile.totals] == [KernelClass.NORM]
+    assert profile.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "module_class", "remedy"),
+    [
+        ("aten::addmm", "RowParallelLinear", "none: workspace"),
+        ("aten::fill_", "MMEncoderAttention", "none while padded rows"),
+        ("aten::cat", "Qwen2VisionAttention", "inplace-rotary"),
+        ("aten::conv2d/aten::copy_", "Conv2dLayer", "channels-last"),
+        ("aten::index", "Tower", "avoid it"),
+    ],
+)
+def test_remedies_of_copies(op, module_class, remedy):
+    kernels = (KernelRecord("copy", 100.0, op, module="a.0.b", module_class=module_class, call=0),)
+    (found,) = analyse(Recording("x", "", 1, CEILINGS, kernels)).findings
+    assert remedy in found.remedy
+    assert found.module == "a.*.b"

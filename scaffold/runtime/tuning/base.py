@@ -86,7 +86,7 @@ class Tuning(ABC):
     summary: ClassVar[str]
     #: `exact`: equal in real arithmetic, and the same roundings. `rounding`: equal in real arithmetic.
     level: ClassVar[str]
-    #: What one H200 showed, with the file that holds the measurement.
+    #: What it alone did to an exact graph on one H200 (`benchmarks/results/tuning_h200.json`, `single`).
     measured: ClassVar[str]
 
     @abstractmethod

@@ -45,7 +45,7 @@ def aligned_size(size: int) -> int:
     """The inner size to pad to: a multiple of 128 or 64 where that costs at most 2 %, else of 8 (16 bytes of bf16).
 
     On an H200 at 4784 rows: 3420 columns take 213 us, 3424 take 59 us, 3456 take 58 us; 4304 take 68 us, 4352 take
-    66 us (21 and 18 us at 1024 rows). Sizes that are a multiple of 64 stay.
+    66 us (21 and 18 us at 1024 rows); `benchmarks/tuning_gpu.py --sweep`. Sizes that are a multiple of 64 stay.
     """
     if size % 64 == 0:
         return size
@@ -62,7 +62,7 @@ class PadMlp(Tuning):
     name = "pad-mlp"
     summary = "pad an MLP's inner size with zeros to what matrix kernels load fast"
     level = "rounding"
-    measured = "the product with inner size 3420 (Qwen2.5-VL, 4784 rows) takes 58 us instead of 213 us"
+    measured = "Qwen2.5-VL 27.4 to 22.4 ms; Qwen3-VL the same (18.3 and 18.2 ms)"
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
         return mlps(tower)
@@ -164,7 +164,7 @@ class FusedActivations(Tuning):
     name = "fused-activations"
     summary = "run SiLU-and-multiply and quick GELU as one kernel each"
     level = "rounding"
-    measured = "SiLU-and-multiply 61 to 26 us (4784 x 3456), quick GELU 88 to 27 us (4784 x 5120)"
+    measured = "Qwen2.5-VL 27.5 to 26.3 ms, Qwen2-VL 25.2 to 23.2 ms, Step3-VL 67.7 to 63.9 ms"
 
     _KERNELS = {"SiluAndMul": kernels.silu_and_mul, "QuickGELU": kernels.quick_gelu}  # noqa: RUF012
 
@@ -191,7 +191,7 @@ class GeluEpilogue(Tuning):
     name = "gelu-epilogue"
     summary = "compute GELU (tanh) in the epilogue of the matrix product before it"
     level = "rounding"
-    measured = "product and GELU of Qwen3-VL 92 to 74 us (4784 rows), 25 to 21 us (1024 rows)"
+    measured = "Qwen3-VL 18.3 to 17.9 ms"
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
         for path, module in mlps(tower):

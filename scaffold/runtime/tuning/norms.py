@@ -70,7 +70,9 @@ class FusedNorms(Tuning):
     name = "fused-norms"
     summary = "run each RMS or layer norm as one kernel"
     level = "rounding"
-    measured = "RMS norm about 77 to 9 us, layer norm 16 to 10 us (4784 x 1280); vLLM's own RMS kernel takes 10 us"
+    measured = (
+        "Qwen2.5-VL 27.8 to 21.5 ms, Step3-VL 67.9 to 65.4 ms, InternVL 13.0 to 12.5 ms, Qwen2-VL 25.2 to 24.7 ms"
+    )
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
         return ((path, module) for path, module in tower.items() if is_norm(module))
@@ -148,7 +150,9 @@ class FusedResiduals(Tuning):
     name = "fused-residuals"
     summary = "add a residual and normalise the sum in one kernel"
     level = "rounding"
-    measured = "sum and layer norm 27 to 15 us (4784 x 1280); scale, sum and layer norm 53 to 17 us (7175 x 1024)"
+    measured = (
+        "Qwen2.5-VL 27.8 to 21.5 ms, Step3-VL 67.9 to 64.0 ms, InternVL 13.1 to 11.5 ms, Qwen3-VL 18.4 to 17.8 ms"
+    )
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():

@@ -45,6 +45,10 @@ BOUNDS = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.
 OWN_ROUNDING = 1.5
 
 
+#: Where a tuned host keeps its handle, so that a second manager does not tune it again.
+_MARK = "_vitcg_tuned"
+
+
 @dataclass
 class Tuned:
     """What was done to a host. `undo()` gives it back bit for bit."""
@@ -53,6 +57,7 @@ class Tuned:
     #: How far the untuned tower moves when its pixels do by half a step; None if no proof was asked for.
     rounding: float | None = None
     _changes: list[Undo] = field(default_factory=list, repr=False)
+    _host: Any = field(default=None, repr=False)
 
     @property
     def extra_bytes(self) -> int:
@@ -63,6 +68,8 @@ class Tuned:
         """Take all tunings back. Graphs that were captured before must not be replayed any more."""
         while self._changes:
             self._changes.pop().roll_back()
+        if self._host is not None and vars(self._host).get(_MARK) is self:
+            delattr(self._host, _MARK)
 
 
 def vision_modules(host: Any) -> dict[str, nn.Module]:
@@ -108,6 +115,9 @@ def tune(host: Any, choice: Choice | None = None, prove: Proof | None = None) ->
     tower = vision_modules(host)
     if not tower or not choice.names:
         return tuned
+    if _MARK in vars(host) and not choice.dry:
+        logger.info("the tower is tuned already")
+        return vars(host)[_MARK]  # type: ignore[no-any-return]
     if is_batch_invariant():
         logger.info("no tuning: VLLM_BATCH_INVARIANT asks for vLLM's own kernels")
         return tuned
@@ -139,6 +149,9 @@ def tune(host: Any, choice: Choice | None = None, prove: Proof | None = None) ->
             outcome.applied, outcome.extra_bytes = [], 0
         tuned.outcomes.append(outcome)
         tuned._changes.append(undo)
+        if not choice.dry:
+            tuned._host = host
+            setattr(host, _MARK, tuned)
         logger.info("%s%s", "would tune: " if choice.dry else "", outcome)
     return tuned
 

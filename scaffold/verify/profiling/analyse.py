@@ -29,6 +29,7 @@ _ATTENTION_KERNEL = re.compile(r"flash|fmha|attention|cudnn.*sdpa", re.IGNORECAS
 _COPY_KERNEL = re.compile(r"copy|Memcpy|Memset|FillFunctor|CatArray|index|gather|scatter", re.IGNORECASE)
 _CAST_KERNEL = re.compile(r"(to|_)(b?float16|float32|half)\w*_copy", re.IGNORECASE)
 _NORM_MODULE = re.compile(r"Norm")
+_NORM_KERNEL = re.compile(r"(layer|rms)_norm|^norm_kernel")
 _ACTIVATION_MODULE = re.compile(r"GELU|SiLU|Silu|Swish|AndMul|Act\b|ReLU|Sigmoid", re.IGNORECASE)
 _ROTARY_MODULE = re.compile(r"Rotary")
 _ACTIVATION_KERNEL = re.compile(r"gelu|silu|sigmoid", re.IGNORECASE)
@@ -43,7 +44,7 @@ ALIGNMENT = 8
 def classify(record: KernelRecord) -> KernelClass:
     """The class of one kernel, by its own name, then by its operator and the module around it."""
     name, module = record.name, record.module_class
-    if _NORM_MODULE.search(module) or "layer_norm" in name or "rms_norm" in name or record.op.endswith("layer_norm"):
+    if _NORM_MODULE.search(module) or _NORM_KERNEL.search(name) or record.op.endswith("layer_norm"):
         return KernelClass.NORM
     if _ROTARY_MODULE.search(module) or "rotary" in name:
         return KernelClass.ROTARY
@@ -114,8 +115,18 @@ def analyse(recording: Recording) -> Profile:
     totals.sort(key=lambda total: -total.ms)
     findings = [
         *_misaligned(by_class[KernelClass.PRODUCT], ceilings),
-        *_unfused(by_class[KernelClass.NORM], "norm", ceilings, "a fused norm (`fused-norms`, `fused-residuals`)"),
-        *_unfused(by_class[KernelClass.ACTIVATION], "activation", ceilings, "one kernel (`fused-activations`)"),
+        *_unfused(
+            [r for r in by_class[KernelClass.NORM] if _NORM_MODULE.search(r.module_class)],
+            "norm",
+            ceilings,
+            "a fused norm (`fused-norms`, `fused-residuals`)",
+        ),
+        *_unfused(
+            [r for r in by_class[KernelClass.ACTIVATION] if _ACTIVATION_MODULE.search(r.module_class)],
+            "activation",
+            ceilings,
+            "one kernel (`fused-activations`)",
+        ),
         *_whole(by_class[KernelClass.CAST], "cast"),
         *_whole(by_class[KernelClass.COPY], "copy"),
         *_added(by_class[KernelClass.ELEMENTWISE]),
@@ -188,9 +199,22 @@ def _whole(records: list[KernelRecord], what: str) -> list[Finding]:
     for place, members in _by_place(records).items():
         spent = _ms(members)
         kernels = ", ".join(sorted({record.op or record.name.split("<")[0] for record in members})[:3])
-        remedy = "use strided views in place (`inplace-rotary`)" if "attn" in place else "avoid it"
-        found.append(Finding(what, place, f"{len(members)} launches: {kernels}", spent, spent, remedy))
+        found.append(Finding(what, place, f"{len(members)} launches: {kernels}", spent, spent, _remedy(members)))
     return found
+
+
+def _remedy(copies: list[KernelRecord]) -> str:
+    """How to do without these copies, as far as their operators and modules tell."""
+    operators = {record.op.split("/")[-1] for record in copies}
+    if operators & set(_PRODUCT_OPS):
+        return "none: workspace of a split product"
+    if "aten::fill_" in operators or "aten::zeros" in operators:
+        return "none while padded rows may be read: attention writes into zeros"
+    if any("conv" in record.op for record in copies):
+        return "weights in cuDNN's layout (`channels-last`)"
+    if any("Attention" in record.module_class for record in copies) and operators & {"aten::copy_", "aten::cat"}:
+        return "strided views in place (`inplace-rotary`)"
+    return "avoid it"
 
 
 def _added(records: list[KernelRecord]) -> list[Finding]:
