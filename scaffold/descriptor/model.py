@@ -300,12 +300,19 @@ class Part(Record):
 
 
 class Post(Record):
-    """How the outputs of the paths become an item."""
+    """What is done with the outputs outside of the graph: paths become an item, or a module runs on the valid rows."""
 
     assemble: tuple[str | Part, ...] = declare(
         Listing(Shape("a path or a mapping", scalar=Name("a path name", word=True), mapping=Section(Part))),
         "parts of an item in order",
+        default=(),
         examples=[["local", "global"]],
+    )
+    call: Call | None = declare(
+        CallText("post"),
+        "call that makes embeddings of a batch's rows (`output`), for a module that needs `sizes` on the host",
+        default=None,
+        examples=["self.resampler_model(output, sizes)"],
     )
 
 

@@ -29,6 +29,7 @@ from scaffold.diagnostics import Diagnostic, Severity, Span
 _CALL_NAMES = {
     "call": {"pixels": "the pixel tensor", "metadata": "the metadata buffers"},
     "eager": {"pixels": "the pixel tensor", "sizes": "the sizes of the items"},
+    "post": {"output": "the rows of the batch", "sizes": "the sizes of the items"},
 }
 
 
@@ -156,8 +157,11 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
                 use.node.span_of(node.start, node.end),
                 suggest(node.name, allowed),
             )
-    if "pixels" not in call.names:
-        yield context.problem("VCG331", "the call does not pass `pixels`", use.node.span, f"write {call.path}(pixels)")
+    needed = next(iter(allowed))
+    if needed not in call.names:
+        yield context.problem(
+            "VCG331", f"the call does not pass `{needed}`", use.node.span, f"write {call.path}({needed})"
+        )
 
 
 def names_are_free(context: Context) -> Problems:
@@ -380,6 +384,7 @@ def layout_has_nothing_else(context: Context) -> Problems:
             ("item.merge", "tiles are not merged: state the tokens of an item"),
             ("tower", "the tower of tiles is called as it is"),
             ("metadata", "tiles need no metadata"),
+            ("post.call", "tiles need no sizes: put the call around that of `forward`"),
         ]
     elif layout == "packed":
         foreign = [
@@ -688,6 +693,7 @@ def merge_is_known(context: Context) -> Problems:
                 values[name] = int(expression.evaluate(values))
         values |= {"h": 3 * int(merge[0].evaluate(values)), "w": 5 * int(merge[1].evaluate(values))}
         tokens = descriptor.item.tokens.evaluate(values)
+        of_frames = descriptor.item.tokens.evaluate(values | {"t": 4})
     except EvaluationError:
         return  # unknown names are reported elsewhere; helpers are not evaluated here
     if tokens != 15:
@@ -696,6 +702,13 @@ def merge_is_known(context: Context) -> Problems:
             f"`tokens` and the merge size disagree: a grid of 3 x 5 merged squares gives {tokens} tokens, not 15",
             "item.merge" if descriptor.item.merge else "item.tokens",
             "correct one of the two",
+        )
+    elif context.video and of_frames < 60 and not context.written("item.eager_if"):
+        yield context.problem(
+            "VCG333",
+            f"4 frames of 3 x 5 merged squares give {of_frames} tokens, not 60: a graph has rows for its tokens only",
+            "item.tokens",
+            "leave the video out: it runs eagerly",
         )
 
 
@@ -748,6 +761,13 @@ def paths_are_consistent(context: Context) -> Problems:
 
 def post_is_consistent(context: Context) -> Problems:
     descriptor = context.descriptor
+    called, assembled = context.written("post.call"), context.written("post.assemble")
+    if context.written("post") and descriptor.post is not None and not called and not assembled:
+        yield context.at_key("VCG342", "nothing is done in `post`", "post", "add `assemble:` or `call:`, or delete it")
+    if called and context.has_hook("after_replay"):
+        yield context.at_key(
+            "VCG353", "what runs after a replay is given twice: by `post.call` and by a hook", "post.call", "delete one"
+        )
     parts = (descriptor.post.assemble if descriptor.post else None) or ()
     if len(descriptor.paths or {}) == 1:
         return

@@ -303,6 +303,8 @@ class AdapterSpec:
     tests: tuple[TestSpec, ...]
     docs_models: tuple[str, ...]
     examples: tuple[str, ...]
+    #: What runs on the rows of a batch outside of the graph, as a call with `output` and `sizes`.
+    after: ForwardSpec | None = None
     file: str = field(default="", compare=False)
     spans: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
 
@@ -413,6 +415,7 @@ def build_spec(descriptor: Descriptor) -> AdapterSpec:
             descriptor.integration.docs.models if descriptor.integration and descriptor.integration.docs else ()
         ),
         examples=descriptor.integration.example if descriptor.integration else (),
+        after=ForwardSpec(descriptor.post.call, False) if descriptor.post and descriptor.post.call else None,
         file=descriptor.file,
         spans=descriptor.spans,
     )

@@ -12,6 +12,7 @@ from scaffold.edit.operations import (
     AddImport,
     AddListEntry,
     AddTableRow,
+    DropImport,
     Edit,
     PutFunction,
     PutMethods,
@@ -78,6 +79,8 @@ def _apply(document: PythonDocument, edit: PythonEdit) -> bool:
 
     if isinstance(edit, AddImport):
         return imports.add_import(document, edit)
+    if isinstance(edit, DropImport):
+        return imports.drop_import(document, edit)
     if isinstance(edit, AddBase):
         return classes.add_base(document, edit)
     if isinstance(edit, PutMethods):

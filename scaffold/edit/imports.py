@@ -15,7 +15,7 @@ from typing import Any
 
 from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, is_type_checking, split_lines
 from scaffold.edit.faults import name_taken, unsupported_shape
-from scaffold.edit.operations import AddImport
+from scaffold.edit.operations import AddImport, DropImport
 
 #: Top-level packages of a vLLM tree that ruff's `src = ["."]` makes first party in every file.
 _FIRST_PARTY = frozenset({"vllm", "tests", "tools", "benchmarks", "examples"})
@@ -65,6 +65,34 @@ def add_import(document: PythonDocument, edit: AddImport) -> bool:
     elif not _join_statement(document, edit, Guard.ALWAYS):
         _insert_statement(document, edit)
     return True
+
+
+def drop_import(document: PythonDocument, edit: DropImport) -> bool:
+    """Apply `DropImport`: the name leaves its statement, whose other names keep their lines."""
+    import libcst as cst
+
+    wanted = resolve_module(edit.module, document.package)
+    for index, node, guard in document.statements():
+        if guard is not Guard.ALWAYS or not isinstance(node, ast.ImportFrom):
+            continue
+        names = [alias.name for alias in node.names]
+        if edit.name not in names or resolve_module(imported_module(node), document.package) != wanted:
+            continue
+        assert len(names) > 1, f"{edit}: it would leave a statement without a name"
+
+        def change(statement: cst.BaseStatement) -> cst.BaseStatement:
+            small: Any = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+            assert isinstance(small, cst.ImportFrom), "the chunk of an import"
+            assert not isinstance(small.names, cst.ImportStar), "it has names"
+            elements = list(small.names)
+            gone = elements.pop(names.index(edit.name))  # noqa: B023
+            if elements[-1] is not small.names[-1]:
+                elements[-1] = elements[-1].with_changes(comma=gone.comma)
+            return statement.with_changes(body=[small.with_changes(names=elements)])
+
+        document.rewrite(index, change)
+        return True
+    return False
 
 
 def _refuse_rebinding(document: PythonDocument, edit: AddImport) -> None:

@@ -36,6 +36,21 @@ class AddImport:
 
 
 @dataclass(frozen=True, slots=True)
+class DropImport:
+    """`name` is not imported from `module` any more: the methods that go were the last to use it.
+
+    Only from a statement at module level that imports other names, too; whoever plans it knows that there is one.
+    """
+
+    module: str
+    name: str
+
+    def __post_init__(self) -> None:
+        assert self.module, "a module, or dots"
+        assert self.name.isidentifier(), self.name
+
+
+@dataclass(frozen=True, slots=True)
 class AddBase:
     """`base` (a name or a dotted name) is a direct base of the class `class_name`."""
 
@@ -145,5 +160,7 @@ class AddTableRow:
 
 
 #: An edit of a Python file.
-PythonEdit: TypeAlias = AddImport | AddBase | PutMethods | PutFunction | ReplaceMethod | AddDictEntry | AddListEntry
+PythonEdit: TypeAlias = (
+    AddImport | DropImport | AddBase | PutMethods | PutFunction | ReplaceMethod | AddDictEntry | AddListEntry
+)
 Edit: TypeAlias = PythonEdit | AddTableRow

@@ -52,6 +52,8 @@ class TreeFacts:
 
 def can_render(spec: AdapterSpec, profile: ProtocolProfile) -> bool:
     """Whether there are templates for the layout of `spec` in the dialect of `profile`."""
+    if spec.after is not None and profile.dialect.postprocess.value == "none":
+        return False
     return spec.layout in _LAYOUTS and (not spec.paths or refusal(spec, profile.dialect) is None)
 
 
@@ -152,8 +154,9 @@ class SequenceView:
 
 def sequence_views(spec: AdapterSpec) -> tuple[SequenceView, ...]:
     """The sets of `spec` in order; the first is the main one, whose sequences are frames or items."""
+    main = "max_batch_size" if spec.attention.sequences[0].unit == "item" else "max_frames_per_batch"
     return tuple(
-        SequenceView("num_seqs", "max_frames_per_batch", "max_seqlen_override")
+        SequenceView("num_seqs", main, "max_seqlen_override")
         if index == 0
         else SequenceView(
             f"num_{set_.name}_seqs", f"max_{set_.name}_seqs_per_batch", f"max_seqlen_{set_.name}_override"
@@ -181,6 +184,7 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
     pixels = spec.modalities[0].pixels
     metadata_keys = [buffer.name for buffer in spec.buffers if buffer.source == "metadata"]
     inputs = f'inputs["{pixels}"]' if dialect.values else f'mm_kwargs["{pixels}"]'
+    sizes = "torch.tensor(sizes)" if spec.metadata.grid == "tensor" else "sizes"
     return {
         "buffer_keys": [pixels, *metadata_keys] if dialect.values else metadata_keys,
         "padding_logics": dict.fromkeys(offsets, "self._pad_offsets"),
@@ -188,7 +192,11 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "offset_keys": offsets,
         "frames": Names.of(spec).code(spec.budget.frames) if spec.budget.frames else None,
         "frames_info": spec.budget.frames_info,
-        "keys": [(modality.pixels, modality.embeds or modality.pixels, modality.sizes) for modality in spec.modalities],
+        **_packed_keys(spec),
+        # What no graph can serve: ready embeddings, and more frames than captured sequences.
+        "may_go_eager": _counts_frames(spec) or any(modality.embeds for modality in spec.modalities),
+        "rows_spelled": Names.of(spec).code(spec.item.rows),
+        "after": _bound_call(spec.after, {"output": "output[:num_rows]", "sizes": sizes}) if spec.after else None,
         "tokens": item_names.code(spec.item.tokens),
         "rows": item_names.code(spec.item.rows),
         "item_lets": item_lets,
@@ -211,7 +219,7 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "metadata_owner": owner,
         "metadata_method": spec.metadata.method,
         "captured_grid": Code("torch.tensor(grid)" if spec.metadata.grid == "tensor" else "grid"),
-        "replayed_grid": Code("torch.tensor(sizes)" if spec.metadata.grid == "tensor" else "sizes"),
+        "replayed_grid": Code(sizes),
         "pixel_dtype": _pixel_dtype(spec, facts),
         "flashinfer": "FLASHINFER" in spec.attention.backends,
         "cover_rows": not facts.attention_fills_zeros,
@@ -220,8 +228,19 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "frame_names": Code(", ".join(name if name == "t" else "_" for name in spec.columns)),
         **_filler(spec),
         "forward": _bound_call(spec.forward, {"pixels": inputs, "metadata": "inputs" if dialect.values else "buffers"}),
-        "eager": _bound_call(spec.eager, {"pixels": "mm_kwargs[pixels_key]", "sizes": "sizes"}),
+        "eager": _bound_call(spec.eager, {"pixels": "mm_kwargs[pixels_key]", "sizes": sizes}),
     }
+
+
+def _packed_keys(spec: AdapterSpec) -> dict[str, Any]:
+    """The keys of each modality's inputs. Where only some modalities take ready embeddings, the others have no key."""
+    if not any(modality.embeds for modality in spec.modalities):
+        keys: list[tuple[str | None, ...]] = [(modality.pixels, modality.sizes) for modality in spec.modalities]
+        return {"keys": keys, "keys_type": Code("tuple[str, str]"), "ready": Code("False")}
+    keys = [(modality.pixels, modality.embeds, modality.sizes) for modality in spec.modalities]
+    embeds = "str" if all(modality.embeds for modality in spec.modalities) else "str | None"
+    ready = Code("self._get_encoder_cudagraph_keys(mm_kwargs)[1] in mm_kwargs")
+    return {"keys": keys, "keys_type": Code(f"tuple[str, {embeds}, str]"), "ready": ready}
 
 
 def _filler(spec: AdapterSpec) -> dict[str, Any]:

@@ -8,6 +8,8 @@ of the anchor.
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from scaffold.edit.operations import (
     AddImport,
     AddListEntry,
     AddTableRow,
+    DropImport,
     Edit,
     PutFunction,
     PutMethods,
@@ -85,6 +88,13 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
 
 
 def _no_template(spec: AdapterSpec) -> Diagnostic:
+    if spec.after is not None and spec.layout == "packed":
+        return Diagnostic(
+            "VCG441",
+            "this release has no hook for what runs after a replay: its manager takes graph outputs as embeddings",
+            spec.span("post.call"),
+            "port the model into 0.22 or later",
+        )
     return Diagnostic(
         "VCG439",
         f"there is no template for the layout `{spec.layout}` yet",
@@ -112,6 +122,7 @@ def _plan_model(
         AddImport(interfaces, PROTOCOL),
         AddBase(spec.class_name, PROTOCOL),
         PutMethods(spec.class_name, methods.source, remove=remove),
+        *_orphaned_imports(tree.read(model.path), spec.class_name, remove, methods.source),
     ]
     verb = "replace the implementation of" if remove else "implement"
     return FilePlan(
@@ -120,6 +131,27 @@ def _plan_model(
         f"{verb} {PROTOCOL} in {spec.class_name}",
         class_name=spec.class_name,
     )
+
+
+def _orphaned_imports(text: str, class_name: str, remove: tuple[str, ...], source: str) -> Iterator[DropImport]:
+    """Imports of single names that nothing but the methods in `remove` uses, from statements with other names."""
+    module = ast.parse(text)
+    owner = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    gone = [node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name in remove]
+    inside = Counter(name for node in gone for name in _words(ast.get_source_segment(text, node) or ""))
+    everywhere = Counter(_words(text))
+    still = set(_words(source))
+    for node in module.body:
+        if isinstance(node, ast.ImportFrom) and len(node.names) > 1:
+            for alias in node.names:
+                # Once where it is imported, else in the methods that go only; a word in a comment counts as a use.
+                used = alias.asname is None and inside[alias.name] > 0 and alias.name not in still
+                if used and everywhere[alias.name] == inside[alias.name] + 1:
+                    yield DropImport("." * node.level + (node.module or ""), alias.name)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text)
 
 
 def _has_methods(tree: SourceTree, model: ModelAnchor, source: str) -> bool:

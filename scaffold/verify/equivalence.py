@@ -27,6 +27,7 @@ from scaffold.edit.operations import (
     AddImport,
     AddListEntry,
     AddTableRow,
+    DropImport,
     Edit,
     PutFunction,
     PutMethods,
@@ -361,6 +362,9 @@ class _Proof:
         imports = {(self._resolve(e.module), e.name): e for e in edits if isinstance(e, AddImport)}
         for import_edit in imports.values():
             self._import(import_edit)
+        for edit in edits:
+            if isinstance(edit, DropImport):
+                self._dropped_import(edit)
         if self.found:
             return  # the rest would only repeat it
         line = _difference(self.old.tree, self.new.tree)
@@ -699,6 +703,22 @@ class _Proof:
         block.remove(node)
         if not block:
             self._drop_typing_block(block)
+
+    def _dropped_import(self, edit: DropImport) -> None:
+        """Seen backwards, from the result to the original, it is an import that was added."""
+        backwards = AddImport(edit.module, edit.name)
+        before, after = (
+            any(guard == "always" for _, _, guard, _ in self._importers(tree, backwards))
+            for tree in (self.old.tree, self.new.tree)
+        )
+        if not before:
+            return
+        if after:
+            self.refuse("VCG602", f"`from {edit.module} import {edit.name}` should have been removed")
+            return
+        self.old, self.new = self.new, self.old
+        self._import(backwards)
+        self.old, self.new = self.new, self.old
 
     def _same_import(self, node: ast.ImportFrom, guard: str) -> ast.ImportFrom | None:
         """The statement of the original that is `node` without the planned names."""

@@ -1472,6 +1472,102 @@ model.yaml:24:3: error[VCG327]: the host bound `longest` needs its value at capt
 """),
     ),
     Mistake(
+        "question that is still open",
+        "tiles",
+        [("tokens: n * k", "tokens: TODO")],
+        snapshot("""\
+model.yaml:11:25: error[VCG390]: `item.tokens` is an open question
+   11 | item: {rows: n, tokens: TODO}
+      |                         ^^^^
+      = help: write the value in its place
+
+1 error; explain one with: vitcg-scaffold explain VCG390
+"""),
+    ),
+    Mistake(
+        "call after a replay that passes no rows",
+        "packed",
+        [("output: {hidden_size", "post: {call: self.resample(sizes)}\noutput: {hidden_size")],
+        snapshot("""\
+model.yaml:29:14: error[VCG331]: the call does not pass `output`
+   29 | post: {call: self.resample(sizes)}
+      |              ^^^^^^^^^^^^^^^^^^^^
+      = help: write self.resample(output)
+
+1 error; explain one with: vitcg-scaffold explain VCG331
+"""),
+    ),
+    Mistake(
+        "nothing after a replay",
+        "packed",
+        [("output: {hidden_size", "post: {}\noutput: {hidden_size")],
+        snapshot("""\
+model.yaml:29:1: error[VCG342]: nothing is done in `post`
+   29 | post: {}
+      | ^^^^
+      = help: add `assemble:` or `call:`, or delete it
+
+1 error; explain one with: vitcg-scaffold explain VCG342
+"""),
+    ),
+    Mistake(
+        "call after a replay of tiles",
+        "tiles",
+        [("output: {hidden_size", "post: {call: 'self.resample(output, sizes)'}\noutput: {hidden_size")],
+        snapshot("""\
+model.yaml:17:8: error[VCG313]: `post.call` contradicts the layout `tiles`
+   17 | post: {call: 'self.resample(output, sizes)'}
+      |        ^^^^
+      = help: tiles need no sizes: put the call around that of `forward`
+
+1 error; explain one with: vitcg-scaffold explain VCG313
+"""),
+    ),
+    Mistake(
+        "call after a replay of paths",
+        "paths",
+        [("post: {assemble: [local, global]}", "post: {assemble: [local, global], call: self.resample(output)}")],
+        snapshot("""\
+model.yaml:14:35: error[VCG313]: `post.call` contradicts the layout `tiles`
+   14 | post: {assemble: [local, global], call: self.resample(output)}
+      |                                   ^^^^
+      = help: tiles need no sizes: put the call around that of `forward`
+
+1 error; explain one with: vitcg-scaffold explain VCG313
+"""),
+    ),
+    Mistake(
+        "call and hook after a replay",
+        "packed",
+        [
+            (
+                "output: {hidden_size",
+                "post: {call: self.resample(output)}\nhooks: {after_replay: {file: after.py}}\noutput: {hidden_size",
+            )
+        ],
+        snapshot("""\
+model.yaml:29:8: error[VCG353]: what runs after a replay is given twice: by `post.call` and by a hook
+   29 | post: {call: self.resample(output)}
+      |        ^^^^
+      = help: delete one
+
+1 error; explain one with: vitcg-scaffold explain VCG353
+"""),
+    ),
+    Mistake(
+        "video whose frames share tokens",
+        "packed",
+        [("tokens: t * (h // m) * (w // m)", "tokens: 'ceil_div(t, 2) * (h // m) * (w // m)'")],
+        snapshot("""\
+model.yaml:11:33: error[VCG333]: 4 frames of 3 x 5 merged squares give 30 tokens, not 60: a graph has rows for its tokens only
+   11 | item: {rows: t * h * w, tokens: 'ceil_div(t, 2) * (h // m) * (w // m)'}
+      |                                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      = help: leave the video out: it runs eagerly
+
+1 error; explain one with: vitcg-scaffold explain VCG333
+"""),
+    ),
+    Mistake(
         "variable that is no buffer",
         "packed",
         [

@@ -30,7 +30,7 @@ _FREE_VALUES = re.compile(r"integration\.test\.runner_kwargs\..*|axes\.\d+\.keys
 _REQUIRED = re.compile(
     r"schema|model|layout|modalities|sizes|output|model\.(module|class|tower)|modalities\.\w+\.(pixels|sizes)"
     r"|sizes\.columns|item\.(rows|tokens)|pixels\.shape|attention\.kind|attention\.sequences\.\w+\.(unit|offsets)"
-    r"|buffers\.\w+\.kind|eager\.call|helpers\.\w+\.(args|value)|paths\.\w+\.(count|tokens|pixels|shape)|post\.assemble"
+    r"|buffers\.\w+\.kind|eager\.call|helpers\.\w+\.(args|value)|paths\.\w+\.(count|tokens|pixels|shape)"
     r"|axes\.0\.\w+|hooks\.\w+\.file|requires\.0\.\w+|data_parallel\.switches|output\.hidden_size|tower\.(data|metadata)"
     r"|integration\.test\.(key|model|template\.\w+)|integration\.docs\.models"
 )

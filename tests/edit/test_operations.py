@@ -16,6 +16,7 @@ from scaffold.edit import (
     AddImport,
     AddListEntry,
     AddTableRow,
+    DropImport,
     Edit,
     PutFunction,
     PutMethods,
@@ -64,6 +65,47 @@ def run(case: Case) -> None:
 def cases(*items: Case) -> pytest.MarkDecorator:
     assert len({item.name for item in items}) == len(items)
     return pytest.mark.parametrize("case", items, ids=[item.name for item in items])
+
+
+OLD = DropImport(".utils", "scatter")
+
+
+@cases(
+    Case("the last of one line", OLD, "from .utils import A, scatter\n", "from .utils import A\n"),
+    Case("the first of one line", OLD, "from .utils import scatter, z\n", "from .utils import z\n"),
+    Case(
+        "a line of its own",
+        OLD,
+        "from .utils import (\n    a,\n    scatter,\n    z,\n)\n",
+        "from .utils import (\n    a,\n    z,\n)\n",
+    ),
+    Case(
+        "the last line",
+        OLD,
+        "from .utils import (\n    a,\n    scatter,\n)\nx = a\n",
+        "from .utils import (\n    a,\n)\nx = a\n",
+    ),
+    Case(
+        "the absolute name",
+        OLD,
+        "from vllm.model_executor.models.utils import a, scatter\n",
+        "from vllm.model_executor.models.utils import a\n",
+    ),
+    Case("another module", OLD, "from .other import a, scatter\n", None),
+    Case("inside a function", OLD, "def f():\n    from .utils import a, scatter\n", None),
+    Case("under a condition", OLD, "if x:\n    from .utils import a, scatter\n", None),
+    Case("nothing to drop", OLD, "from .utils import a\nimport scatter\n", None),
+)
+def test_drop_import(case: Case) -> None:
+    run(case)
+
+
+def test_the_proof_wants_a_dropped_import_to_be_gone() -> None:
+    before = "from .utils import a, scatter\n"
+    (kept,) = prove_equivalence(before, before, [OLD], MODEL)
+    assert (kept.code, "should have been removed" in kept.message) == ("VCG602", True)
+    (other,) = prove_equivalence("from .utils import a, b, scatter\n", "from .utils import a\n", [OLD], MODEL)
+    assert other.code in ("VCG601", "VCG604")
 
 
 NEW = AddImport(".interfaces", "SupportsNew")

@@ -71,6 +71,12 @@ CODES: tuple[Code, ...] = (
         "calls it has to say the value: one line. Nothing was written. See docs/new-generation.md.",
     ),
     Code(
+        "VCG441",
+        "the protocol has no hook for what runs after a replay",
+        "`post.call` names a module that turns the output of a graph into embeddings outside of the graph. Releases "
+        "before 0.22 slice the output of a graph themselves and have no place for it.",
+    ),
+    Code(
         "VCG439",
         "no template for this layout",
         "The descriptor is valid, but the tool cannot generate code for its layout yet. `vitcg-scaffold explain` and "

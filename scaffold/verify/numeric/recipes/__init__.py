@@ -19,6 +19,7 @@ RECIPES = (
     "mllama4",
     "gemma3_mm",
     "glm4_1v",
+    "ernie45_vl",
 )
 
 

@@ -1,0 +1,107 @@
+"""What runs on the valid rows after a replay, and packed models that take no ready embeddings, in every dialect."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+import pytest
+
+from scaffold.descriptor.spec import AdapterSpec
+from scaffold.diagnostics import DiagnosticError
+from scaffold.plan import plan_changes
+from scaffold.plan.methods import can_render, render_methods
+from scaffold.protocol import GENERATIONS, read_protocol
+from scaffold.protocol.profile import known_profile
+from scaffold.workflow import load_spec
+
+PROFILES = {generation.name: known_profile(generation) for generation in GENERATIONS}
+SPOKEN = [name for name in PROFILES if name != "v0_20"]
+FINISH = "self._finish_encoder_output("
+
+
+def methods(spec: AdapterSpec, generation: str) -> dict[str, str]:
+    """Source of each method."""
+    block = ast.parse(render_methods(spec, PROFILES[generation]).source)
+    return {node.name: ast.unparse(node) for node in block.body if isinstance(node, ast.FunctionDef)}
+
+
+def with_embeds(spec: AdapterSpec, **keys: str | None) -> AdapterSpec:
+    changed = tuple(
+        dataclasses.replace(modality, embeds=keys.get(modality.name, modality.embeds)) for modality in spec.modalities
+    )
+    return dataclasses.replace(spec, modalities=changed)
+
+
+@pytest.mark.parametrize("generation", SPOKEN)
+def test_the_call_runs_once_whatever_way_a_batch_takes(generation: str) -> None:
+    """The manager hands eager results to the hook from 0.27 on, and takes them as they are before."""
+    made = methods(load_spec("ernie45_vl"), generation)
+
+    assert "self.resampler_model(output[:num_rows], torch.tensor(sizes))" in made["_finish_encoder_output"]
+    assert made["postprocess_encoder_output"].count(FINISH) == 1
+    through_hook = PROFILES[generation].dialect.postprocess.value == "always"
+    assert (FINISH in made["encoder_eager_forward"]) is not through_hook
+    assert through_hook is (generation in ("v0_27", "v0_30"))
+    assert "_needs_eager_encoder" not in made, "no batch of one sequence an item is too large for a graph"
+
+
+@pytest.mark.parametrize("generation", SPOKEN)
+def test_what_no_graph_serves_is_finished_once(generation: str) -> None:
+    """Frames are sequences and embeddings may be ready: both replace the output of the graph."""
+    spec = with_embeds(dataclasses.replace(load_spec("qwen2_vl"), after=load_spec("ernie45_vl").after))
+    made = methods(spec, generation)
+
+    assert "self._needs_eager_encoder(batch_mm_kwargs)" in made["postprocess_encoder_output"]
+    assert made["_finish_encoder_output"].index("in mm_kwargs") < made["_finish_encoder_output"].index("return output")
+    if PROFILES[generation].dialect.postprocess.value == "always":
+        assert "else" not in made["postprocess_encoder_output"]
+    else:
+        assert "else:\n        output = self._finish_encoder_output(" in made["postprocess_encoder_output"]
+
+
+@pytest.mark.parametrize("generation", PROFILES)
+def test_models_without_ready_embeddings_ask_for_none(generation: str) -> None:
+    made = methods(with_embeds(load_spec("qwen2_vl"), image=None, video=None), generation)
+
+    assert "-> tuple[str, str]:" in made["_get_encoder_cudagraph_keys"]
+    assert "embed" not in made["select_encoder_cudagraph_items"].replace("select_encoder", "")
+    assert "embed_multimodal" not in made["encoder_eager_forward"]
+
+
+@pytest.mark.parametrize("generation", PROFILES)
+def test_one_modality_may_take_ready_embeddings_alone(generation: str) -> None:
+    made = methods(with_embeds(load_spec("qwen2_vl"), video=None), generation)
+
+    keys = made["_get_encoder_cudagraph_keys"]
+    assert "-> tuple[str, str | None, str]:" in keys
+    assert "('pixel_values_videos', None, 'video_grid_thw')" in keys
+
+
+def test_old_protocols_have_no_place_for_it() -> None:
+    assert not can_render(load_spec("ernie45_vl"), PROFILES["v0_20"])
+    assert can_render(load_spec("ernie45_vl"), PROFILES["v0_22"])
+
+
+@pytest.mark.trees
+def test_old_releases_are_refused(release_tree) -> None:
+    tree = release_tree("0.21.0")
+    with pytest.raises(DiagnosticError) as caught:
+        plan_changes(load_spec("ernie45_vl"), tree, read_protocol(tree))
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.span is not None) == ("VCG441", True)
+
+
+@pytest.mark.trees
+def test_an_import_of_the_replaced_methods_goes_with_them(release_tree) -> None:
+    """0.33's own port scatters by itself; `prepare_port` proves that the target's linter accepts the result."""
+    from scaffold.edit.operations import DropImport
+
+    def dropped(model: str, release: str) -> list[DropImport]:
+        tree = release_tree(release)
+        plan = plan_changes(load_spec(model), tree, read_protocol(tree), replace=True)
+        return [edit for file in plan.files for edit in file.edits if isinstance(edit, DropImport)]
+
+    assert dropped("ernie45_vl", "0.33.0") == [DropImport(".utils", "scatter_output_slices")]
+    assert dropped("ernie45_vl", "0.26.0") == []
+    assert dropped("qwen2_vl", "0.33.0") == []
