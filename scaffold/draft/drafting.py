@@ -67,8 +67,14 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
         sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
     draft_integration(sheet, tree, model, tuple(modality.name for modality in modalities))
     release = f" {tree.release}" if tree.release else ""
+    ported = any("SupportsEncoderCudaGraph" in ast.unparse(base) for base in model.owner[1].bases)
     title = [
         f"{model.class_name}: drafted from the sources of vLLM{release}. Comments name the line that shows a value.",
+        *(
+            ["The class has a port already, which was not looked at: `new` replaces it with --replace."]
+            if ported
+            else []
+        ),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
