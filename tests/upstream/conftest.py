@@ -16,16 +16,6 @@ MODELS = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
 PortedCopy = Callable[[str], Path]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip `slow` tests unless `VITCG_SLOW=1` is set or `-m` names the marker."""
-    if os.environ.get("VITCG_SLOW") == "1" or "slow" in (config.getoption("-m") or ""):
-        return
-    skip = pytest.mark.skip(reason="exhaustive: set VITCG_SLOW=1")
-    for item in items:
-        if item.get_closest_marker("slow") is not None:
-            item.add_marker(skip)
-
-
 @pytest.fixture(scope="session")
 def ported_copy(release_tree, tmp_path_factory) -> PortedCopy:
     """`ported_copy("0.33.0")`: a working copy after `new MODEL --replace` for each of the five models."""
