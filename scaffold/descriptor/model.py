@@ -58,7 +58,7 @@ class Model(Record):
         Name("an attribute name"), "attribute of the class that holds the vision tower", examples=["visual"]
     )
     optout: tuple[str, ...] = declare(
-        Listing(Name("a class name")), "subclasses that must not inherit the feature", default=()
+        Listing(Name("a class name")), "subclasses with another tower: they say no when asked for graphs", default=()
     )
 
 

@@ -8,6 +8,7 @@ of the anchor.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from scaffold.edit.operations import (
     PutMethods,
 )
 from scaffold.plan.entries import chat_template, docs_row, test_entry
+from scaffold.plan.heirs import heir_notes, plan_optouts
 from scaffold.plan.methods import can_render, render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.processor import check_processor
@@ -35,7 +37,6 @@ from scaffold.protocol import (
     find_docs_table,
     find_example_list,
     find_model,
-    find_subclasses,
     find_test_registry,
 )
 
@@ -57,13 +58,16 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
         raise DiagnosticError(_no_template(spec))
     model = find_model(tree, spec.module, spec.class_name)
     tower = plan_tower(spec, tree, model)
-    files = [_plan_model(spec, tree, profile, model, tower, replace)]
+    optouts = plan_optouts(spec, tree, profile, replace=replace)
+    ported = _plan_model(spec, tree, profile, model, tower, replace)
+    files = [dataclasses.replace(ported, edits=(*ported.edits, *optouts.pop(model.path, ())))]
+    files += [FilePlan(path, edits, f"keep a subclass of {spec.class_name} out") for path, edits in optouts.items()]
     files += [
         FilePlan(path, edits, f"split the tower of {spec.class_name}")
         for path, edits in tower.edits.items()
         if path != model.path
     ]
-    notes: list[Diagnostic] = [*tower.notes, *_subclass_notes(spec, tree)]
+    notes: list[Diagnostic] = [*tower.notes, *heir_notes(spec, tree, model)]
     facts = [
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
         Fact("model", model.class_name, f"{model.path}:{model.line}"),
@@ -235,17 +239,3 @@ def _unknown_examples(spec: AdapterSpec, tree: SourceTree, examples: ListAnchor)
                 "name a key of model_example_map, or leave it: later releases may have it",
                 Severity.WARNING,
             )
-
-
-def _subclass_notes(spec: AdapterSpec, tree: SourceTree) -> Iterator[Diagnostic]:
-    """Subclasses answer to the protocol too, tested or not: say which (catalogue B1 to B4)."""
-    heirs = [heir for heir in find_subclasses(tree, spec.module, spec.class_name) if heir.class_name not in spec.optout]
-    if heirs:
-        names = ", ".join(f"{heir.class_name} ({heir.path}:{heir.line})" for heir in heirs)
-        yield Diagnostic(
-            "VCG428",
-            f"subclasses of {spec.class_name} inherit the port: {names}",
-            spec.span("model.class"),
-            "check that they use the same tower, or list them under model.optout",
-            Severity.INFO,
-        )

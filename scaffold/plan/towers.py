@@ -106,14 +106,9 @@ def _gate(
 
 def _tower_class(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> str:
     """The class of `self.TOWER = Class(...)` in the model class."""
-    for node in ast.walk(owner):
-        if (
-            isinstance(node, ast.Assign)
-            and any(_is_attribute(target, spec.tower) for target in node.targets)
-            and isinstance(node.value, ast.Call)
-            and isinstance(node.value.func, ast.Name)
-        ):
-            return node.value.func.id
+    found = _made(owner, spec.tower)
+    if found is not None:
+        return found
     raise DiagnosticError(
         Diagnostic(
             "VCG419",
@@ -133,6 +128,23 @@ def wanted_keys(spec: AdapterSpec) -> list[str]:
 def wanted_parameters(spec: AdapterSpec) -> list[str]:
     """The parameters that the tower's metadata method must have for `spec`."""
     return [name for view in sequence_views(spec) for name in (view.capacity, view.override)]
+
+
+def assigned_class(tree: SourceTree, path: str, class_name: str, attribute: str) -> str | None:
+    """The class of `self.ATTRIBUTE = Class(...)` in a class, None where it has no such line."""
+    return _made(_class(tree, path, class_name), attribute)
+
+
+def _made(owner: ast.ClassDef, attribute: str) -> str | None:
+    for node in ast.walk(owner):
+        if (
+            isinstance(node, ast.Assign)
+            and any(_is_attribute(target, attribute) for target in node.targets)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+        ):
+            return node.value.func.id
+    return None
 
 
 def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameters: Sequence[Parameter]) -> None:

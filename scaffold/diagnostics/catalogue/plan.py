@@ -37,7 +37,8 @@ CODES: tuple[Code, ...] = (
         "VCG428",
         "subclasses inherit the port",
         "A subclass of the ported class answers to the protocol as well. If it has another tower, capture fails at "
-        "start-up. Look at each of them, and list those that must stay out under `model.optout`.",
+        "start-up. Look at each of them, and list those that must stay out under `model.optout`: no class can take the "
+        "protocol back, so they raise an error with the reason when the manager asks for their configuration.",
     ),
     Code(
         "VCG437",

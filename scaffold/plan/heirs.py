@@ -1,0 +1,72 @@
+"""Subclasses of the ported class answer to the protocol, too: which ones, which have another tower, which opt out.
+
+The release's check is `isinstance` of the protocol class, which no subclass can take back. So one that opts out says no
+when the manager asks for its configuration, before anything is captured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.edit.operations import AddImport, Edit, PutMethods
+from scaffold.plan.towers import assigned_class
+from scaffold.protocol import find_subclasses
+from scaffold.render import Signatures, render_template
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree, Subclass
+
+_CONFIG = "get_encoder_cudagraph_config"
+
+
+def plan_optouts(
+    spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, *, replace: bool
+) -> dict[str, tuple[Edit, ...]]:
+    """The edits, by file, that keep `model.optout` out. Classes that the release does not have are left out."""
+    signatures = Signatures(profile)
+    source = render_template("common/optout.py.jinja", signature=signatures)
+    edits: defaultdict[str, list[Edit]] = defaultdict(list)
+    for heir in _heirs(spec, tree) if spec.optout else ():
+        if heir.class_name in spec.optout:
+            remove = (str(signatures.name(_CONFIG)),) if replace else ()
+            edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
+    return {path: tuple(items) for path, items in edits.items()}
+
+
+def heir_notes(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
+    """Who inherits the port (catalogue B1 to B4). Of a port that asks its tower for metadata, first those with another
+    tower."""
+    tower = spec.split and (spec.split.class_name or assigned_class(tree, model.path, model.class_name, spec.tower))
+    same: list[str] = []
+    for heir in _heirs(spec, tree):
+        if heir.class_name in spec.optout:
+            continue
+        name = f"{heir.class_name} ({heir.path}:{heir.line})"
+        own = assigned_class(tree, heir.path, heir.class_name, spec.tower) if tower else None
+        if own in (None, tower):
+            same.append(name)
+            continue
+        yield Diagnostic(
+            "VCG428",
+            f"{name} inherits the port and has a tower of its own: {own} instead of {tower}",
+            spec.span("model.class"),
+            f"a capture calls its metadata method with what {tower} takes: port it as well, or list it under "
+            "model.optout",
+            Severity.WARNING,
+        )
+    if same:
+        yield Diagnostic(
+            "VCG428",
+            f"subclasses of {spec.class_name} inherit the port: {', '.join(same)}",
+            spec.span("model.class"),
+            "check that they use the same tower, or list them under model.optout",
+            Severity.INFO,
+        )
+
+
+def _heirs(spec: AdapterSpec, tree: SourceTree) -> tuple[Subclass, ...]:
+    return find_subclasses(tree, spec.module, spec.class_name)

@@ -1,0 +1,94 @@
+"""Subclasses of a ported class: who is named, who is warned about, and how one is kept out."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import textwrap
+from typing import NoReturn
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError, Severity
+from scaffold.edit import apply_edits
+from scaffold.plan import Plan, plan_changes
+from scaffold.protocol import SourceTree, read_protocol
+from scaffold.workflow import load_spec, prepare_port
+
+pytestmark = pytest.mark.trees
+
+MODELS = "vllm/model_executor/models"
+OCR = f"{MODELS}/glm_ocr.py"
+
+
+def plan(tree: SourceTree, model: str, *, replace: bool = False, **changes: object) -> Plan:
+    return plan_changes(dataclasses.replace(load_spec(model), **changes), tree, read_protocol(tree), replace=replace)
+
+
+def config_of(source: str, class_name: str) -> str:
+    """The method that the manager asks first."""
+    owner = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    (method,) = (node for node in owner.body if getattr(node, "name", "") == "get_encoder_cudagraph_config")
+    return textwrap.dedent(ast.unparse(method))
+
+
+@pytest.mark.parametrize(("release", "replace"), [("0.23.0", False), ("0.33.0", True)])
+def test_a_subclass_that_opts_out_says_so_before_a_capture(release_tree, release, replace):
+    """GLM-OCR's tower deletes what the metadata method of its base reads (catalogue B1)."""
+    port = prepare_port(load_spec("glm4_1v"), release_tree(release), replace=replace)
+    (after,) = (change.after.decode() for change in port.changed if change.path == OCR and change.after)
+    names: dict[str, object] = {"NoReturn": NoReturn}
+    exec(config_of(after, "GlmOcrForConditionalGeneration"), names)
+
+    with pytest.raises(NotImplementedError, match=r"^Ocr has another vision tower .* disable cudagraph_mm_encoder"):
+        names["get_encoder_cudagraph_config"](type("Ocr", (), {})())
+    assert "GlmOcr" not in "".join(note.message for note in port.notes)
+
+
+def test_a_subclass_in_the_file_of_the_model_is_part_of_its_edits(release_tree):
+    tree = release_tree("0.23.0")
+    (model,) = (
+        file
+        for file in plan(tree, "glm4_1v", optout=("Glm4vMoeForConditionalGeneration",)).files
+        if file.path == f"{MODELS}/glm4_1v.py"
+    )
+    after = apply_edits(tree.read(model.path), model.edits, path=model.path).text
+
+    assert "raise NotImplementedError" in config_of(after, "Glm4vMoeForConditionalGeneration")
+    assert "EncoderCudaGraphConfig(" in config_of(after, "Glm4vForConditionalGeneration")
+
+
+def test_a_subclass_that_the_release_does_not_have_is_left_out(release_tree):
+    paths = [file.path for file in plan(release_tree("0.23.0"), "glm4_1v", optout=("OfTomorrow",)).files]
+
+    assert OCR not in paths
+
+
+def test_a_hand_written_answer_of_a_subclass_goes_with_replace_only(release_tree):
+    tree = release_tree("0.33.0")
+    heir = "Glm5NextForConditionalGeneration"
+
+    planned = plan(tree, "glm4_1v", replace=True, optout=(heir,))
+    (file,) = (file for file in planned.files if file.path.endswith("glm5next/common/model.py"))
+    after = apply_edits(tree.read(file.path), file.edits, path=file.path).text
+
+    assert "raise NotImplementedError" in config_of(after, heir)
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(dataclasses.replace(load_spec("glm4_1v"), optout=(heir,)), tree)
+    assert caught.value.diagnostics[0].code == "VCG520"
+
+
+def test_a_tower_of_its_own_is_warned_about(release_tree):
+    notes = [note for note in plan(release_tree("0.33.0"), "qwen2_5_vl", replace=True).notes if note.code == "VCG428"]
+
+    (cua,) = (note for note in notes if "OpenCUAForConditionalGeneration" in note.message)
+    assert cua.severity is Severity.WARNING
+    assert "OpenCUAVisionTransformer instead of Qwen2_5_VisionTransformer" in cua.message
+
+
+def test_towers_of_tiles_are_not_compared(release_tree):
+    """The port of tiles calls the model's own methods: it asks no tower for metadata."""
+    notes = [note for note in plan(release_tree("0.33.0"), "step3_vl", replace=True).notes if note.code == "VCG428"]
+
+    assert [note.severity for note in notes] == [Severity.INFO]
+    assert "StepVLForConditionalGeneration" in notes[0].message
