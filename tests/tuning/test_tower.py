@@ -1,0 +1,180 @@
+"""`tune` itself, on a plain torch tower: what it leaves alone, what it takes back, and when."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from scaffold.runtime.tuning import BOUNDS, Choice, kernels, largest_error, moved, read_choice, tower, tune
+from scaffold.runtime.tuning.base import Undo
+from scaffold.runtime.tuning.norms import _Handover
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(16, 20), nn.GELU(approximate="tanh"), nn.Linear(20, 16)
+
+    def forward(self, x):
+        return self.down(self.act(self.up(x)))
+
+
+class Visual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(16), Mlp()
+
+    def forward(self, x):
+        return self.mlp(self.norm(x))
+
+
+class Host(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.visual, self.language_model = Visual(), Visual()
+
+
+@pytest.fixture
+def host():
+    torch.manual_seed(0)
+    return Host().eval().requires_grad_(False)
+
+
+@pytest.fixture
+def proof(host):
+    pixels = torch.randn(5, 16)
+    return lambda step: [host.visual(moved(pixels, step))]
+
+
+def applied(tuned):
+    return {o.name: o.applied for o in tuned.outcomes if o.applied}
+
+
+def test_the_tower_is_tuned_and_the_language_model_is_not(host, proof):
+    want = proof(0.0)
+    before = {name: p.clone() for name, p in host.named_parameters()}
+    tuned = tune(host)
+    assert applied(tuned) == {
+        "gelu-epilogue": ["visual.mlp"], "pad-mlp": ["visual.mlp"], "fused-norms": ["visual.norm"],
+    }  # fmt: skip
+    assert host.visual.mlp.down.weight.shape == (16, 24)
+    assert host.language_model.mlp.down.weight.shape == (16, 20)
+    assert "forward" not in vars(host.language_model.norm)
+    assert largest_error(proof(0.0), want) < 1e-6
+    assert tuned.extra_bytes == 4 * (4 * 16 + 4 + 4 * 16)
+    tuned.undo()
+    assert all(torch.equal(p, before[name]) for name, p in host.named_parameters())
+    assert torch.equal(proof(0.0)[0], want[0])
+    assert applied(tune(host)) == applied(tuned)  # and again
+
+
+def test_a_host_without_a_language_model_is_left_alone(host):
+    del host.language_model
+    assert tune(host).outcomes == []
+    assert tune(object()).outcomes == []
+
+
+def test_a_getter_of_the_language_model_will_do(host):
+    other = host.language_model
+    del host.language_model
+    host.text, host.get_language_model = other, lambda: other
+    assert applied(tune(host))["fused-norms"] == ["visual.norm"]
+
+
+def test_batch_invariance_asks_for_vllms_own_kernels(host, monkeypatch):
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert tune(host).outcomes == []
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "0")
+    assert tune(host).outcomes
+
+
+def test_switches(host):
+    assert tune(host, read_choice("off")).outcomes == []
+    assert applied(tune(host, read_choice("list"))) != {}
+    assert host.visual.mlp.down.weight.shape == (16, 20)
+    assert list(applied(tune(host, read_choice(["pad-mlp"])))) == ["pad-mlp"]
+
+
+def test_a_proof_is_kept_with_its_error(host, proof):
+    tuned = tune(host, prove=proof)
+    assert 0 < tuned.rounding < 1e-5
+    assert all(o.error is not None and o.error <= BOUNDS[torch.float32] for o in tuned.outcomes if o.applied)
+
+
+def test_a_tuning_that_is_wrong_is_taken_back(host, proof, monkeypatch, caplog):
+    monkeypatch.setattr(kernels, "norm", lambda x, *_: x)
+    want = proof(0.0)
+    with caplog.at_level(logging.WARNING):
+        tuned = tune(host, prove=proof)
+    (norms,) = (o for o in tuned.outcomes if o.name == "fused-norms")
+    assert norms.applied == []
+    assert "exceeds" in norms.refused["visual.norm"]
+    assert "forward" not in vars(host.visual.norm)
+    assert largest_error(proof(0.0), want) < 1e-6  # the others stay, and are right
+    assert "fused-norms was taken back" in caplog.text
+
+
+def test_a_tuning_that_raises_is_taken_back(host, monkeypatch):
+    class Broken(tower.PadMlp):
+        def apply(self, path, module, modules, undo):
+            super().apply(path, module, modules, undo)
+            raise RuntimeError("no memory")
+
+    monkeypatch.setattr(tower, "TUNINGS", (Broken(), tower.FusedNorms()))
+    tuned = tune(host)
+    assert host.visual.mlp.down.weight.shape == (16, 20)
+    assert tuned.outcomes[0].refused == {"": "RuntimeError: no memory"}
+    assert list(applied(tuned)) == ["fused-norms"]
+
+
+def test_a_norm_of_another_type_runs_its_own_code(host, monkeypatch):
+    rows = torch.randn(2, 16, dtype=torch.bfloat16)
+    want = host.visual.norm(rows)
+    tune(host, Choice(("fused-norms",)))
+    monkeypatch.setattr(kernels, "norm", lambda *_: pytest.fail("the kernel ran on mixed types"))
+    assert torch.equal(host.visual.norm(rows), want)
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "error"),
+    [
+        ([[1.0, 2.0]], [[1.0, 2.0]], 0.0),
+        ([[1.0, 2.5]], [[1.0, 2.0]], 0.25),
+        ([[1.0, float("nan")]], [[1.0, 2.0]], float("inf")),
+        ([[1.0]], [[1.0, 2.0]], float("inf")),
+        ([], [[1.0]], float("inf")),
+        ([[float("nan")]], [[float("nan")]], float("inf")),
+    ],
+)
+def test_errors(got, want, error):
+    assert largest_error([torch.tensor(g) for g in got], [torch.tensor(w) for w in want]) == error
+
+
+def test_pixels_move_by_at_most_half_a_step():
+    pixels = torch.randn(1000)
+    step = torch.finfo(torch.float32).eps * 2**10
+    other = moved(pixels, step)
+    assert torch.equal(moved(pixels, 0.0), pixels)
+    assert torch.equal(other, moved(pixels, step))
+    assert 0 < float(((other - pixels) / pixels).abs().max()) <= 0.51 * step
+
+
+def test_a_handover_is_for_one_tensor_once():
+    handover, total, normed = _Handover(), torch.ones(2), torch.zeros(2)
+    handover.put(total, normed)
+    assert handover.take(total.clone()) is None
+    assert handover.take(total) is None  # what was not fetched is gone
+    handover.put(total, normed)
+    assert handover.take(total) is normed
+    assert handover.take(total) is None
+
+
+def test_undo_takes_back_in_reverse_order():
+    undo, module = Undo(), nn.Linear(2, 2)
+    undo.set(module, "note", 1)
+    undo.set(module, "note", 2)
+    undo.set(module, "weight", nn.Parameter(torch.zeros(2, 2)))
+    undo.roll_back()
+    assert not hasattr(module, "note")
+    undo.roll_back()  # nothing left
