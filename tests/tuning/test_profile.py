@@ -147,7 +147,7 @@ def test_the_picture_is_svg_with_a_bar_for_every_class(recording):
     assert len(titles) == 2 * len(profile.totals)
     assert any(t.startswith("matrix product: ") for t in titles)
     bars = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if len(r)]
-    assert sum(float(b.get("width")) for b in bars) == pytest.approx(2 * (760 - 220 - 30), rel=0.02)
+    assert sum(float(b.get("width")) for b in bars) == pytest.approx(2 * (760 - 220 - 70), rel=0.02)
 
 
 def test_a_recording_survives_json(recording):

@@ -75,7 +75,7 @@ def _section(profile: Profile) -> list[str]:
 
 def to_svg(profiles: Sequence[Profile], width: int = 760) -> str:
     """One bar a profile, cut into classes, with a mark at the floor."""
-    left, right, bar, step, top = 220, 30, 26, 52, 20
+    left, right, bar, step, top = 220, 70, 26, 52, 20
     longest = max((p.kernel_ms for p in profiles), default=1.0) or 1.0
     kinds = [kind for kind in KernelClass if any(t.kind is kind for p in profiles for t in p.totals)]
     legend_rows = -(-len(kinds) // 5)
@@ -101,7 +101,7 @@ def to_svg(profiles: Sequence[Profile], width: int = 760) -> str:
                 f'fill="{_COLOURS[total.kind]}"><title>{label}</title></rect>'
             )
             at += total.ms
-        out.append(f'<text x="{x(at) - 4:.1f}" y="{y + bar + 12}" text-anchor="end">{at:.2f} ms</text>')
+        out.append(f'<text x="{x(at) + 6:.1f}" y="{y + bar / 2 + 4:.0f}">{at:.2f} ms</text>')
         if profile.floor_ms:
             mark = x(profile.floor_ms)
             out.append(
