@@ -132,9 +132,11 @@ def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: 
         sheet.put(key, f"{language[0]}.hidden_size", language[1], why="embeddings are as wide as the language model")
         return
     candidates = (
-        Candidate("self.config.text_config.hidden_size", "the language model's width, with a nested configuration"),
         Candidate("self.config.hidden_size", "the language model's width, with a flat configuration"),
+        Candidate("self.config.text_config.hidden_size", "the language model's width, with a nested configuration"),
     )
+    if "text_config" in model.owner[0].text:
+        candidates = candidates[::-1]
     sheet.ask(Question(key, "columns of the encoder's output", candidates, (_place_of(outer),)))
 
 

@@ -177,11 +177,16 @@ def _merge_candidates(scene: _Scene, tower: Part) -> tuple[Candidate, ...]:
 
 
 def _between(scene: _Scene, first: ModalityInputs, call: Op) -> None:
-    """Refuse what stands between the tower's output and the embeddings."""
+    """A part that gets the tower's output and the sizes runs outside of the graph; all else in between is refused."""
     outer = first.encoded[0].call
     if outer is call:
         return
     if first.sizes in {key for value in outer.operands[1:] for key in inputs_of(value)}:
+        rest = [strip(value, _SAME_SIZES) for value in outer.args[1:]]
+        plain = all(isinstance(value, Input) and value.key == first.sizes for value in rest)
+        if outer.args and strip(outer.args[0]) is call and plain and len(rest) == 1 and not outer.keywords:
+            scene.sheet.put("post.call", f"{outer.name}(output, sizes)", outer.place, why="needs the sizes on the host")
+            return
         raise beyond(
             scene.tree,
             outer.place,
@@ -313,6 +318,10 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
     sheet.put("capture.grid", "strip", why="one merged row after the other fits every budget exactly")
     if limit is not None:
         sheet.put("capture.side_limit", limit[0], limit[1], why="entries of the rotary table")
+    else:
+        free = Candidate("8192", "enough for every image, if positions are computed and not looked up")
+        what = "the largest side of a grid, in rows: what the tower's tables of positions hold"
+        sheet.ask(Question("capture.side_limit", what, (free,), (f"{tower.cls[0].file}:{tower.cls[1].lineno}",)))
     parameter = sliced.method_parameters[0] if sliced.already_split else None
     forms = (parameter or next(p for p in sliced.parameters if p.name == grid[0])).forms
     sheet.put("metadata.method", sliced.metadata_method or "prepare_encoder_metadata")
@@ -601,7 +610,32 @@ def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[
         sheet.ask(Question("forward.call", what, candidates, look))
     else:
         sheet.put("forward.call", call, place)
-    sheet.put("eager.call", f"self.{tower.name}({', '.join(eager)})", place)
+    plain = f"self.{tower.name}({', '.join(eager)})"
+    changed = _changed_grid(scene, tower, names, grid)
+    if changed is None:
+        sheet.put("eager.call", plain, place)
+        return
+    shown, through = changed
+    ways = [Candidate(plain, "the sizes as they are")]
+    if through:
+        ways.insert(0, Candidate(through, "the method that changes the grid", shown))
+    what = "the eager call: the model changes the grid before the tower gets it, the metadata is made of the sizes"
+    sheet.ask(Question("eager.call", what, tuple(ways), (f"{shown}: the call of the tower",)))
+
+
+def _changed_grid(scene: _Scene, tower: Part, names: list[str], grid: tuple[str, ...]) -> tuple[Place, str] | None:
+    """Where the tower gets another grid than the sizes, and a call of the method that makes it (or nothing)."""
+    model = scene.model
+    call = innermost(scene.program, model.owner, scene.inputs.modalities[0].encoded[0].call)
+    given = by_parameter(names, call)
+    if all(isinstance(strip(given[name], _SAME_SIZES), Input) for name in grid if name in given) or call.place is None:
+        return None
+    for node in model.owner[1].body:
+        if not isinstance(node, ast.FunctionDef) or len(node.args.args) != 3:  # self, pixels and the grid
+            continue
+        if node.lineno <= call.place.line <= (node.end_lineno or 0):
+            return call.place, f"self.{node.name}(pixels, sizes)"
+    return call.place, ""
 
 
 def _budget(scene: _Scene, kept: tuple[ModalityInputs, ...], first: ModalityInputs) -> None:

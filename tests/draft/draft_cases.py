@@ -85,7 +85,17 @@ UPSTREAM = (
         },
     ),
     Case("Gemma 3", "0.24.0", "Gemma3ForConditionalGeneration", {"let.k": "self.config.mm_tokens_per_image"}),
-    Case("ERNIE-4.5-VL", "0.26.0", "Ernie4_5_VLMoeForConditionalGeneration", hooks=("after_replay",)),
+    Case(
+        "ERNIE-4.5-VL",
+        "0.26.0",
+        "Ernie4_5_VLMoeForConditionalGeneration",
+        {
+            "budget.min": "64",
+            "capture.side_limit": "8192",
+            "eager.call": "self._vision_forward(pixels, sizes)",
+            "output.hidden_size": "self.config.hidden_size",
+        },
+    ),
     Case("LFM2-VL", "0.23.0", "Lfm2VlForConditionalGeneration", hooks=("select", "replay", "forward")),
 )
 

@@ -124,7 +124,7 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
     ),
     "another tower": ("qwen2_vl", [("self.visual", "self.eyes")], says("tower: eyes")),
     "a smaller rotary table": ("qwen2_vl", [("max_position=8192", "max_position=512")], says("side_limit: 512")),
-    "no rotary table": ("qwen2_vl", [("max_position=8192,", "")], lacks("side_limit")),
+    "no rotary table": ("qwen2_vl", [("max_position=8192,", "")], asks("capture.side_limit")),
     "one backend": (
         "qwen2_vl",
         [
@@ -214,6 +214,21 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
             )
         ],
         says("modalities: not self.is_multimodal_pruning_enabled"),
+    ),
+    "a part that runs behind the graph": (
+        "qwen2_vl",
+        [
+            (
+                "image_embeds = self.visual(pixel_values, grid_thw=grid_thw)",
+                "image_embeds = self.resampler(self.visual(pixel_values, grid_thw=grid_thw), grid_thw)",
+            )
+        ],
+        says("call: self.resampler(output, sizes)"),
+    ),
+    "a grid that the model changes": (
+        "qwen2_vl",
+        [("self.visual(pixel_values, grid_thw=grid_thw)", "self.visual(pixel_values, grid_thw=frames_of(grid_thw))")],
+        asks("eager.call"),
     ),
     "another last part": (
         "mllama4",
@@ -342,6 +357,16 @@ REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
             )
         ],
         "`self.norm` runs on the tower's output",
+    ),
+    "a part after the tower that gets more than the sizes": (
+        "qwen2_vl",
+        [
+            (
+                "image_embeds = self.visual(pixel_values, grid_thw=grid_thw)",
+                "image_embeds = self.norm(self.visual(pixel_values, grid_thw=grid_thw), grid_thw, 3)",
+            )
+        ],
+        "`self.norm` runs on the tower's output and needs the sizes",
     ),
     "a tower that cannot be split": (
         "qwen2_vl",
