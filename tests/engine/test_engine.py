@@ -29,8 +29,13 @@ from model_directory import MODELS, write_model
 HERE = Path(__file__).parent
 BENCHMARKS = cpu_wheel.ROOT / "benchmarks"
 ATTENTION = "vitcg_flash_attention"
-#: What vLLM loads without and with us.
-WAYS = {"alone": engine_worker.PLUGIN, "ours": ",".join((engine_worker.PLUGIN, ATTENTION, cpu_wheel.PLUGIN))}
+ALONE, OURS = engine_worker.PLUGIN, ",".join((engine_worker.PLUGIN, ATTENTION, cpu_wheel.PLUGIN))
+#: What vLLM loads, and what our plugin is told.
+WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "alone": (ALONE, {}),
+    "ours": (OURS, {}),
+    "our manager": (OURS, {"VITCG_MODE": "manager"}),
+}
 DEFAULT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl")
 #: The tower sees 729 to 3000 patches of an image whatever its size: too slow for the default run.
 SLOW = ("step3_vl",)
@@ -64,24 +69,23 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.fixture(scope="module")
 def served(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """`served(models)`: what came out of vLLM alone and with the plugin, by model; each group of models runs once."""
+    """`served(way, models)`: what came out, by model; each way runs once for a group of models."""
     if not cpu_wheel.plugin_is_registered():
         pytest.fail("vLLM does not see the plugin: install this package anew (`make setup`)", pytrace=False)
     folder = tmp_path_factory.mktemp("models")
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def serve(models: tuple[str, ...], ranks: int = 1) -> dict[str, Any]:
-        if (models, ranks) not in known:
-            results = known[models, ranks] = {}
-            for way, plugins in WAYS.items():
-                result = folder / f"{'-'.join(models)}-{ranks}-{way}.json"
-                job = json.dumps({"models": models, "graphs": way == "ours", "ranks": ranks})
-                done = cpu_wheel.run_python(
-                    HERE / "engine_child.py", str(folder), str(result), job, env=environment(plugins), timeout=600
-                )
-                assert done.returncode == 0, done.stderr[-4000:]
-                results[way] = json.loads(result.read_text(encoding="utf-8"))
-        return known[models, ranks]
+    def serve(way: str, models: tuple[str, ...], ranks: int = 1) -> dict[str, Any]:
+        key = (way, models, ranks)
+        if key not in known:
+            plugins, changes = WAYS[way]
+            result = folder / f"{len(known)}.json"
+            job = json.dumps({"models": models, "graphs": way != "alone", "ranks": ranks})
+            env = environment(plugins, **changes)
+            done = cpu_wheel.run_python(HERE / "engine_child.py", str(folder), str(result), job, env=env, timeout=900)
+            assert done.returncode == 0, done.stderr[-4000:]
+            known[key] = json.loads(result.read_text(encoding="utf-8"))
+        return known[key]
 
     return serve
 
@@ -93,8 +97,8 @@ def group_of(name: str) -> tuple[str, ...]:
 @pytest.fixture(params=[*DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def pair(request: pytest.FixtureRequest, served: Callable[..., dict[str, Any]]) -> tuple[str, Any, Any]:
     """A model, and what it answered alone and with the plugin."""
-    results = served(group_of(request.param))
-    return request.param, results["alone"][request.param], results["ours"][request.param]
+    name, group = request.param, group_of(request.param)
+    return name, served("alone", group)[name], served("ours", group)[name]
 
 
 def assert_same_answers(alone: Any, ours: Any) -> None:
@@ -145,9 +149,20 @@ def test_every_image_and_video_ran_through_a_graph(pair):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", DEFAULT)
+def test_our_manager_serves_vllms_own_implementations(served, name):
+    """`VITCG_MODE=manager`: the release's class with the methods that were written by hand, and our manager."""
+    alone, ours = (served(way, DEFAULT)[name] for way in ("alone", "our manager"))
+    assert_same_answers(alone, ours)
+    (rank,) = ours["ranks"]
+    assert rank["model"] == alone["ranks"][0]["model"]
+    assert rank["manager"].startswith("scaffold.runtime.vllm")
+    assert rank["stats"]["detail"]["hits"] > 0
+
+
+@pytest.mark.slow
 def test_two_ranks_share_the_images_through_vllms_own_collectives(served):
-    results = served(("qwen2_5_vl",), ranks=2)
-    alone, ours = (results[way]["qwen2_5_vl"] for way in WAYS)
+    alone, ours = (served(way, ("qwen2_5_vl",), ranks=2)["qwen2_5_vl"] for way in ("alone", "ours"))
     assert_same_answers(alone, ours)
     assert [rank["model"].partition(".")[0] for rank in ours["ranks"]] == ["vitcg_adapters"] * 2
     stats = [rank["stats"]["detail"] for rank in ours["ranks"]]
