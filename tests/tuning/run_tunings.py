@@ -4,7 +4,8 @@
 
 Prints one JSON object: for each recipe and type, the error of every tuning alone and of all together, how many modules
 each of them changed, why others were left alone, and whether taking them back restored everything bit for bit. Then
-what happens to towers that must be left alone (`refusals`), and to weights that are loaded again (`reloaded`).
+what happens to towers that must be left alone (`refusals`), to weights that are loaded again (`reloaded`), and in a
+manager that proves its tunings (`served`).
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def check(name):  # type: ignore[no-untyped-def]
         ways = {one: (one,) for one in NAMES} | {"all": NAMES}
         found[str(dtype)] = {way: attempt(host, names, given, want, before) for way, names in ways.items()}
     found["refusals"] = {kind: refuse(build(recipe, torch.float32), spoil) for kind, spoil in SPOILERS.items()}
+    found["served"] = serve(recipe, build(recipe, torch.float32))
     found["reloaded"] = reload(build(recipe, torch.float64), build(recipe, torch.float64), given)
     return found
 
@@ -172,7 +174,67 @@ def refuse(other, spoil):  # type: ignore[no-untyped-def]
     }
     tuned.undo()
     result["restored"] = same(state(other), before)
+    for module in other.modules():
+        # Activations are shared by all hosts of a process: what a spoiler did to them must not stay.
+        module._forward_hooks.clear()
+        if not hasattr(type(module), "forward_native"):
+            continue
+        vars(module).pop("do_not_compile", None)
     return result
+
+
+def serve(recipe, plain):  # type: ignore[no-untyped-def]
+    """A manager with `tuning_check` on emulated graphs, against an untuned host of the same weights."""
+    import os
+
+    import torch
+
+    from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.tuning import largest_error
+    from scaffold.runtime.vllm import EncoderCudaGraphManager
+    from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
+    from scaffold.verify.numeric.recipes.base import configure
+
+    class OnCpu(EncoderCudaGraphManager):
+        def _make_backend(self):  # type: ignore[no-untyped-def]
+            backend = RecordingBackend(bodies=PYTHON_OPERATORS)
+            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
+            return backend
+
+    host, config = recipe.build()
+    host.eval().requires_grad_(False)
+    host.load_state_dict(plain.state_dict())
+    for module in host.modules():
+        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
+        if method is not None:
+            method(module)
+    if not hasattr(host, "get_encoder_cudagraph_config"):
+        return None  # this release has no port of the model
+    session = recipe.sessions()[0]
+    configure(config, session, recipe.modalities)
+    found = {}
+    for tuning in ("off", "on"):
+        given = {"calibration_ms": 0, "trials": 0, "tuning": tuning, "tuning_check": True}
+        os.environ["VITCG_ENCODER_GRAPHS"] = json.dumps(given)
+        manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
+        manager.capture((0, 0))
+        errors = []
+        for number, case in enumerate(session.cases):
+            if not manager.supports_modality(case.modality):
+                continue
+            inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(number))
+            want = [t.clone() for t in plain.embed_multimodal(**inputs)]
+            errors.append(largest_error(manager.execute(dict(inputs)), want))
+        found[tuning] = {
+            "applied": {o.name: len(o.applied) for o in manager.tuned.outcomes if o.applied},
+            "proved": [o.error for o in manager.tuned.outcomes if o.applied],
+            "rounding": manager.tuned.rounding,
+            "worst": max(errors),
+            "calls": len(errors),
+            "hits": manager.graph_hits,
+            "failed": len(manager.core.report.failed),
+        }
+    return found
 
 
 def read(given):  # type: ignore[no-untyped-def]

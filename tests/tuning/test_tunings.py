@@ -135,3 +135,25 @@ def test_weights_can_be_loaded_again_into_a_tuned_tower(report, model):
     assert found["error"] <= (RMS_BOUND if model == "qwen2_5_vl" else BOUNDS["torch.float64"])
     assert found["moved"] == []  # graphs go on reading the same memory
     assert found["equal_after_undo"]
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_a_manager_tunes_and_proves_before_it_captures(report, model):
+    found = report[model]["served"]
+    if found is None:
+        return  # the release has no port of this model; the newest one has all
+    assert (found["off"]["applied"], found["off"]["rounding"]) == ({}, None)
+    assert found["on"]["applied"] == EXPECTED[model]
+    assert 0 < found["on"]["rounding"] < 1e-4
+    for way in found.values():
+        assert way["failed"] == 0
+        assert way["calls"] >= 5
+        assert way["hits"] > 0
+        assert way["worst"] <= 1e-4
+    assert all(error <= 1e-4 for error in found["on"]["proved"])
+
+
+@pytest.mark.parametrize("report", ["0.33.0"], indirect=True)
+def test_the_newest_release_serves_all_five(report):
+    assert all(report[model]["served"] is not None for model in FIVE)
