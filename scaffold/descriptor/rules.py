@@ -372,6 +372,13 @@ def layout_is_complete(context: Context) -> Problems:
             yield context.at_key(
                 "VCG312", f"the layout `{layout}` needs `capture.{wanted}`", place, f"add `capture: {{{example}}}`"
             )
+    if layout == "packed" and context.written("capture.grid") and not context.written("capture.side_limit"):
+        yield context.at_key(
+            "VCG312",
+            "a captured grid needs `capture.side_limit`",
+            "capture.grid",
+            "give the longest side, in rows, that the tower's position table has: `side_limit: 8192`",
+        )
 
 
 def layout_has_nothing_else(context: Context) -> Problems:

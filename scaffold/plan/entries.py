@@ -74,7 +74,8 @@ def docs_row(spec: AdapterSpec, table: TableAnchor) -> tuple[str, ...]:
 def _prompt(test: TestSpec, prompt: str | None) -> Code | None:
     if prompt is None:
         return None
-    literal = wrapped(prompt)
+    # Without a template around it the literal shares its line with the field's name.
+    literal = wrapped(prompt, 60 if test.template_name is None else 66)
     return literal if test.template_name is None else Code(f"{test.template_name}({literal})")
 
 

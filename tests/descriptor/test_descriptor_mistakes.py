@@ -1236,6 +1236,19 @@ model.yaml:19:24: error[VCG313]: `capture.rows` contradicts the layout `packed`
 """),
     ),
     Mistake(
+        "packed without a side limit",
+        "packed",
+        [("grid: strip, side_limit: 8192", "grid: strip")],
+        snapshot("""\
+model.yaml:19:11: error[VCG312]: a captured grid needs `capture.side_limit`
+   19 | capture: {grid: strip}
+      |           ^^^^
+      = help: give the longest side, in rows, that the tower's position table has: `side_limit: 8192`
+
+1 error; explain one with: vitcg-scaffold explain VCG312
+"""),
+    ),
+    Mistake(
         "packed without a tower",
         "packed",
         [("tower: {entry: forward, data: x, metadata: [grid_thw]}\n", "")],
@@ -2034,19 +2047,6 @@ model.yaml:2:77: error[VCG371]: `TwofoldModel` is the ported class itself
       = help: delete it
 
 1 error; explain one with: vitcg-scaffold explain VCG371
-"""),
-    ),
-    Mistake(
-        "an open question",
-        "tiles",
-        [("item: {rows: n, tokens: n * k}", "item: {rows: n, tokens: TODO}")],
-        snapshot("""\
-model.yaml:11:25: error[VCG390]: `item.tokens` is an open question
-   11 | item: {rows: n, tokens: TODO}
-      |                         ^^^^
-      = help: write the value in its place
-
-1 error; explain one with: vitcg-scaffold explain VCG390
 """),
     ),
     Mistake(
