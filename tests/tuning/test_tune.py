@@ -89,6 +89,32 @@ def test_batch_invariance_asks_for_vllms_own_kernels(host, monkeypatch):
     assert tune(host).outcomes
 
 
+def test_rocm_is_left_alone(host, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.3")
+    assert tune(host).outcomes == []
+
+
+def test_without_triton_a_gpu_keeps_vllms_kernels(host, monkeypatch):
+    monkeypatch.setattr(tower, "_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(kernels, "triton_kernels", lambda: None)
+    tuned = tune(host)
+    assert list(applied(tuned)) == ["gelu-epilogue", "pad-mlp"]
+    assert {o.name for o in tuned.outcomes if o.refused.get("") == "Triton is not installed"} == {
+        "fused-activations", "fused-norms", "fused-residuals", "inplace-rotary", "small-windows",
+    }  # fmt: skip
+
+
+def test_parameters_stay_normal_tensors_in_inference_mode(host, proof):
+    with torch.inference_mode():
+        tuned = tune(host, prove=proof)
+    assert applied(tuned)["pad-mlp"] == ["visual.mlp"]
+    assert not any(p.is_inference() for p in host.parameters())
+    with torch.inference_mode():
+        tuned.undo()
+    assert not any(p.is_inference() for p in host.parameters())
+    host.visual.mlp.down.weight.data.zero_()  # loaded again, outside of inference mode
+
+
 def test_switches(host):
     assert tune(host, read_choice("off")).outcomes == []
     assert applied(tune(host, read_choice("list"))) != {}

@@ -41,6 +41,7 @@ class InplaceRotary(Tuning):
     name = "inplace-rotary"
     summary = "rotate queries and keys where the projection wrote them"
     level = "exact"
+    needs_triton = True
     measured = "Qwen2-VL 25.4 to 23.3 ms, Qwen2.5-VL 27.8 to 26.7 ms, Qwen3-VL 18.2 to 17.3 ms"
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
@@ -99,13 +100,14 @@ class SmallWindows(Tuning):
     name = "small-windows"
     summary = "attend inside short windows with one program a window and head"
     level = "rounding"
+    needs_triton = True
     measured = "Qwen2.5-VL 27.9 to 26.8 ms"
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
             owner = tower.get(path.rpartition(".")[0])
             # Only inside attention that hands its offsets on: fixed tiles have no windows.
-            if is_from_vllm(module, "MMEncoderAttention") and digest(owner) in ATTENTIONS:
+            if is_from_vllm(module, "MMEncoderAttention") and owner is not None and digest(owner) in ATTENTIONS:
                 yield path, module
 
     def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:

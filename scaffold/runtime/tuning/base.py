@@ -41,10 +41,15 @@ class Undo:
         """Give a parameter other data. The old data are not kept: `restore` makes them again from the new ones."""
         self.extra_bytes += new.numel() * new.element_size() - parameter.numel() * parameter.element_size()
 
-        def back() -> None:
-            parameter.data = restore(parameter.data)
+        # A parameter stays what it is: one made outside of inference mode can only be loaded again as such.
+        inference = parameter.is_inference()
 
-        parameter.data = new
+        def back() -> None:
+            with torch.inference_mode(inference), torch.no_grad():
+                parameter.data = restore(parameter.data)
+
+        with torch.inference_mode(inference), torch.no_grad():
+            parameter.data = new if new.is_inference() == inference else new.clone()
         self._actions.append(back)
 
     def roll_back(self) -> None:
@@ -88,6 +93,8 @@ class Tuning(ABC):
     level: ClassVar[str]
     #: What it alone did to an exact graph on one H200 (`benchmarks/results/tuning_h200.json`, `single`).
     measured: ClassVar[str]
+    #: Whether it is slower than what it replaces where Triton is missing.
+    needs_triton: ClassVar[bool] = False
 
     @abstractmethod
     def sites(self, tower: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:

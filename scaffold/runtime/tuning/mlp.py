@@ -164,6 +164,7 @@ class FusedActivations(Tuning):
     name = "fused-activations"
     summary = "run SiLU-and-multiply and quick GELU as one kernel each"
     level = "rounding"
+    needs_triton = True
     measured = "Qwen2.5-VL 27.5 to 26.3 ms, Qwen2-VL 25.2 to 23.2 ms, Step3-VL 67.7 to 63.9 ms"
 
     _KERNELS = {"SiluAndMul": kernels.silu_and_mul, "QuickGELU": kernels.quick_gelu}  # noqa: RUF012

@@ -70,6 +70,7 @@ class FusedNorms(Tuning):
     name = "fused-norms"
     summary = "run each RMS or layer norm as one kernel"
     level = "rounding"
+    needs_triton = True
     measured = (
         "Qwen2.5-VL 27.8 to 21.5 ms, Step3-VL 67.9 to 65.4 ms, InternVL 13.0 to 12.5 ms, Qwen2-VL 25.2 to 24.7 ms"
     )
@@ -150,6 +151,7 @@ class FusedResiduals(Tuning):
     name = "fused-residuals"
     summary = "add a residual and normalise the sum in one kernel"
     level = "rounding"
+    needs_triton = True
     measured = (
         "Qwen2.5-VL 27.8 to 21.5 ms, Step3-VL 67.9 to 64.0 ms, InternVL 13.1 to 11.5 ms, Qwen3-VL 18.4 to 17.8 ms"
     )

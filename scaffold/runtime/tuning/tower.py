@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.attention import InplaceRotary, SmallWindows
 from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_error
 from scaffold.runtime.tuning.choice import NAMES, Choice
@@ -95,9 +96,13 @@ def _language_model(host: nn.Module) -> nn.Module | None:
     return found if isinstance(found, nn.Module) and found is not host else None
 
 
-def is_batch_invariant() -> bool:
-    """Whether the user asked vLLM for results that do not depend on the batch: its own kernels must run then."""
-    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0")
+def general_refusal() -> str | None:
+    """Why nothing is tuned in this process, if so."""
+    if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
+        return "VLLM_BATCH_INVARIANT asks for vLLM's own kernels"
+    if torch.version.hip is not None:
+        return "the kernels were never run on ROCm"
+    return None
 
 
 #: Runs the tower on fixed random inputs; with a step, every pixel is moved by at most half of it, relatively.
@@ -118,9 +123,17 @@ def tune(host: Any, choice: Choice | None = None, prove: Proof | None = None) ->
     if _MARK in vars(host) and not choice.dry:
         logger.info("the tower is tuned already")
         return vars(host)[_MARK]  # type: ignore[no-any-return]
-    if is_batch_invariant():
-        logger.info("no tuning: VLLM_BATCH_INVARIANT asks for vLLM's own kernels")
+    why = general_refusal()
+    if why is not None:
+        logger.info("no tuning: %s", why)
         return tuned
+    _tune_each(host, choice, prove, tuned)
+    return tuned
+
+
+def _tune_each(host: Any, choice: Choice, prove: Proof | None, tuned: Tuned) -> None:
+    tower = vision_modules(host)
+    lacks_triton = _device(tower).type == "cuda" and kernels.triton_kernels() is None
     want, bound = [], float("inf")
     if prove is not None and not choice.dry:
         dtype = _dtype(tower)
@@ -129,6 +142,9 @@ def tune(host: Any, choice: Choice | None = None, prove: Proof | None = None) ->
         bound = max(BOUNDS.get(dtype, 2e-2), OWN_ROUNDING * tuned.rounding)
     for tuning in TUNINGS:
         if tuning.name not in choice.names:
+            continue
+        if tuning.needs_triton and lacks_triton:
+            tuned.outcomes.append(Outcome(tuning.name, refused={"": "Triton is not installed"}))
             continue
         undo = Undo()
         try:
@@ -153,7 +169,6 @@ def tune(host: Any, choice: Choice | None = None, prove: Proof | None = None) ->
             tuned._host = host
             setattr(host, _MARK, tuned)
         logger.info("%s%s", "would tune: " if choice.dry else "", outcome)
-    return tuned
 
 
 def _outputs(prove: Proof, step: float) -> list[torch.Tensor]:
@@ -168,6 +183,12 @@ def moved(pixels: torch.Tensor, step: float, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator(pixels.device).manual_seed(seed)
     noise = torch.rand(pixels.shape, device=pixels.device, dtype=torch.float64, generator=generator) - 0.5
     return (pixels.double() * (1 + step * noise)).to(pixels.dtype)
+
+
+def _device(tower: Mapping[str, nn.Module]) -> torch.device:
+    """Where the tower's parameters are."""
+    found = (p.device for module in tower.values() for p in module.parameters(recurse=False))
+    return next(found, torch.device("cpu"))
 
 
 def _dtype(tower: Mapping[str, nn.Module]) -> torch.dtype:
