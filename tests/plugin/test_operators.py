@@ -162,7 +162,7 @@ def test_a_server_that_is_started_so_answers(manager_faults, tmp_path, command):
         ) as server,
     ):
         try:
-            said = _chat(port, server, time.monotonic() + 240)
+            said = _chat(port, server, time.monotonic() + 600)
         except AssertionError as error:
             log.seek(0)
             pytest.fail(f"{error}\n{log.read()[-3000:]}")
