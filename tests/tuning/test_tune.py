@@ -128,6 +128,19 @@ def test_a_proof_is_kept_with_its_error(host, proof):
     assert all(o.error is not None and o.error <= BOUNDS[torch.float32] for o in tuned.outcomes if o.applied)
 
 
+@pytest.mark.parametrize("output", [None, [torch.full((3,), float("nan"))]])
+def test_what_cannot_be_proved_is_not_tuned(host, output, caplog):
+    def proof(step):
+        if output is None:
+            raise RuntimeError("no memory")
+        return output
+
+    with caplog.at_level(logging.WARNING):
+        assert tune(host, prove=proof).outcomes == []
+    assert host.visual.mlp.down.weight.shape == (16, 20)
+    assert "no tuning: it was to be proved" in caplog.text
+
+
 def test_a_tuning_that_is_wrong_is_taken_back(host, proof, monkeypatch, caplog):
     monkeypatch.setattr(kernels, "norm", lambda x, *_: x)
     want = proof(0.0)

@@ -137,8 +137,19 @@ def _tune_each(host: Any, choice: Choice, prove: Proof | None, tuned: Tuned) -> 
     want, bound = [], float("inf")
     if prove is not None and not choice.dry:
         dtype = _dtype(tower)
-        want = _outputs(prove, 0.0)
-        tuned.rounding = largest_error(_outputs(prove, torch.finfo(dtype).eps), want)
+        try:
+            want = _outputs(prove, 0.0)
+            tuned.rounding = largest_error(_outputs(prove, torch.finfo(dtype).eps), want)
+        except Exception as error:
+            logger.warning("no tuning: it was to be proved, and the untuned tower failed: %s", error)
+            return
+        if not tuned.rounding < 1.0:
+            logger.warning(
+                "no tuning: it was to be proved, and the untuned tower's output on random pixels says nothing"
+            )
+            return
+        if tuned.rounding > 0.1:
+            logger.warning("the tower amplifies roundings to %.2g of its output: the proof says little", tuned.rounding)
         bound = max(BOUNDS.get(dtype, 2e-2), OWN_ROUNDING * tuned.rounding)
     for tuning in TUNINGS:
         if tuning.name not in choice.names:

@@ -276,21 +276,28 @@ class EncoderCudaGraphManager:
         if not self.settings.tuning_check:
             return None
         core = self.core
-        keys: dict[str, GraphKey] = {}
-        for key in core.keys_to_capture():  # largest first
-            if key.path not in keys or key.budget >= PROOF_TOKENS:
-                keys[key.path] = key
         calls: list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]] = []
-        for key in keys.values():
+
+        def make_calls() -> None:
+            keys: dict[str, GraphKey] = {}
+            for key in core.keys_to_capture():  # largest first
+                if key.path not in keys or key.budget >= PROOF_TOKENS:
+                    keys[key.path] = key
+            for key in keys.values():
+                calls.append(make_call(key))
+
+        def make_call(key: GraphKey) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
             values = dict(core.adapter.capture_values(key, core.limits))
             pixels = {
                 name: torch.randn_like(value)
                 for name, value in values.items()
                 if value is not None and value.is_floating_point() and core.description.buffer(name).is_data
             }
-            calls.append((key.path, values, pixels))
+            return key.path, values, pixels
 
         def prove(step: float) -> list[torch.Tensor]:
+            if not calls:
+                make_calls()
             return [
                 core.adapter.forward({**values, **{name: moved(p, step) for name, p in pixels.items()}}, path)
                 for path, values, pixels in calls
