@@ -195,7 +195,8 @@ def register_adapters(generation: str, controls: Controls) -> list[str]:
 def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
     """Raise ValueError unless the adapter is this vLLM's own class but for the protocol's methods.
 
-    This is why an adapter changes nothing when encoder graphs are off: whatever else vLLM calls is vLLM's.
+    This is why an adapter changes nothing when encoder graphs are off: whatever else vLLM calls is vLLM's. A generated
+    constructor runs vLLM's own and splits the tower, which proves that eager results stay what they are.
     """
     from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
 
@@ -210,6 +211,8 @@ def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
     known = {*own.__mro__, *SupportsEncoderCudaGraph.__mro__}
     for name, value in [item for part in adapter.__mro__ if part not in known for item in vars(part).items()]:
         harmless = name.startswith("__") and not isinstance(value, FunctionType)  # __module__, __doc__ and the like
+        if name == "__init__" and str(getattr(value, "__module__", "")).startswith(f"{vitcg_adapters.__name__}."):
+            harmless = True
         if name not in protocol and name not in _MACHINERY and not harmless and hasattr(own, name):
             raise ValueError(f"it replaces {name!r}, which is none of the protocol's methods")
 
