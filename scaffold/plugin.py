@@ -27,7 +27,7 @@ logger = logging.getLogger("scaffold.plugin")
 DISABLE, MODE, MODELS = "VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS"
 #: Mode -> (adapters are used, our manager is used).
 MODES = {"all": (True, True), "adapters": (True, False), "manager": (False, True)}
-#: The first release that is supported: older ones need their towers split, which a subclass cannot do.
+#: The first release that is supported: the plugin was not loaded into an older one.
 OLDEST = (0, 23)
 MANAGER_MODULE = "vllm.v1.worker.encoder_cudagraph"
 
