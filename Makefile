@@ -39,7 +39,9 @@ lint: setup  ## ruff, mypy, the import contracts
 	$(BIN)/lint-imports
 
 unit: setup  ## the test suite, with the branch coverage that the project promises
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=
+	@# A module stays on one worker, since its fixtures run a release once for all its tests. In the order of files,
+	@# long modules come before short ones.
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
 
@@ -53,7 +55,7 @@ upstream-tests: setup  ## run vLLM's own unit tests of its manager against ours
 	$(BIN)/python tests/runtime/run_upstream.py 0.33.0
 
 ported-tests: setup  ## run vLLM's own tests and checks on releases whose five models were regenerated
-	VITCG_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadgroup tests/upstream
+	VITCG_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/upstream
 
 generated-tests: setup  ## prove every adapter of generated/ on the first and last release of its generation
 	$(BIN)/python -m pytest -n 2 generated/tests

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaffold.cli.console import Console
+from scaffold.cli.gpu import read_json, require_gpu, sized_model
 from scaffold.cli.options import descriptor_argument, examples
 from scaffold.cli.output import write_output
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -60,7 +61,6 @@ def command(
     eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. Results are compared with
     eager ones first. The table and the picture state machine and versions, ready for a pull request.
     """
-    from scaffold.cli.gpu import read_json, require_gpu, sized_model
     from scaffold.verify.profiling.benchreport import to_markdown, to_svg
 
     if result is not None:

@@ -13,6 +13,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import examples
+from scaffold.cli.output import write_output
 
 if TYPE_CHECKING:
     from scaffold.diagnostics import Diagnostic, Span
@@ -67,7 +68,7 @@ def command(
         names = " and ".join(map(str, traces))
         raise DiagnosticError(Diagnostic("VCG805", f"there is no batch in {names}", help="record some traffic first"))
     if plot is not None:
-        _write(plot, render_svg(curves))
+        write_output(plot, render_svg(curves))
     if as_json:
         console.document(json.dumps(_facts(traces, trace, curves, chosen), indent=2) + "\n")
     else:
@@ -153,18 +154,6 @@ def find_key(text: str, place: Sequence[str]) -> tuple[int, int]:
         elif expects_key and word[0] == '"':
             way[-1], key = json.loads(word), token.span()
     return found
-
-
-def _write(plot: Path, svg: str) -> None:
-    try:
-        plot.write_text(svg, encoding="utf-8")
-    except OSError as error:
-        from scaffold.diagnostics import Diagnostic, DiagnosticError
-
-        reason = error.strerror or str(error)
-        raise DiagnosticError(
-            Diagnostic("VCG710", f"{plot}: {reason}", help="name a file in a folder that exists")
-        ) from None
 
 
 def _others(sizes: dict[int, int]) -> dict[str, tuple[int, float]]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaffold.cli.console import Console
+from scaffold.cli.gpu import read_json, require_gpu, sized_model
 from scaffold.cli.options import descriptor_argument, examples
+from scaffold.cli.output import write_output
 
 if TYPE_CHECKING:
     from scaffold.diagnostics import DiagnosticError
@@ -59,9 +61,9 @@ def command(
     if recording is not None:
         recordings = _read(recording)
     else:
-        name = _name_of(descriptor)
-        given = None if configuration is None else _read_json(configuration, "VCG491", "a model's config.json")
-        _require_gpu()
+        name = sized_model(descriptor)
+        given = None if configuration is None else read_json(configuration, "VCG491", "a model's config.json")
+        require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
         recordings = _run(console, name, given, sizes or (1196,), tuned, backend)
     from scaffold.verify.profiling.analyse import analyse
     from scaffold.verify.profiling.report import to_markdown, to_svg
@@ -69,11 +71,11 @@ def command(
     profiles = [analyse(one) for one in recordings]
     text = to_markdown(profiles)
     if save is not None:
-        _write(save, json.dumps([one.to_json() for one in recordings]) + "\n")
+        write_output(save, json.dumps([one.to_json() for one in recordings]) + "\n")
     if svg is not None:
-        _write(svg, to_svg(profiles))
+        write_output(svg, to_svg(profiles))
     if markdown is not None:
-        _write(markdown, text)
+        write_output(markdown, text)
     else:
         console.result(text)
 
@@ -82,31 +84,6 @@ def _error(code: str, message: str, help: str, *notes: str) -> DiagnosticError:
     from scaffold.diagnostics import Diagnostic, DiagnosticError
 
     return DiagnosticError(Diagnostic(code, message, help=help, notes=notes))
-
-
-def _name_of(descriptor: str) -> str:
-    """The descriptor's name. Raises VCG493 where no tower of real sizes is known."""
-    from scaffold.verify.profiling import MODELS
-    from scaffold.workflow import load_spec
-
-    name = load_spec(descriptor).name
-    if name not in MODELS:
-        raise _error(
-            "VCG493",
-            f"there is no tower of real sizes for {name}",
-            f"profile one of {', '.join(MODELS)}, or add a preset in scaffold/verify/profiling/towers.py",
-        )
-    return name
-
-
-def _require_gpu() -> None:
-    """Raises VCG490 with what is missing: torch, a GPU, or vLLM."""
-    from scaffold.verify.profiling.machine import missing
-
-    lacking = missing()
-    if lacking is not None:
-        fix = "run it where the model is served, or give --recording FILE to read an earlier run anywhere"
-        raise _error("VCG490", f"a profile needs a GPU, and {lacking}", fix)
 
 
 def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned: bool, backend: str) -> list[Recording]:
@@ -118,19 +95,10 @@ def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned:
         raise _error("VCG491", f"{name}: {error}", "give the config.json of a checkpoint of this model") from error
 
 
-def _read_json(file: Path, code: str, wanted: str) -> Any:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-        raise _error(code, f"{file}: {reason}", f"give {wanted}") from error
-    return found
-
-
 def _read(file: Path) -> list[Recording]:
     from scaffold.verify.profiling.model import Recording
 
-    found = _read_json(file, "VCG492", "a file that --save wrote")
+    found = read_json(file, "VCG492", "a file that --save wrote")
     if not isinstance(found, list) or not found:
         raise _error("VCG492", f"{file} is no recording: it holds no list of them", "give a file that --save wrote")
     try:
@@ -138,10 +106,3 @@ def _read(file: Path) -> list[Recording]:
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         why = f"{file} is no recording: {type(error).__name__}: {error}"
         raise _error("VCG492", why, "give a file that --save wrote") from error
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _error("VCG710", f"{file}: {error.strerror or error}", "name a file in a folder that exists") from None

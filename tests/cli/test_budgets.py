@@ -135,7 +135,7 @@ def test_every_bad_trace_is_reported_and_nothing_is_written(run, tmp_path):
     [
         (["--graphs", "0"], 2, "--graphs"),
         (["--graphs", "1", "--keep", "3", "--keep", "4"], 2, "2 budgets are to be kept"),
-        (["--plot", "no/such/folder.svg"], 7, "VCG710"),
+        (["--plot", "no/such/folder.svg"], 7, "VCG709"),
     ],
 )
 def test_options_that_make_no_sense(run, trace, options, code, words):

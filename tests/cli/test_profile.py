@@ -82,4 +82,4 @@ def test_a_model_without_real_sizes(run, no_gpu):
 
 def test_a_file_that_cannot_be_written(run, recording, tmp_path):
     done = run("profile", "qwen2_5_vl", "--recording", recording, "--svg", tmp_path / "none" / "x.svg")
-    assert (done.code, "VCG710" in done.err) == (7, True)
+    assert (done.code, "VCG709" in done.err) == (7, True)

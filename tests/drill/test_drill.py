@@ -28,7 +28,7 @@ MODELS = ("internvl", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "step3_vl")
 #: Files of the tool in which the change may be, and what the docs call them.
 PARTS = {".jinja": "templates", ".py": "Python"}
 
-pytestmark = [pytest.mark.trees, pytest.mark.xdist_group("drill")]
+pytestmark = pytest.mark.trees
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,6 @@ SLOW = ("step3_vl",)
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.xdist_group("engine"),
     pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)"),
 ]
 

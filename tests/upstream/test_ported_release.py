@@ -13,7 +13,7 @@ from release_tests import GENERATION, UNIT, run_tests
 from scaffold.workflow import load_spec
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
-pytestmark = [pytest.mark.trees, pytest.mark.lab, pytest.mark.xdist_group("ported releases")]
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 MODELS = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
 MODULES = tuple(f"vllm.model_executor.models.{model}" for model in MODELS)

@@ -4,11 +4,6 @@ from scaffold.diagnostics.catalogue import Code
 
 CODES: tuple[Code, ...] = (
     Code(
-        "VCG710",
-        "the plot cannot be written",
-        "The file that --plot names could not be written. Nothing else was: the ladders are on the screen only.",
-    ),
-    Code(
         "VCG800",
         "the trace cannot be read",
         "--trace takes a file that the runtime manager wrote, in UTF-8. A server records one when it is started with "
