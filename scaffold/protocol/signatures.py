@@ -265,13 +265,18 @@ def _compare_fields(what: str, old: tuple[Field, ...], new: tuple[Field, ...], *
 @lru_cache(maxsize=1024)
 def canonical_type(text: str | None) -> str | None:
     """One spelling of an annotation: as `ast.unparse` writes it, with forward references unquoted."""
-    return None if text is None else ast.unparse(_Unquote().visit(ast.parse(text, mode="eval")))
+    return None if text is None else _spelled(_Unquote().visit(ast.parse(text, mode="eval")))
 
 
 @lru_cache(maxsize=1024)
 def canonical_value(text: str | None) -> str | None:
     """One spelling of a default: as `ast.unparse` writes it."""
-    return None if text is None else ast.unparse(ast.parse(text, mode="eval"))
+    return None if text is None else _spelled(ast.parse(text, mode="eval"))
+
+
+def _spelled(node: ast.AST) -> str:
+    """The same text under every Python: 3.10 writes a space after a `lambda` without parameters."""
+    return ast.unparse(node).replace("lambda : ", "lambda: ")
 
 
 class _Unquote(ast.NodeTransformer):

@@ -25,7 +25,7 @@ from scaffold.protocol import (
 from scaffold.protocol import generations as generations_module
 from scaffold.protocol.generations import record_generation
 from scaffold.protocol.profile import read_source
-from scaffold.protocol.signatures import ProtocolShape, compare_shapes
+from scaffold.protocol.signatures import ProtocolShape, canonical_value, compare_shapes
 
 pytestmark = pytest.mark.trees
 
@@ -492,3 +492,8 @@ def test_moved_protocol_and_manager_are_found(copied_tree) -> None:
     assert profile.interfaces_module == "vllm.model_executor.models.protocols"
     assert profile.manager_module == "vllm.v1.worker.graphs"
     assert profile.generation.name == "v0_30"
+
+
+def test_a_value_is_spelled_alike_under_every_python() -> None:
+    """A fingerprint is recorded under one Python and compared under others: 3.10 unparses `lambda :`."""
+    assert canonical_value("field( default_factory = lambda :{})") == "field(default_factory=lambda: {})"
