@@ -44,6 +44,7 @@ def load_recipes() -> None:
 
 
 load_recipes()
+from scaffold.verify.profiling.bench import error_of  # noqa: E402
 from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm  # noqa: E402
 
 MANY_GRAPHS = 48
@@ -173,19 +174,6 @@ def runs_of(manager: Any, inputs: dict[str, Any]) -> list[Any]:
     """What our manager planned for a call: every path of every batch."""
     plan = manager.core._plans.get(manager.core.adapter.signature(inputs))
     return [run for step in (plan.steps if plan else []) for run in step.runs]
-
-
-def error_of(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
-    """Largest difference relative to the largest value; infinite for NaN, a wrong shape or a missing item."""
-    if len(got) != len(want):
-        return float("inf")
-    worst = 0.0
-    for a, b in zip(got, want, strict=True):
-        if a.shape != b.shape or not bool(torch.isfinite(a).all()) or float(b.float().std()) < 1e-3:
-            # Constant embeddings would make every comparison pass.
-            return float("inf")
-        worst = max(worst, float((a.float() - b.float()).abs().max() / b.float().abs().max()))
-    return worst
 
 
 def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any]:

@@ -139,6 +139,8 @@ def _plan_model(
 
 def _orphaned_imports(text: str, class_name: str, remove: tuple[str, ...], source: str) -> Iterator[DropImport]:
     """Imports of single names that nothing but the methods in `remove` uses, from statements with other names."""
+    if not remove:
+        return
     module = ast.parse(text)
     owner = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == class_name)
     gone = [node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name in remove]
