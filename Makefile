@@ -60,9 +60,10 @@ ported-tests: setup  ## run vLLM's own tests and checks on releases whose five m
 generated-tests: setup  ## prove every adapter of generated/ on the first and last release of its generation
 	$(BIN)/python -m pytest -n 2 generated/tests
 
-docs: setup  ## make the reference and the pictures from the code, and build the pages into site/
+docs: setup  ## make the references, pictures and measured numbers of the pages, and build them into site/
 	$(BIN)/python docs/reference/generate.py
 	$(BIN)/python docs/pictures/generate.py
+	$(BIN)/python benchmarks/pages.py
 	$(BIN)/mkdocs build --strict
 
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)

@@ -1,0 +1,106 @@
+"""Numbers of `tuning_gpu.py` on the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from measured import NAMES, Block, Part, Sentence, by_model, load, low_high, mean, table
+
+PAGE = "docs/tuning.md"
+
+#: Workloads of the page's table; a model without these shows its smallest and largest.
+SHOWN = ("224x224", "1288x728", "1932x1092", "1 tile", "13 tiles")
+
+
+def ratio(row: Mapping[str, Any]) -> float:
+    return row["tuned_execute_ms"] / row["untuned_exact_ms"]
+
+
+def parts() -> list[Part]:
+    result = load("tuning_h200")
+    measured = by_model(result["rows"])
+    # Step3-VL's rows are of a run whose check took most of its tunings back: the page says so.
+    rows = {name: found for name, found in measured.items() if fully_tuned(result, name)}
+    means = {name: mean(map(ratio, found)) for name, found in rows.items()}
+    first, *others = means.values()
+    most = [f"{value:.2f}" for value in means.values()]
+    named = ", ".join(f"{NAMES[name]} {{}}" for name in means)
+    tuned = [row for found in rows.values() for row in found]
+    return [
+        Block(PAGE, "tuned", table(HEAD, workloads(rows))),
+        Block(PAGE, "single", singles(result)),
+        Sentence(
+            PAGE,
+            "geometric means of `execute()` over the untuned exact graph are "
+            f"{', '.join(['{}'] * (len(most) - 1))} and {{}}",
+            tuple(most),
+        ),
+        Sentence(
+            PAGE,
+            "The largest difference to the untuned eager answer is {} to {} of the largest value; the untuned tower's "
+            "own rounding is {} to {} at the same workloads",
+            (
+                *low_high((row["max_relative_error"] for row in tuned), 3),
+                *low_high((row["rounding"] for row in tuned), 3),
+            ),
+        ),
+        Sentence(
+            PAGE,
+            "at the rates of the same run ({} TFLOP/s, {} TB/s)",
+            (f"{result['ceilings']['tflops']:.0f}", f"{result['ceilings']['tbytes']:.2f}"),
+        ),
+        Sentence("docs/measured.md", f"what each tuning did: [tuning.md](tuning.md)): {named}.", tuple(most)),
+        Sentence(
+            "README.md",
+            f"are faster than that graph: {{}} of its time for {NAMES[next(iter(means))]}, {{}} to {{}} for "
+            f"{_count(len(others))} others",
+            (f"{first:.2f}", *low_high(others)),
+        ),
+    ]
+
+
+def fully_tuned(result: Mapping[str, Any], name: str) -> bool:
+    return not any("exceeds" in line for line in result["models"][name]["tuned"])
+
+
+HEAD = ("model", "input", "tokens", "untuned exact, ms", "tuned exact, ms", "tuned `execute()`, ms",
+        "execute / untuned exact", "floor, ms")  # fmt: skip
+
+
+def workloads(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[list[str]]:
+    lines = []
+    for name, found in rows.items():
+        by_size = sorted(found, key=lambda row: row["tokens"])
+        shown = [row for row in found if row["workload"] in SHOWN] or [by_size[0], by_size[-1]]
+        for place, row in enumerate(shown):
+            times = (row[f"{kind}_ms"] for kind in ("untuned_exact", "tuned_exact", "tuned_execute"))
+            lines.append(
+                [
+                    "" if place else NAMES[name],
+                    row["workload"],
+                    str(row["tokens"]),
+                    *(f"{time:.2f}" for time in times),
+                    f"{ratio(row):.2f}",
+                    f"{row['floor_ms']:.2f}",
+                ]
+            )
+    return lines
+
+
+def singles(result: Mapping[str, Any]) -> str:
+    """What each tuning alone did to the exact graph of one large workload."""
+    models = {name: result["models"][name]["single"]["tunings"] for name in NAMES if name in result["models"]}
+    names = [name for found in models.values() for name in found]
+    order = [line.partition(":")[0] for line in next(iter(result["models"].values()))["tuned"]]
+    rows = []
+    for tuning in [*order, "all"]:
+        if tuning in names:
+            alone = [found.get(tuning) for found in models.values()]
+            cells = [f"{one['untuned_ms']:.1f} to {one['ms']:.1f}" if one else "" for one in alone]
+            rows.append([tuning if tuning == "all" else f"`{tuning}`", *cells])
+    return table(["", *(NAMES[name] for name in models)], rows)
+
+
+def _count(number: int) -> str:
+    return ("no", "one", "two", "three", "four", "five")[number]

@@ -1,0 +1,64 @@
+"""Write the numbers of `results/*.json` into the pages, or check that they stand there.
+
+    python benchmarks/pages.py            # after a results file was replaced
+    python benchmarks/pages.py --check    # exit 1, with the difference, if a page says another number
+
+A new kind of result: a module `measured_NAME.py` with `parts()`, and its name in `KINDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import measured_engine
+import measured_manager
+import measured_ports
+import measured_tuning
+from measured import ROOT, PageError, Part
+
+KINDS = (measured_ports, measured_manager, measured_tuning, measured_engine)
+
+
+def all_parts() -> list[Part]:
+    """Every block and sentence."""
+    return [part for kind in KINDS for part in kind.parts()]
+
+
+def written(parts: Iterable[Part], root: Path = ROOT) -> dict[Path, str]:
+    """Each page that has a part, with the numbers of now."""
+    pages: dict[Path, str] = {}
+    for part in parts:
+        path = root / part.page
+        pages[path] = part.put(pages.get(path) or path.read_text(encoding="utf-8"))
+    return pages
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not current")
+    check = options.parse_args().check
+    try:
+        pages = written(all_parts())
+    except PageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    outdated = {path: text for path, text in pages.items() if path.read_text(encoding="utf-8") != text}
+    for path, text in outdated.items():
+        name = path.relative_to(ROOT).as_posix()
+        if check:
+            before = path.read_text(encoding="utf-8").splitlines()
+            print(*difflib.unified_diff(before, text.splitlines(), name, name, lineterm="", n=0), sep="\n")
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"written: {name}")
+    return int(check and bool(outdated))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
