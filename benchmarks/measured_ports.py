@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -23,41 +22,51 @@ def release(row: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(number) for number in row["vllm"].split("."))
 
 
-def parts() -> list[Part]:
+def groups() -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """(release, model, backend) -> its workloads, in the order of the page: the newest release first."""
     rows = [
         {**row, "vllm": result["versions"]["vllm"]}
         for result in (load(path.stem) for path in RESULTS.glob("ports_h200_*.json"))
         for row in result["rows"]
     ]
-    newest = max(map(release, rows))
-    order = list(NAMES)
 
     def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        return [-number for number in release(row)], order.index(row["model"]), row["backend"]
+        return [-number for number in release(row)], list(NAMES).index(row["model"]), row["backend"]
 
-    lines, newest_right = [], []
-    for _, group in itertools.groupby(sorted(rows, key=place), key=place):
-        found = list(group)
-        fair = [row for row in found if right(row, "upstream")]
-        generated = sum(right(row, "generated") for row in found)
-        if generated != len(found):
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=place):
+        found.setdefault((row["vllm"], row["model"], row["backend"]), []).append(row)
+    return found
+
+
+def newest_right() -> tuple[list[int], int]:
+    """How many workloads upstream's ports of the newest release were right on, and of how many."""
+    found = groups()
+    newest = next(iter(found))[0]
+    counts = [sum(right(row, "upstream") for row in rows) for (vllm, _, _), rows in found.items() if vllm == newest]
+    (each,) = {len(rows) for rows in found.values()}
+    return counts, each
+
+
+def parts() -> list[Part]:
+    lines, largest, wrong = [], 0.0, []
+    for (vllm, model, backend), rows in groups().items():
+        fair = [row for row in rows if right(row, "upstream")]
+        if not all(right(row, "generated") for row in rows):
             raise PageError("a generated port was wrong: README.md and docs/measured.md say that none was")
-        if release(found[0]) == newest:
-            newest_right.append(len(fair))
+        largest = max(largest, *(row["generated_error"] for row in rows))
+        wrong += [row["upstream_error"] for row in rows if row["upstream_error"] is not None and row not in fair]
         lines.append(
             [
-                _short(found[0]["vllm"]),
-                NAMES[found[0]["model"]],
-                found[0]["backend"],
-                f"{len(fair)} of {len(found)}",
-                f"{generated} of {len(found)}",
+                vllm.removesuffix(".0"),
+                NAMES[model],
+                backend,
+                f"{len(fair)} of {len(rows)}",
+                f"{len(rows)} of {len(rows)}",
                 f"{mean(row['generated_ms'] / row['upstream_ms'] for row in fair):.2f}",
             ]
         )
-    wrong = [row["upstream_error"] for row in rows if not right(row, "upstream") and row["upstream_error"] is not None]
-    largest = max(row["generated_error"] for row in rows)
     head = ["vLLM", "model", "attention", "upstream right", "generated right"]
-    each = str(len(rows) // len(lines))
     return [
         Block("docs/measured.md", "ports", table([*head, "generated / upstream time, where upstream is right"], lines)),
         Sentence(
@@ -66,14 +75,4 @@ def parts() -> list[Part]:
             "finite",
             (f"{100 * BOUND:.0f}", f"{100 * largest:.1f}", str(math.floor(100 * min(wrong)))),
         ),
-        Sentence(
-            "README.md",
-            "generated ports were right on {} of {} workloads for every model and backend that was measured; vLLM "
-            "{}'s own ones on {} to {} of {}",
-            (each, each, f"{newest[0]}.{newest[1]}", str(min(newest_right)), str(max(newest_right)), each),
-        ),
     ]
-
-
-def _short(version: str) -> str:
-    return version.removesuffix(".0")

@@ -17,15 +17,20 @@ def ratio(row: Mapping[str, Any]) -> float:
     return row["tuned_execute_ms"] / row["untuned_exact_ms"]
 
 
-def parts() -> list[Part]:
+def measured_rows() -> dict[str, list[Mapping[str, Any]]]:
+    """Workloads by model, without a model whose check took tunings back: its rows show the rest alone, and say so."""
     result = load("tuning_h200")
-    measured = by_model(result["rows"])
-    # Step3-VL's rows are of a run whose check took most of its tunings back: the page says so.
-    rows = {name: found for name, found in measured.items() if fully_tuned(result, name)}
-    means = {name: mean(map(ratio, found)) for name, found in rows.items()}
-    first, *others = means.values()
-    most = [f"{value:.2f}" for value in means.values()]
-    named = ", ".join(f"{NAMES[name]} {{}}" for name in means)
+    return {name: rows for name, rows in by_model(result["rows"]).items() if fully_tuned(result, name)}
+
+
+def means() -> dict[str, float]:
+    """Geometric means: `execute()` of the tuned tower over the exact graph of the untuned one."""
+    return {name: mean(map(ratio, rows)) for name, rows in measured_rows().items()}
+
+
+def parts() -> list[Part]:
+    result, rows = load("tuning_h200"), measured_rows()
+    most = tuple(f"{value:.2f}" for value in means().values())
     tuned = [row for found in rows.values() for row in found]
     return [
         Block(PAGE, "tuned", table(HEAD, workloads(rows))),
@@ -34,7 +39,7 @@ def parts() -> list[Part]:
             PAGE,
             "geometric means of `execute()` over the untuned exact graph are "
             f"{', '.join(['{}'] * (len(most) - 1))} and {{}}",
-            tuple(most),
+            most,
         ),
         Sentence(
             PAGE,
@@ -50,12 +55,10 @@ def parts() -> list[Part]:
             "at the rates of the same run ({} TFLOP/s, {} TB/s)",
             (f"{result['ceilings']['tflops']:.0f}", f"{result['ceilings']['tbytes']:.2f}"),
         ),
-        Sentence("docs/measured.md", f"what each tuning did: [tuning.md](tuning.md)): {named}.", tuple(most)),
         Sentence(
-            "README.md",
-            f"are faster than that graph: {{}} of its time for {NAMES[next(iter(means))]}, {{}} to {{}} for "
-            f"{_count(len(others))} others",
-            (f"{first:.2f}", *low_high(others)),
+            "docs/measured.md",
+            f"what each tuning did: [tuning.md](tuning.md)): {', '.join(f'{NAMES[name]} {{}}' for name in rows)}.",
+            most,
         ),
     ]
 
@@ -100,7 +103,3 @@ def singles(result: Mapping[str, Any]) -> str:
             cells = [f"{one['untuned_ms']:.1f} to {one['ms']:.1f}" if one else "" for one in alone]
             rows.append([tuning if tuning == "all" else f"`{tuning}`", *cells])
     return table(["", *(NAMES[name] for name in models)], rows)
-
-
-def _count(number: int) -> str:
-    return ("no", "one", "two", "three", "four", "five")[number]

@@ -19,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import measured_engine
 import measured_manager
 import measured_ports
+import measured_summary
 import measured_tuning
 from measured import ROOT, PageError, Part
 
-KINDS = (measured_ports, measured_manager, measured_tuning, measured_engine)
+KINDS = (measured_summary, measured_ports, measured_manager, measured_tuning, measured_engine)
 
 
 def all_parts() -> list[Part]:

@@ -34,7 +34,7 @@ def pictures() -> dict[str, str]:
 # -- a terminal --------------------------------------------------------------------------------------------------------
 
 #: Added lines of the patch that the picture shows.
-SHOWN = 22
+SHOWN = 15
 
 
 def terminal(release: str = "0.22.0") -> str:
@@ -61,16 +61,17 @@ def terminal(release: str = "0.22.0") -> str:
         ),
     ]
     height = 40 + 17 * len(lines)
+    width = 32 + round(7.53 * max(len(line) for line, _ in lines))  # what a monospace font of 12.5 needs at most
     parts = [
-        f"<rect width='900' height='{height}' rx='8' fill='#0d1117'/>",
+        f"<rect width='{width}' height='{height}' rx='8' fill='#0d1117'/>",
         *(f"<circle cx='{20 + 18 * i}' cy='16' r='5' fill='{colour}'/>" for i, colour in enumerate(DOTS)),
         *(
             f"<text x='16' y='{44 + 17 * i}' xml:space='preserve' font-family='monospace' font-size='12.5' "
-            f"fill='{colour}'>{escape(line[:112])}</text>"
+            f"fill='{colour}'>{escape(line)}</text>"
             for i, (line, colour) in enumerate(lines)
         ),
     ]
-    return svg(900, height, parts)
+    return svg(width, height, parts)
 
 
 DOTS = ("#ff5f56", "#ffbd2e", "#27c93f")
@@ -178,7 +179,13 @@ def generations() -> str:
         parts += [
             f"<rect x='20' y='{y}' width='120' height='46' rx='6' fill='none' stroke='{BLUE}' stroke-width='2'/>",
             text(80, y + 20, generation.name, anchor="middle", weight=600),
-            text(80, y + 37, f"{short(generation.first)} to {short(generation.last)}", anchor="middle", size=11),
+            text(
+                80,
+                y + 37,
+                " to ".join(dict.fromkeys((short(generation.first), short(generation.last)))),
+                anchor="middle",
+                size=11,
+            ),
         ]
         parts += [text(160, y + 14 + 15 * i, line, size=11) for i, line in enumerate(lines)]
         y += max(62, 24 + 15 * len(lines))

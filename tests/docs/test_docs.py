@@ -12,6 +12,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from scaffold.cli.app import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
@@ -84,6 +86,18 @@ def test_every_page_can_be_reached() -> None:
                 if file.exists():
                     open_pages.append(file)
     assert {page.relative_to(ROOT).as_posix() for page in PAGES if page not in reached} == set()
+
+
+def test_the_readme_names_every_command_once() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = [code.split()[0] for row in rows for code in re.findall(r"`([^`]+)`", row)]
+    assert sorted(named) == sorted(COMMANDS)
+
+
+def test_the_readme_shows_the_shipped_descriptor() -> None:
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    shipped = (ROOT / "scaffold/descriptor/shipped/internvl.yaml").read_text(encoding="utf-8")
+    assert shown in shipped
 
 
 def test_mkdocs_builds_the_pages(tmp_path: Path) -> None:

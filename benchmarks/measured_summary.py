@@ -1,0 +1,41 @@
+"""The table of README.md: one line of each kind of result."""
+
+from __future__ import annotations
+
+import measured_engine
+import measured_manager
+import measured_ports
+import measured_tuning
+from measured import Block, Part, load, low_high, table
+
+IMAGE = "1 x 1280x720"
+
+
+def parts() -> list[Part]:
+    right, each = measured_ports.newest_right()
+    ours, theirs = (measured_manager.over_exact(kind) for kind in ("ours", "vllm"))
+    encoder = measured_engine.encoder("qwen2_vl", IMAGE)
+    release = ".".join(load("manager_h200")["versions"]["vllm"].split(".")[:2])
+    return [
+        Block(
+            "README.md",
+            "summary",
+            table(
+                ["", "eager", f"vLLM {release}'s graphs", "ours"],
+                [
+                    [f"workloads with right embeddings, of {each}", str(each), _range(right, 0), str(each)],
+                    ["time of a call; a graph of exactly its size takes 1", "", _range(theirs), _range(ours)],
+                    ["the same with the tower tuned, as by default", "", "", _range(measured_tuning.means().values())],
+                    [
+                        f"encoder of a {IMAGE.removeprefix('1 x ')} image in the engine, Qwen2-VL 2B, ms",
+                        *(f"{encoder[mode]:.1f}" for mode in measured_engine.MODES),
+                    ],
+                ],
+            ),
+        ),
+    ]
+
+
+def _range(values, digits: int = 2) -> str:
+    low, high = low_high(values, digits)
+    return low if low == high else f"{low} to {high}"
