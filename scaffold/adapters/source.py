@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from scaffold.adapters.support import tower_answer
 from scaffold.plan.methods import render_methods
 from scaffold.plan.towers import wanted_keys, wanted_parameters
+from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import Code, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
     from scaffold.protocol import ProtocolProfile
-
-PROTOCOL = "SupportsEncoderCudaGraph"
 
 
 def render_adapter(spec: AdapterSpec, profile: ProtocolProfile) -> str:

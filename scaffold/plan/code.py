@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,3 +64,8 @@ def _used_names(expression: Expression) -> list[str]:
     from scaffold.descriptor.expressions import Name, walk
 
     return [node.name for node in walk(expression.root) if isinstance(node, Name)]
+
+
+def identifiers(source: str) -> list[str]:
+    """Every word of Python source that may be a name, comments and strings included, in the order of the text."""
+    return re.findall(r"[A-Za-z_][A-Za-z0-9_]*", source)

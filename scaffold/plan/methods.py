@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor.expressions import Expression, Function
-from scaffold.plan.code import CAPACITIES, Names
+from scaffold.plan.code import CAPACITIES, Names, identifiers
 from scaffold.plan.paths import path_values, refusal
 from scaffold.render import Code, Signatures, pyrepr, render_template
 
@@ -321,9 +321,7 @@ def _bound_call(forward: ForwardSpec, bindings: dict[str, str]) -> Code:
 
 def _imports(source: str, spec: AdapterSpec, signatures: Signatures) -> tuple[tuple[str, str], ...]:
     """Every importable name that the rendered block mentions."""
-    import re
-
-    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", source))
+    words = set(identifiers(source))
     importable = signatures.importable
     if spec.processor is not None:
         importable |= {spec.processor.class_name: spec.processor.module}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ from scaffold.edit.operations import (
     PutFunction,
     PutMethods,
 )
+from scaffold.edit.snippets import same_meaning
+from scaffold.plan.code import identifiers
 from scaffold.plan.entries import chat_template, docs_row, test_entry
 from scaffold.plan.heirs import heir_notes, plan_optouts
 from scaffold.plan.methods import can_render, render_methods
@@ -39,12 +40,12 @@ from scaffold.protocol import (
     find_model,
     find_test_registry,
 )
+from scaffold.protocol.profile import PROTOCOL, source_lines
 
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec, TestSpec
     from scaffold.protocol import ListAnchor, ModelAnchor, ProtocolProfile, RegistryAnchor, SourceTree, TableAnchor
 
-PROTOCOL = "SupportsEncoderCudaGraph"
 _MODELS = "vllm/model_executor/models/"
 
 
@@ -126,7 +127,7 @@ def _plan_model(
         AddImport(interfaces, PROTOCOL),
         AddBase(spec.class_name, PROTOCOL),
         PutMethods(spec.class_name, methods.source, remove=remove),
-        *_orphaned_imports(tree.read(model.path), spec.class_name, remove, methods.source),
+        *_orphaned_imports(tree, model, remove, methods.source),
     ]
     verb = "replace the implementation of" if remove else "implement"
     return FilePlan(
@@ -137,17 +138,21 @@ def _plan_model(
     )
 
 
-def _orphaned_imports(text: str, class_name: str, remove: tuple[str, ...], source: str) -> Iterator[DropImport]:
+def _orphaned_imports(
+    tree: SourceTree, model: ModelAnchor, remove: tuple[str, ...], source: str
+) -> Iterator[DropImport]:
     """Imports of single names that nothing but the methods in `remove` uses, from statements with other names."""
     if not remove:
         return
-    module = ast.parse(text)
-    owner = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    gone = [node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name in remove]
-    inside = Counter(name for node in gone for name in _words(ast.get_source_segment(text, node) or ""))
-    everywhere = Counter(_words(text))
-    still = set(_words(source))
-    for node in module.body:
+    lines = source_lines(tree, model.path)
+    inside = Counter(
+        name
+        for node in _owner(tree, model).body
+        if isinstance(node, ast.FunctionDef) and node.name in remove
+        for name in identifiers(lines.text(node))
+    )
+    everywhere, still = Counter(identifiers(tree.read(model.path))), set(identifiers(source))
+    for node in tree.parse(model.path).body:
         if isinstance(node, ast.ImportFrom) and len(node.names) > 1:
             for alias in node.names:
                 # Once where it is imported, else in the methods that go only; a word in a comment counts as a use.
@@ -156,30 +161,21 @@ def _orphaned_imports(text: str, class_name: str, remove: tuple[str, ...], sourc
                     yield DropImport("." * node.level + (node.module or ""), alias.name)
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text)
-
-
 def _has_methods(tree: SourceTree, model: ModelAnchor, source: str) -> bool:
     """Whether the class has each function of `source`, and no other protocol method: a second run of ours."""
-    wanted = {node.name: _meaning(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    owner = next(
-        node
-        for node in ast.walk(ast.parse(tree.read(model.path)))
-        if isinstance(node, ast.ClassDef) and node.lineno == model.line
+    wanted, present = (
+        {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+        for body in (ast.parse(source).body, _owner(tree, model).body)
     )
-    present = {node.name: _meaning(node) for node in owner.body if isinstance(node, ast.FunctionDef)}
-    return set(model.protocol_methods) <= wanted.keys() and all(present.get(name) == wanted[name] for name in wanted)
+    return set(model.protocol_methods) <= wanted.keys() <= present.keys() and all(
+        same_meaning(present[name], node) for name, node in wanted.items()
+    )
 
 
-def _meaning(node: ast.FunctionDef) -> str:
-    """A function without its layout; the indentation of a docstring's lines is layout, too."""
-    text = ast.get_docstring(node)
-    if text is not None:
-        statement = node.body[0]
-        assert isinstance(statement, ast.Expr)
-        statement.value = ast.Constant(text)
-    return ast.dump(node)
+def _owner(tree: SourceTree, model: ModelAnchor) -> ast.ClassDef:
+    """The class statement that `model` was read from."""
+    nodes = ast.walk(tree.parse(model.path))
+    return next(node for node in nodes if isinstance(node, ast.ClassDef) and node.lineno == model.line)
 
 
 def _hand_written(tree: SourceTree, model: ModelAnchor) -> Diagnostic:
