@@ -47,33 +47,73 @@ def pages() -> dict[str, str]:
 # -- descriptor --------------------------------------------------------------------------------------------------------
 
 
+#: Patterns in words.
+FORMS = {
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "name",
+    r"^self(\.[A-Za-z_][A-Za-z0-9_]*)+$": "attribute such as `self.a.b`",
+}
+
+#: A field with more values than this gets a table of them.
+FEW = 4
+
+
 def descriptor_page() -> Iterator[str]:
     schema = json_schema()
     yield "# Descriptor reference\n"
     yield f"{_sentence(schema['description'])}\n"
     yield (
         "`vitcg-scaffold schema` prints the same as JSON Schema, for an editor; `vitcg-scaffold validate FILE` checks "
-        "a descriptor and reports all mistakes at once. The shipped ones are in `scaffold/descriptor/shipped/`.\n"
+        "a descriptor and reports all mistakes at once. The shipped ones are in `scaffold/descriptor/shipped/`. "
+        "A field that nothing is generated from yet is refused by `new` ([VCG439](errors.md#vcg439), "
+        "[VCG442](errors.md#vcg442)).\n"
     )
     yield "## Top level\n"
-    yield from _table(schema)
+    lists: dict[str, dict[str, str]] = {}
+    yield from _table(schema, lists)
     for name, section in sorted(schema["$defs"].items()):
         yield f"\n## {name}\n"
         if section.get("description"):
             yield f"{_sentence(section['description'])}\n"
         if section.get("properties"):
-            yield from _table(section)
+            yield from _table(section, lists)
         else:
             yield f"{_sentence(_form(section))}"
+    for name, values in lists.items():
+        yield f"\n## Values of {name}\n"
+        yield "| value | meaning |"
+        yield "| --- | --- |"
+        yield from (f"| `{value}` | {_cell(meaning)} |" for value, meaning in values.items())
 
 
-def _table(section: dict[str, Any]) -> Iterator[str]:
+def _table(section: dict[str, Any], lists: dict[str, dict[str, str]]) -> Iterator[str]:
+    """A section's keys. Long lists of values go into `lists`, by the name of their heading."""
     required = set(section.get("required", ()))
     yield "| key | holds | meaning |"
     yield "| --- | --- | --- |"
     for key, value in section["properties"].items():
         mark = " (required)" if key in required else ""
-        yield f"| `{key}`{mark} | {_cell(_form(value))} | {_cell(_meaning(value))} |"
+        form, meaning = _form(value), _meaning(value)
+        values = _values(value)
+        if len(values) > FEW:
+            name = next((name for name, known in lists.items() if known == values), key)
+            lists[name] = values
+            first = next(iter(values))
+            kind = "mapping of" if "properties" in value else "one of"
+            form = f"{kind} [{len(values)} values](#values-of-{name.lower()}), such as `{first}`"
+            meaning = re.sub(r" ?\(.*\)", "", meaning, count=1)
+        yield f"| `{key}`{mark} | {_cell(form)} | {_cell(meaning)} |"
+
+
+def _values(value: dict[str, Any]) -> dict[str, str]:
+    """Value -> meaning: of the keys of a mapping, or as a description lists them: `what (one: meaning; two: ...)`."""
+    if "properties" in value:
+        return {key: str(entry.get("description", "")) for key, entry in value["properties"].items()}
+    listed = re.search(r"\((.*)\)", str(value.get("description", "")))
+    if "enum" not in value or listed is None:
+        return {}
+    choices = "|".join(map(re.escape, value["enum"]))
+    parts = re.split(rf"(?:^|; )({choices}): ", listed[1])
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def _meaning(value: dict[str, Any]) -> str:
@@ -104,7 +144,9 @@ def _form(value: dict[str, Any]) -> str:
     if kind == "object" and "properties" in value:
         return "mapping of " + ", ".join(f"`{key}`" for key in value["properties"])
     if kind == "string":
-        return f"text of the form `{value['pattern']}`" if "pattern" in value else "text"
+        if "pattern" not in value:
+            return "text"
+        return FORMS.get(value["pattern"]) or f"text of the form `{value['pattern']}`"
     words = {"integer": "whole number", "boolean": "true or false", "object": "mapping", "null": "nothing"}
     return words.get(str(kind), str(kind or "any value"))
 

@@ -33,6 +33,7 @@ from scaffold.plan.methods import can_render, render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.processor import check_processor
 from scaffold.plan.towers import TowerPlan, plan_tower
+from scaffold.plan.unread import refuse_unread
 from scaffold.protocol import (
     absent_reason,
     find_docs_table,
@@ -57,6 +58,8 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
     """
     if not spec.paths and not can_render(spec, profile):  # what several paths need has a code of its own
         raise DiagnosticError(_no_template(spec))
+    if unread := refuse_unread(spec):
+        raise DiagnosticError(*unread)
     model = find_model(tree, spec.module, spec.class_name)
     tower = plan_tower(spec, tree, model)
     optouts = plan_optouts(spec, tree, profile, replace=replace)

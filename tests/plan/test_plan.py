@@ -6,11 +6,13 @@ import dataclasses
 
 import pytest
 
+from scaffold.descriptor import shipped_names
 from scaffold.descriptor.expressions import parse_expression
-from scaffold.descriptor.spec import AdapterSpec
+from scaffold.descriptor.spec import AdapterSpec, HookSpec, PadSpec, RequirementSpec
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.plan import Plan, plan_changes
 from scaffold.plan.paths import refusal
+from scaffold.plan.unread import unread_fields
 from scaffold.protocol import GENERATIONS, SourceTree, known_profile, read_protocol
 from scaffold.workflow import load_spec, prepare_port
 
@@ -111,7 +113,44 @@ def test_layout_without_a_template(release_tree):
     assert diagnostic.span == spec.span("layout")
 
 
+INTERNVL = load_spec("internvl")
 ONE = parse_expression("1")
+BUFFER = INTERNVL.buffers[0]
+IMAGE, VIDEO = INTERNVL.modalities
+
+#: field that no template reads -> a descriptor with it
+UNREAD = {
+    "hooks.assemble": {"hooks": (HookSpec("assemble", "H5", "assemble.py", ""),)},
+    "requires": {"requires": (RequirementSpec(ONE, "no"),)},
+    "sizes.also": {"more_columns": (("more", ("n",)),)},
+    "item.eager_if": {"item": dataclasses.replace(INTERNVL.item, eager_if=ONE)},
+    "modalities.video.only_if": {"modalities": (IMAGE, dataclasses.replace(VIDEO, only_if=ONE))},
+    f"buffers.{BUFFER.name}.pad": {"buffers": (dataclasses.replace(BUFFER, pad=PadSpec("fill", 1)),)},
+    f"buffers.{BUFFER.name}.residency": {"buffers": (dataclasses.replace(BUFFER, residency="host"),)},
+    f"buffers.{BUFFER.name}.capture": {
+        "spans": {**INTERNVL.spans, f"buffers.{BUFFER.name}.capture": INTERNVL.span("layout")}
+    },
+}
+
+
+@pytest.mark.parametrize("field", UNREAD)
+def test_no_field_is_left_out_in_silence(release_tree, field):
+    spec = dataclasses.replace(INTERNVL, **UNREAD[field])
+
+    with pytest.raises(DiagnosticError) as caught:
+        plan(release_tree("0.22.0"), spec)
+
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, caught.value.exit) == ("VCG442", Exit.TARGET)
+    assert diagnostic.message == f"nothing is generated from `{field}` yet"
+
+
+@pytest.mark.parametrize("model", shipped_names())
+def test_all_of_a_shipped_descriptor_is_read(model):
+    """Stand-alone adapters are generated from these without `plan_changes`."""
+    assert list(unread_fields(load_spec(model))) == []
+
+
 STEP3 = load_spec("step3_vl")
 GLOBAL, LOCAL = STEP3.paths
 

@@ -80,7 +80,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG439",
         "no template for this layout",
-        "The descriptor is valid, but the tool cannot generate code for its layout yet. `vitcg-scaffold explain` and "
-        "the release notes say which layouts have templates.",
+        "The descriptor is valid, but code is generated for packed patches and for tiles only; the layouts `padded` and "
+        "`ragged` have no template yet.",
+    ),
+    Code(
+        "VCG442",
+        "nothing is generated from this field yet",
+        "The descriptor format has room for more than is generated today: hand-written methods (`hooks`), start-up "
+        "conditions, further size columns, a condition for eager items or for a modality, and buffers that are not "
+        "padded, captured or placed as their kind says. A port that left such a field out in silence would be wrong.",
     ),
 )
