@@ -11,7 +11,7 @@ import pytest
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import SourceTree, open_tree, resolve_target
-from scaffold.protocol.releases import cached_tree
+from scaffold.protocol.cache import cached_tree
 
 #: Every stable minor release that the tool speaks to; patch releases are named where they matter.
 SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))

@@ -117,7 +117,7 @@ def _place(target: Target, into: Path | None, mode: str | None) -> _Place:
 
 def _refuse_cache(tree: SourceTree) -> None:
     """Releases in the cache stay pristine, also when one is given by its path."""
-    from scaffold.protocol.releases import cache_root
+    from scaffold.protocol.cache import cache_root
 
     if tree.root.resolve().is_relative_to((cache_root() / "trees").resolve()):
         raise DiagnosticError(

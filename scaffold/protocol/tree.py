@@ -20,6 +20,14 @@ T = TypeVar("T")
 
 _BOM = "\ufeff"
 
+#: What makes a folder a vLLM tree: relative path, and what it is.
+LANDMARKS = (("vllm/__init__.py", "the package"), ("vllm/model_executor/models", "the model classes"))
+
+
+def is_tree(root: Path) -> bool:
+    """Whether `root` has every landmark of a vLLM tree."""
+    return all((root / path).exists() for path, _ in LANDMARKS)
+
 
 @dataclass(frozen=True)
 class SourceTree:

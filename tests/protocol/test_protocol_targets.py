@@ -26,8 +26,9 @@ from scaffold.protocol import (
     stable_releases,
     unpack_release,
 )
+from scaffold.protocol import index as index_module
 from scaffold.protocol import releases as releases_module
-from scaffold.protocol.releases import IndexSettings, read_settings
+from scaffold.protocol.index import IndexSettings, read_settings
 from scaffold.protocol.target import _as_version
 
 FILES = {"vllm/__init__.py": b"", "vllm/model_executor/models/interfaces.py": b"", "PKG-INFO": b"Version: 0.22.0\n\n"}
@@ -214,27 +215,27 @@ def test_nothing_installed() -> None:
     ],
 )  # fmt: skip
 def test_index_settings(tmp_path: Path, monkeypatch, environ: dict[str, str], config: str, expected) -> None:
-    monkeypatch.setattr(releases_module.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(index_module.sys, "prefix", str(tmp_path))
     file = tmp_path / "pip.conf"
     file.write_text(config)
     empty = str(tmp_path / "none")
-    monkeypatch.setattr(releases_module, "_pip_config_files", lambda env: [file])
+    monkeypatch.setattr(index_module, "_pip_config_files", lambda env: [file])
     assert read_settings({"HOME": empty, **environ}) == expected
 
 
 def test_pip_configuration_files_in_order(tmp_path: Path) -> None:
-    files = releases_module._pip_config_files(
+    files = index_module._pip_config_files(
         {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "xdg"), "PIP_CONFIG_FILE": str(tmp_path / "mine")}
     )
     assert files[-1] == tmp_path / "mine"
     assert Path(sys.prefix, "pip.conf") in files or Path(sys.prefix, "pip.ini") in files
     if sys.platform == "linux":
         assert files.index(Path("/etc/pip.conf")) < files.index(tmp_path / "xdg/pip/pip.conf")
-    assert releases_module._pip_config_files({"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}) == []
+    assert index_module._pip_config_files({"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}) == []
 
 
 def test_passwords_are_not_printed() -> None:
-    assert releases_module._without_secrets("https://user:secret@host:8/s/") == "https://host:8/s/"
+    assert index_module._without_secrets("https://user:secret@host:8/s/") == "https://host:8/s/"
 
 
 # --- fetching, from a local index ------------------------------------------------------------------------------------
@@ -367,12 +368,27 @@ def test_unknown_release(index: Index, wanted: str, help_text: str) -> None:
         index.add(version)
     diagnostic = _fails(resolve_target, wanted, code="VCG403")
     assert help_text in (diagnostic.help or "")
-    assert diagnostic.notes == ("the index has 4 stable releases, 0.21.0 to 0.23.0",)
+    assert diagnostic.notes == ("stable releases on offer: 4, from 0.21.0 to 0.23.0",)
 
 
 def test_project_is_not_on_the_index(index: Index) -> None:
     index.page.parent.rmdir()
-    assert _fails(fetch_release, "0.22.0", code="VCG403").help == "check the version"
+    diagnostic = _fails(fetch_release, "0.22.0", code="VCG403")
+    assert (diagnostic.help, diagnostic.notes) == ("check the version", ("stable releases on offer: none",))
+
+
+def test_index_that_does_not_answer_is_named_beside_one_that_does(index: Index, monkeypatch) -> None:
+    """An extra index without vLLM must not turn `unreachable` into `no such release`."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple/")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", index.url)
+    (failure,) = _fails(fetch_release, "0.22.0", code="VCG404").notes
+    assert failure.startswith("http://127.0.0.1:9/simple/: ")
+    index.add("0.21.0")
+    assert _fails(fetch_release, "0.22.0", code="VCG403").notes == (
+        "stable releases on offer: 1, from 0.21.0 to 0.21.0",
+        failure,
+    )
 
 
 def test_yanked_release_is_still_fetched_by_its_number(index: Index) -> None:
