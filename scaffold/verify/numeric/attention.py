@@ -28,9 +28,10 @@ _LIBRARY.define(
 
 
 class Counters:
-    """What the kernel saw. `negative_lengths` counts sequences, over all layers and replays; `cut` is the last one that
-    is longer than the bound: its rows and the bound."""
+    """What the kernel saw. `sequences` and `negative_lengths` count over all layers and replays; `cut` is the last one
+    that is longer than the bound: its rows and the bound."""
 
+    sequences = 0
     negative_lengths = 0
     cut: tuple[int, int] | None = None
     whole_tiles = False
@@ -39,7 +40,7 @@ class Counters:
 def set_tail(tail: str) -> None:
     """Choose the semantics of rows after the end of a sequence: `fa2` or `fa3`."""
     Counters.whole_tiles = tail == "fa3"
-    Counters.negative_lengths = 0
+    Counters.sequences = Counters.negative_lengths = 0
     Counters.cut = None
 
 
@@ -84,6 +85,7 @@ def _varlen_attention(
             Counters.negative_lengths += 1
         if length <= 0:
             continue
+        Counters.sequences += 1
         if start < 0 or end > rows:
             raise IndexError(f"attention sequence [{start}, {end}) reaches outside the {rows} rows of the tensor")
         written = min(length, max_seqlen)

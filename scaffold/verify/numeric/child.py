@@ -19,13 +19,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 
-class _Events:
+class Events:
     """The line protocol, on a private copy of stdout."""
 
     def __init__(self) -> None:
@@ -37,15 +38,15 @@ class _Events:
         self._stream.flush()
 
 
-class _Stages:
+class Stages:
     """Runs the steps of one role and turns an exception into an event that names the step."""
 
-    def __init__(self, role: str, events: _Events) -> None:
+    def __init__(self, role: str, events: Events) -> None:
         self._role = role
         self._events = events
         self.stage = "import"
 
-    def run(self, steps: Callable[[_Stages], None]) -> int:
+    def run(self, steps: Callable[[Stages], None]) -> int:
         try:
             steps(self)
         except BaseException as error:
@@ -63,22 +64,22 @@ class _Stages:
 
 
 def main() -> int:
-    events = _Events()
+    events = Events()
     tree = json.loads(sys.stdin.readline())
     started = time.monotonic()
-    if _Stages("tree", events).run(lambda stages: _import_shared(tree)):
+    if Stages("tree", events).run(lambda stages: _import_shared(tree)):
         return 1
     events.send("progress", text=f"imported vLLM in {time.monotonic() - started:.1f} s")
     for line in sys.stdin:
         fork = os.fork()
         if fork == 0:
             request = json.loads(line)
-            os._exit(_Stages(request["role"], events).run(lambda stages: _serve(request, events, stages)))  # noqa: B023
+            os._exit(Stages(request["role"], events).run(lambda stages: _serve(request, events, stages)))  # noqa: B023
         events.send("ended", status=os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
     return 0
 
 
-def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
+def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
     from scaffold.verify.numeric import attention
 
     attention.set_tail(request["tail"])
@@ -90,8 +91,7 @@ def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
         _write_oracle(request, stages)
     elif role == "check":
         built = _build(request, stages, request["host"])
-        while not Path(request["exchange"]).exists():  # the parent ends this process when the oracle fails
-            time.sleep(0.05)
+        wait_for_oracle(request)
         _check(request, _read_oracle(request, built[0], stages), built, events, stages)
     elif any(name in sys.modules for name in request["changed_modules"]):
         events.send("shared")
@@ -101,7 +101,13 @@ def _serve(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
         _serve_pair(request, events, stages)
 
 
-def _probe(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
+def wait_for_oracle(request: dict[str, Any]) -> None:
+    """Returns when the other process has written the oracle. The parent ends this process when the oracle fails."""
+    while not Path(request["exchange"]).exists():
+        time.sleep(0.05)
+
+
+def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
     """Look at the buffers of the changed tree, or of the tree itself where nothing is changed."""
     from scaffold.verify.numeric import probe
     from scaffold.verify.numeric.cpu_imports import switch_tree
@@ -112,7 +118,7 @@ def _probe(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
     host, config = _build(request, stages, request["host"])
     stages.stage = "probe"
     randomise(host, request["options"]["seed"])
-    _process_weights(host)
+    process_weights(host)
     roots = [request["root"], request["changed_root"]]
     reports = [
         probe.run_probe(roots, host, config, load_recipe(request["recipe"]), asked) for asked in request["probes"]
@@ -120,10 +126,10 @@ def _probe(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
     events.send("probed", data=reports)
 
 
-def _serve_pair(request: dict[str, Any], events: _Events, stages: _Stages) -> None:
+def _serve_pair(request: dict[str, Any], events: Events, stages: Stages) -> None:
     fork = os.fork()
     if fork == 0:
-        os._exit(_Stages("oracle", events).run(lambda inner: _write_oracle(request, inner)))
+        os._exit(Stages("oracle", events).run(lambda inner: _write_oracle(request, inner)))
     try:
         from scaffold.verify.numeric.cpu_imports import switch_tree
 
@@ -154,7 +160,7 @@ def _import_shared(tree: dict[str, Any]) -> None:
     importlib.import_module("vllm.v1.worker.encoder_cudagraph")
 
 
-def _build(request: dict[str, Any], stages: _Stages, host_class: str | None = None) -> tuple[Any, Any]:
+def _build(request: dict[str, Any], stages: Stages, host_class: str | None = None) -> tuple[Any, Any]:
     """The host in evaluation mode, in float32, and its configuration.
 
     It is built inside the configuration context and process group that parallel layers ask for.
@@ -177,7 +183,7 @@ def _build(request: dict[str, Any], stages: _Stages, host_class: str | None = No
     return host.eval().requires_grad_(False), config
 
 
-def _make_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[str, Any]:
+def _make_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
     """Weights, inputs and the tree's own embeddings of every case."""
     from scaffold.verify.numeric import session
     from scaffold.verify.numeric.recipes.base import load_recipe, randomise
@@ -186,14 +192,14 @@ def _make_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[st
     seed = request["options"]["seed"]
     randomise(host, seed)
     weights = {name: value.clone() for name, value in host.state_dict().items()}
-    _process_weights(host)
+    process_weights(host)
     inputs = session.make_inputs(load_recipe(request["recipe"]), request["modalities"], seed)
     oracle = {key: session.embed(host, value) for key, value in inputs.items()}
-    _reject_degenerate(oracle)
+    reject_degenerate(oracle)
     return {"weights": weights, "inputs": inputs, "oracle": oracle}
 
 
-def _write_oracle(request: dict[str, Any], stages: _Stages) -> None:
+def _write_oracle(request: dict[str, Any], stages: Stages) -> None:
     import torch
 
     host, _ = _build(request, stages)
@@ -202,18 +208,18 @@ def _write_oracle(request: dict[str, Any], stages: _Stages) -> None:
     unfinished.replace(request["exchange"])
 
 
-def _read_oracle(request: dict[str, Any], host: Any, stages: _Stages) -> dict[str, Any]:
+def _read_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
     import torch
 
     stages.stage = "weights"
     data: dict[str, Any] = torch.load(request["exchange"], weights_only=True)
     host.load_state_dict(data["weights"], strict=True)
-    _process_weights(host)
+    process_weights(host)
     return data
 
 
 def _check(
-    request: dict[str, Any], data: dict[str, Any], built: tuple[Any, Any], events: _Events, stages: _Stages
+    request: dict[str, Any], data: dict[str, Any], built: tuple[Any, Any], events: Events, stages: Stages
 ) -> None:
     """Run the manager and send the report."""
     from vllm.model_executor.models.interfaces import supports_encoder_cudagraph
@@ -228,19 +234,24 @@ def _check(
     lab = Lab([request["root"], request["changed_root"]])
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
+    bench.say = lambda text: events.send("case", text=text)
+    announce = Announcer(bench, events)
     if request["role"] != "both" and options["eager_identity"]:
         stages.stage = "eager"
         session.check_eager_identity(bench)
+        announce.settled(recipe.sessions())
     stages.stage = "protocol"
     if not supports_encoder_cudagraph(host):  # vLLM's own question; the methods' names are the tree's business
         raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods")
     stages.stage = "manager"
     for tensor in (*host.parameters(), *host.buffers()):
         lab.place(tensor)
-    for group in recipe.sessions():
+    sessions = recipe.sessions()
+    for number, group in enumerate(sessions, 1):
         session.run_session(bench, group)
+        announce.settled(sessions[number:])
         events.send("progress", text=f"ran {group.name}")
-    negative_lengths = attention.Counters.negative_lengths
+    negative_lengths, sequences = attention.Counters.negative_lengths, attention.Counters.sequences
     stages.stage = "options"
     for option, check in (
         ("image_embeds", session.check_image_embeds),
@@ -250,6 +261,7 @@ def _check(
     ):
         if options[option]:
             check(bench)
+            announce.settled(())
     report = NumericReport(
         recipe=request["recipe"],
         release="",
@@ -259,11 +271,32 @@ def _check(
         hits=bench.hits,
         misses=bench.misses,
         negative_lengths=negative_lengths,
+        sequences=sequences,
     )
     events.send("report", data=report.to_json())
 
 
-def _process_weights(host: Any) -> None:
+class Announcer:
+    """Sends each property of a bench once, when no session to come can change it."""
+
+    def __init__(self, bench: Any, events: Events) -> None:
+        self._bench = bench
+        self._events = events
+        self._sent: set[tuple[str, str]] = set()
+
+    def settled(self, to_come: Sequence[Any]) -> None:
+        """Send what is settled; `to_come` are the sessions that have not been run."""
+        from scaffold.verify.numeric.model import properties_of
+
+        open_ = {(case.modality, case.group or case.name) for session in to_come for case in session.cases}
+        for found in properties_of(self._bench.checks):
+            key = found.modality, found.name
+            if key not in self._sent and key not in open_:
+                self._sent.add(key)
+                self._events.send("property", data=asdict(found))
+
+
+def process_weights(host: Any) -> None:
     """What the loader does after weights are there; it also picks the CPU's matrix product."""
     for module in host.modules():
         method = getattr(module, "quant_method", None)
@@ -271,7 +304,7 @@ def _process_weights(host: Any) -> None:
             method.process_weights_after_loading(module)
 
 
-def _reject_degenerate(oracle: dict[str, Any]) -> None:
+def reject_degenerate(oracle: dict[str, Any]) -> None:
     """An oracle that is not finite, or equal for different items, could not tell right from wrong."""
     for key, embeddings in oracle.items():
         for tensor in embeddings:

@@ -24,6 +24,7 @@ PYTHON_OPERATORS: dict[str, Callable[..., Any]] = {}
 
 _ENVIRONMENT = {
     "VLLM_TARGET_DEVICE": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",  # the proof is the same on a machine that has a GPU
     "TORCHDYNAMO_DISABLE": "1",  # an activation of the towers is compiled otherwise, and compilation hides operators
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
@@ -39,7 +40,7 @@ _ENVIRONMENT = {
 def prepare(root: Path, bytecode_cache: Path | None) -> None:
     """Make `import vllm` mean the package under `root`, on the CPU. Must run before torch is imported."""
     os.environ.update(_ENVIRONMENT)
-    _redirect_bytecode(root, bytecode_cache)
+    redirect_bytecode(root, bytecode_cache)
     _report_cpu_build()
     # torchvision is often a CUDA build that does not load beside a CPU torch; transformers only needs its Python code.
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
@@ -58,7 +59,7 @@ class _Roots:
     redirected: ClassVar[list[str]] = []
 
 
-def _redirect_bytecode(root: Path, cache: Path | None) -> None:
+def redirect_bytecode(root: Path, cache: Path | None) -> None:
     """Keep bytecode of the tree out of the tree, and share it between overlays.
 
     A file is cached under its real path, so a link in an overlay finds what the pristine tree compiled.

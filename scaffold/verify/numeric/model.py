@@ -5,10 +5,11 @@ Nothing here imports torch: the parent process of the lab must stay as light as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from scaffold.diagnostics import Diagnostic
 
@@ -53,6 +54,11 @@ class NumericRequest:
     tail: Tail = "fa2"
     options: NumericOptions = field(default_factory=NumericOptions)
     host: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The first line of its report in the CPU lab."""
+        return f"{self.recipe} on {self.release or 'the tree'}, {self.tail} attention tails"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ class Check:
     """One comparison. `max_abs` and `max_rel` are against the oracle; `max_rel` is relative to its largest value.
 
     Both are None where nothing was compared, and NaN where a result holds NaN. `code` is the diagnostic of a failure.
+    `group` is the property that it belongs to, and `source` says where an edge of the processor's range is from.
     """
 
     name: str
@@ -140,12 +147,66 @@ class Check:
     max_rel: float | None = None
     detail: str = ""
     code: str = "VCG650"
+    group: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         verdict = "ok  " if self.passed else "FAIL"
         error = "" if self.max_abs is None else f"  max abs {self.max_abs:.3g}, rel {self.max_rel:.3g}"
         detail = f"  ({self.detail})" if self.detail else ""
         return f"{verdict} {self.modality:<5} {self.name}{error}{detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """All comparisons of one property, such as a small item after large ones: a line of the report.
+
+    `largest` is the largest relative error, None where nothing was compared. `sources` say where edges are from.
+    """
+
+    name: str
+    modality: str
+    comparisons: int
+    failed: int = 0
+    largest: float | None = None
+    detail: str = ""
+    sources: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Property:
+        return cls(**{**data, "sources": tuple(data["sources"])})
+
+    def __str__(self) -> str:
+        verdict = "FAIL" if self.failed else "ok  "
+        parts = [f"{verdict} {self.modality:<5} {self.name:<50}"]
+        if self.failed and self.comparisons:
+            parts.append(f"{self.failed} of {self.comparisons} differ")
+        elif not self.failed:
+            parts.append(f"{self.comparisons:>3} compared" if self.comparisons else " " * 12)
+        if self.largest is not None and not self.failed:
+            parts.append(f"largest error {self.largest:.2g}")
+        if self.detail:
+            parts.append(self.detail)
+        if self.sources:
+            parts.append(f"[{', '.join(self.sources)}]")
+        return "  ".join(parts).rstrip()
+
+
+def properties_of(checks: Sequence[Check]) -> tuple[Property, ...]:
+    """The properties that these checks are of, in the order of their first checks."""
+    found: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        found.setdefault((check.modality, check.group or check.name), []).append(check)
+    return tuple(_property(name, modality, members) for (modality, name), members in found.items())
+
+
+def _property(name: str, modality: str, checks: Sequence[Check]) -> Property:
+    failed = [check for check in checks if not check.passed]
+    errors = [check.max_rel for check in checks if check.max_rel is not None]
+    largest = math.nan if any(math.isnan(error) for error in errors) else max(errors, default=None)
+    detail = f"{failed[0].name}: {failed[0].detail}" if failed else checks[0].detail if len(checks) == 1 else ""
+    sources = tuple(dict.fromkeys(check.source for check in checks if check.source))
+    return Property(name, modality, len(checks), len(failed), largest, detail, sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +232,10 @@ class NumericReport:
     """The verdict of one request.
 
     `hits` and `misses` are the manager's own counters. `negative_lengths` counts sequences whose end lies before their
-    start: the reference skips them, FlashAttention 3 on an H200 gives wrong rows (`benchmarks/results/ports_h200_*`).
-    `failure` is set when a child process ended without a report.
+    start: the reference skips them, FlashAttention 3 on an H200 gives wrong rows (`benchmarks/results/ports_h200_*`);
+    `sequences` counts all that attention served.
+    `failure` is set when a child process ended without a report. `machine` names the GPU and the versions of a run on
+    real graphs, and is empty for the CPU lab.
     """
 
     recipe: str
@@ -184,6 +247,8 @@ class NumericReport:
     misses: int = 0
     negative_lengths: int = 0
     failure: Diagnostic | None = None
+    machine: str = ""
+    sequences: int = 0
 
     @property
     def passed(self) -> bool:
@@ -216,21 +281,56 @@ class NumericReport:
             )
         return tuple(found)
 
+    @property
+    def verdict(self) -> str:
+        """One line: passed or not, and what was run."""
+        failed = sum(not check.passed for check in self.checks)
+        return (
+            f"{'PASS' if self.passed else 'FAIL'}: {len(self.checks) - failed} of {len(self.checks)} checks, "
+            f"{self.hits} replayed, {self.misses} eager, "
+            + (f"on {self.machine}" if self.machine else f"{len(self.hazards)} hazards")
+        )
+
+    def properties(self) -> tuple[Property, ...]:
+        """One line a property, the properties of the whole run last."""
+        return (*properties_of(self.checks), *self.run_properties())
+
+    def run_properties(self) -> tuple[Property, ...]:
+        """What holds for the run as a whole: poisoned memory, attention tails, where metadata are."""
+        if not self.checks:
+            return ()
+        replays = [check for check in self.checks if check.max_abs is not None and check.code != "VCG651"]
+        spoiled = [check for check in replays if math.isnan(check.max_abs or 0.0)]
+        found = [
+            Property(
+                "no memory that nobody has written reaches a result",
+                "all",
+                len(replays),
+                len(spoiled),
+                detail=f"{spoiled[0].name}: {spoiled[0].detail}" if spoiled else "all of it is NaN",
+            )
+        ]
+        if self.machine:
+            return tuple(found)
+        if self.sequences:
+            negative = self.negative_lengths
+            detail = f"{self.sequences} attention sequences" + (f", {negative} of negative length" if negative else "")
+            found.append(Property(f"{self.tail} tails", "all", 0, min(negative, 1), detail=detail))
+        detail = str(self.hazards[0]) if self.hazards else "no sync, no copy, no shape from data in a capture"
+        found.append(Property("metadata on the host", "all", 0, len(self.hazards), detail=detail))
+        return tuple(found)
+
     def lines(self) -> list[str]:
         """The report as text, one line a fact, verdict last."""
-        title = f"{self.recipe} on {self.release or 'the tree'}, {self.tail} attention tails"
-        lines = [title, *(f"  {check}" for check in self.checks), *(f"  HAZARD {hazard}" for hazard in self.hazards)]
+        where = "real CUDA graphs" if self.machine else f"{self.tail} attention tails"
+        lines = [f"{self.recipe} on {self.release or 'the tree'}, {where}"]
+        lines += [*(f"  {check}" for check in self.checks), *(f"  HAZARD {hazard}" for hazard in self.hazards)]
         if self.negative_lengths:
             lines.append(f"  FAIL {self.negative_lengths} attention sequences of negative length")
         if self.failure is not None:
             lines.append(f"  {self.failure.code} {self.failure.message}")
             lines += [f"    {note}" for note in self.failure.notes]
-        failed = sum(not check.passed for check in self.checks)
-        lines.append(
-            f"{'PASS' if self.passed else 'FAIL'}: {len(self.checks) - failed} of {len(self.checks)} checks, "
-            f"{self.hits} replayed, {self.misses} eager, {len(self.hazards)} hazards"
-        )
-        return lines
+        return [*lines, self.verdict]
 
     def to_json(self) -> dict[str, Any]:
         """The fields that a child process measured; `failure` belongs to the parent."""
@@ -240,6 +340,8 @@ class NumericReport:
             "hits": self.hits,
             "misses": self.misses,
             "negative_lengths": self.negative_lengths,
+            "machine": self.machine,
+            "sequences": self.sequences,
         }
 
     @classmethod
@@ -253,6 +355,8 @@ class NumericReport:
             hits=data["hits"],
             misses=data["misses"],
             negative_lengths=data["negative_lengths"],
+            machine=data.get("machine", ""),
+            sequences=data.get("sequences", 0),
         )
 
 
@@ -284,3 +388,45 @@ _HELP = {
     "VCG666": "send a batch eagerly when its frames exceed the captured number of attention sequences",
     "VCG665": "pad cumulative offsets by repeating the last value",
 }
+
+
+class Watch(Protocol):
+    """Sees a run while it happens."""
+
+    def started(self, request: NumericRequest) -> None:
+        """A request is about to be served."""
+
+    def note(self, text: str) -> None:
+        """A step is done."""
+
+    def case(self, text: str) -> None:
+        """A comparison is done; `text` names its property."""
+
+    def settled(self, found: Property) -> None:
+        """The last comparison of a property is done."""
+
+    def ended(self, report: NumericReport) -> None:
+        """The request was served."""
+
+
+class NoteTaker:
+    """A `Watch` that hands on the steps, and nothing else."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress
+
+    def started(self, request: NumericRequest) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress(text)
+
+    def case(self, text: str) -> None:
+        return None
+
+    def settled(self, found: Property) -> None:
+        return None
+
+    def ended(self, report: NumericReport) -> None:
+        return None

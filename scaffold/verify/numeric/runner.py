@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -21,7 +22,16 @@ from typing import Any
 
 import scaffold
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.verify.numeric.model import NumericReport, NumericRequest, Probe, ProbeReport, Progress
+from scaffold.verify.numeric.model import (
+    NoteTaker,
+    NumericReport,
+    NumericRequest,
+    Probe,
+    ProbeReport,
+    Progress,
+    Property,
+    Watch,
+)
 from scaffold.verify.numeric.overlay import build_overlay, changed_modules
 from scaffold.verify.numeric.recipes import RECIPES, is_recipe
 
@@ -36,12 +46,15 @@ def check_numerics(request: NumericRequest, *, progress: Progress | None = None)
 
 
 def check_numerics_all(
-    requests: Iterable[NumericRequest], *, progress: Progress | None = None
+    requests: Iterable[NumericRequest], *, progress: Progress | None = None, watch: Watch | None = None
 ) -> tuple[NumericReport, ...]:
-    """`check_numerics` for many requests, in order. Neighbours with the same tree share one import of it."""
+    """`check_numerics` for many requests, in order. Neighbours with the same tree share one import of it.
+
+    `progress` is told each step, `watch` all that happens.
+    """
     reports: list[NumericReport] = []
     for tree, group in groupby(requests, key=lambda request: request.tree):
-        with _Bench(tree, progress or (lambda text: None)) as bench:
+        with _Bench(tree, watch or NoteTaker(progress)) as bench:
             reports += [bench.check(request) for request in group]
     return tuple(reports)
 
@@ -56,17 +69,46 @@ def probe_buffers(
     """
     reports: list[tuple[ProbeReport, ...]] = []
     for tree, group in groupby(requests, key=lambda pair: pair[0].tree):
-        with _Bench(tree, progress or (lambda text: None)) as bench:
+        with _Bench(tree, NoteTaker(progress)) as bench:
             reports += [bench.probe(request, probes) for request, probes in group]
     return tuple(reports)
+
+
+def check_real_graphs(request: NumericRequest, installed: Path, *, watch: Watch | None = None) -> NumericReport:
+    """Run a request on real CUDA graphs, in the installed vLLM whose root is `installed` (`find_installed`).
+
+    The release's own manager and ours, each against eager results of the pristine class on the same GPU.
+    """
+    watch = watch or NoteTaker()
+    with tempfile.TemporaryDirectory(prefix="vitcg-real-") as scratch:
+        directory = Path(scratch)
+        changed = bool(changed_modules(request.overlay))
+        root = directory / "changed" if changed else installed
+        if changed:
+            build_overlay(installed, request.overlay, root)
+        children = [_RealChild(root, directory, watch)]
+        try:
+            children[0].ask(request, "check" if changed or request.host else "both", directory)
+            if changed or request.host:
+                children.append(_RealChild(installed, directory, watch))
+                children[1].ask(request, "oracle", directory)
+                children[1].wait_for("ended")
+            return NumericReport.from_json(request, children[0].wait_for("report")["data"])
+        except _ChildFailed as failed:
+            return NumericReport(
+                request.recipe, request.release, request.tail, failure=failed.diagnostic, machine="a GPU"
+            )
+        finally:
+            for child in children:
+                child.stop()
 
 
 class _Bench:
     """The processes that serve one pristine tree, and the directory that their trees of links live in."""
 
-    def __init__(self, tree: Path, say: Progress) -> None:
+    def __init__(self, tree: Path, watch: Watch) -> None:
         self._tree = tree
-        self._say = say
+        self._watch = watch
         self._scratch = tempfile.TemporaryDirectory(prefix="vitcg-lab-")
         self._directory = Path(self._scratch.name)
         self._pristine: _Child | None = None
@@ -82,6 +124,12 @@ class _Bench:
         self._scratch.cleanup()
 
     def check(self, request: NumericRequest) -> NumericReport:
+        self._watch.started(request)
+        report = self._check(request)
+        self._watch.ended(report)
+        return report
+
+    def _check(self, request: NumericRequest) -> NumericReport:
         directory = self._lay_out(request)
         try:
             return NumericReport.from_json(request, self._run(request, directory)["data"])
@@ -101,7 +149,7 @@ class _Bench:
             message = first.wait_for("probed", "shared")
             first.wait_for("ended")
             if message["event"] == "shared":
-                second = _Child(directory / "changed", directory, self._say)
+                second = _Child(directory / "changed", directory, self._watch)
                 try:
                     second.ask(replace(request, overlay={}), "probe", directory, probes)
                     message = second.wait_for("probed")
@@ -129,7 +177,7 @@ class _Bench:
     def _child(self) -> _Child:
         """The process that imported the pristine tree."""
         if self._pristine is None:
-            self._pristine = _Child(self._directory / "pristine", self._directory, self._say)
+            self._pristine = _Child(self._directory / "pristine", self._directory, self._watch)
         return self._pristine
 
     def _run(self, request: NumericRequest, directory: Path) -> Mapping[str, Any]:
@@ -140,7 +188,7 @@ class _Bench:
         if message["event"] == "report":
             return message
         # The change replaces a module that everything imports: two versions of it need two imports.
-        second = _Child(directory / "changed", directory, self._say)
+        second = _Child(directory / "changed", directory, self._watch)
         try:
             second.ask(request, "check", directory)
             first.ask(request, "oracle", directory)
@@ -158,17 +206,20 @@ class _ChildFailed(Exception):
         self.diagnostic = diagnostic
 
 
+_NUMBERS = itertools.count()
+
+
 class _Child:
     """One process that imported a tree, and its events."""
 
     #: What is run; a test puts something smaller here.
     command = (sys.executable, "-m", "scaffold.verify.numeric.child")
 
-    def __init__(self, root: Path, directory: Path, say: Progress) -> None:
+    def __init__(self, root: Path, directory: Path, watch: Watch) -> None:
         self._root = root
-        self._say = say
+        self._watch = watch
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._stderr = directory / "stderr"
+        self._stderr = directory / f"stderr-{next(_NUMBERS)}"
         self._request: NumericRequest | None = None
         self._deadline = 0.0
         environment = dict(os.environ)
@@ -226,7 +277,11 @@ class _Child:
             if message["event"] == "error":
                 raise _ChildFailed(self._raised(message))
             if message["event"] == "progress":
-                self._say(message["text"])
+                self._watch.note(message["text"])
+            if message["event"] == "case":
+                self._watch.case(message["text"])
+            if message["event"] == "property":
+                self._watch.settled(Property.from_json(message["data"]))
             if message["event"] in expected:
                 return message
             if message["event"] == "ended":
@@ -253,10 +308,14 @@ class _Child:
     def _raised(self, message: Mapping[str, Any]) -> Diagnostic:
         role, stage, what = message["role"], message["stage"], f"{message['kind']}: {message['message']}"
         notes = tuple("".join(message["traceback"]).rstrip().splitlines()[-14:])
-        code, help_text = _likely_cause(role, stage, message["kind"], message["message"])
+        code, help_text = self._cause(role, stage, message["kind"], message["message"])
         return Diagnostic(
             code, f"{self._name()}: the lab failed ({role}, {stage}): {what}", help=help_text, notes=notes
         )
+
+    def _cause(self, role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
+        """The code and the next step for an exception in the child."""
+        return _likely_cause(role, stage, kind, message)
 
     def _died(self, status: int) -> Diagnostic:
         return Diagnostic(
@@ -280,6 +339,17 @@ class _Child:
 
     def _stderr_tail(self) -> tuple[str, ...]:
         return tuple(self._stderr.read_text(errors="replace").splitlines()[-14:])
+
+
+class _RealChild(_Child):
+    """A process that imports the installed vLLM and runs on its GPU."""
+
+    command = (sys.executable, "-m", "scaffold.verify.numeric.real")
+
+    def _cause(self, role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
+        if role == "tree":
+            return "VCG656", "`python -c 'import vllm'` has to work here, with the vLLM that serves models"
+        return _likely_cause(role, stage, kind, message)
 
 
 def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, str]:

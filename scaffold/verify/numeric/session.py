@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +41,21 @@ class Bench:
     checks: list[Check] = field(default_factory=list)
     hits: int = 0
     misses: int = 0
+    tolerance: float = TOLERANCE
+    #: Makes a captured manager for a session; None: the release's own on emulated graphs.
+    start: Callable[[Bench, Session | None], ManagerRun] | None = None
+
+    #: Called after each case with a text, and after each session with the checks that are settled.
+    say: Callable[[str], None] = lambda text: None
+
+    def add(self, check: Check, case: Case) -> None:
+        """Keep a check of a case."""
+        self.checks.append(replace(check, group=case.group or case.name, source=case.source))
+        self.say(f"{case.modality}: {case.group or case.name}")
+
+    def manager_run(self, session: Session | None, context: int = 4096) -> ManagerRun:
+        """A manager that captured its graphs, with the limits of `session`."""
+        return ManagerRun(self, session, context) if self.start is None else self.start(self, session)
 
 
 def wanted_cases(recipe: Recipe, modalities: Sequence[str]) -> Iterable[tuple[Session, Case]]:
@@ -67,10 +82,10 @@ def make_inputs(recipe: Recipe, modalities: Sequence[str], seed: int) -> dict[st
 def embed(host: Any, inputs: Mapping[str, Any]) -> Embeddings:
     """What the tree itself answers without graphs: one tensor an item."""
     with torch.inference_mode():
-        return [tensor.detach().clone() for tensor in host.embed_multimodal(**_copy(inputs))]
+        return [tensor.detach().clone() for tensor in host.embed_multimodal(**copy_inputs(inputs))]
 
 
-def _copy(inputs: Mapping[str, Any]) -> Inputs:
+def copy_inputs(inputs: Mapping[str, Any]) -> Inputs:
     """A fresh copy that the code under test may keep or spoil."""
 
     def copy(value: Any) -> Any:
@@ -115,31 +130,42 @@ def compare(
 
 
 class ManagerRun:
-    """One real manager on emulated graphs."""
+    """One real manager on emulated graphs. A subclass says what else it may run on."""
 
     def __init__(self, bench: Bench, session: Session | None, context: int = 4096) -> None:
-        from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
-
         self._lab = bench.lab
         self._recipe = bench.recipe
         self._host = bench.host
+        self._tolerance = bench.tolerance
         self._witness = Witness(bench.lab, bench.host)
         configure(bench.config, session, bench.modalities, context)
-        with bench.lab.watch(), self._witness.capturing():
-            self.manager = EncoderCudaGraphManager(bench.config, DEVICE, torch.float32, bench.host)
-            if "graph_pool" in inspect.signature(self.manager.capture).parameters:
-                self.manager.capture(graph_pool=(0, 0))
-            else:
-                self.manager.capture()
+        with self._watched(), self._witness.capturing():
+            self.manager = self._captured(bench)
 
-    def execute(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """What the runner does for one batch of one modality."""
-        placed = _copy(inputs)
+    def _watched(self) -> AbstractContextManager[None]:
+        """What surrounds everything that the manager does."""
+        return self._lab.watch()
+
+    def _captured(self, bench: Bench) -> Any:
+        from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
+
+        manager = EncoderCudaGraphManager(bench.config, DEVICE, torch.float32, bench.host)
+        capture(manager, (0, 0))
+        return manager
+
+    def _placed(self, inputs: Mapping[str, Any]) -> Inputs:
+        """A copy of the inputs, each where the runner would put it."""
+        placed = copy_inputs(inputs)
         for key, value in placed.items():
             for tensor in value if isinstance(value, list) else [value]:
                 if isinstance(tensor, torch.Tensor) and self._recipe.on_device(key):
                     self._lab.place(tensor)
-        with self._lab.watch(), torch.inference_mode():
+        return placed
+
+    def execute(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """What the runner does for one batch of one modality."""
+        placed = self._placed(inputs)
+        with self._watched(), torch.inference_mode():
             return list(self.manager.execute(placed))
 
     def explain(self, inputs: Mapping[str, Any], want: Embeddings) -> str:
@@ -147,7 +173,7 @@ class ManagerRun:
         counters = self.counters
         replays = self._witness.observe(self.manager, lambda: self.execute(inputs))
         self.manager.graph_hits, self.manager.graph_misses = counters
-        return explain(self._host, replays, want, TOLERANCE)
+        return explain(self._host, replays, want, self._tolerance)
 
     @property
     def counters(self) -> tuple[int, int]:
@@ -156,6 +182,14 @@ class ManagerRun:
 
     def counters_since(self, before: tuple[int, int]) -> tuple[int, int]:
         return self.counters[0] - before[0], self.counters[1] - before[1]
+
+
+def capture(manager: Any, graph_pool: Any) -> None:
+    """Let a manager capture its graphs; before 0.24 it has no pool of its own."""
+    if "graph_pool" in inspect.signature(manager.capture).parameters:
+        manager.capture(graph_pool=graph_pool)
+    else:
+        manager.capture()
 
 
 def run_session(bench: Bench, session: Session) -> None:
@@ -167,7 +201,7 @@ def run_session(bench: Bench, session: Session) -> None:
     if not cases:
         return
     try:
-        run = ManagerRun(bench, session)
+        run = bench.manager_run(session)
     except Exception as error:
         bench.checks.append(_raised(bench, f"{session.name}: capture", cases[0].modality, error))
         return
@@ -176,7 +210,7 @@ def run_session(bench: Bench, session: Session) -> None:
         name = f"{session.name}: {case.name}"
         if not run.manager.supports_modality(case.modality):
             detail = "the configuration does not list the modality"
-            bench.checks.append(Check(name, case.modality, False, detail=detail, code="VCG657"))
+            bench.add(Check(name, case.modality, False, detail=detail, code="VCG657"), case)
             continue
         key = case_key(session, case)
         before = run.counters
@@ -185,31 +219,30 @@ def run_session(bench: Bench, session: Session) -> None:
         except Exception as error:
             check = _raised(bench, name, case.modality, error)
             cause = run.explain(bench.inputs[key], bench.oracle[key])
-            bench.checks.append(replace(check, detail=f"{check.detail}; {cause}") if cause else check)
+            bench.add(replace(check, detail=f"{check.detail}; {cause}") if cause else check, case)
             continue
-        check = compare(name, case.modality, results, bench.oracle[key])
+        check = compare(name, case.modality, results, bench.oracle[key], tolerance=bench.tolerance)
         if not check.passed:
-            check = _explained(check, run, results, bench.inputs[key], bench.oracle[key])
+            check = _explained(bench, check, run, results, key)
         else:
             check = _judge_way(check, bench.recipe, session, case, run.counters_since(before))
             kept.append((len(bench.checks), results, bench.oracle[key]))
-        bench.checks.append(check)
+        bench.add(check, case)
     for index, results, want in kept:
         check = bench.checks[index]
-        again = compare(check.name, check.modality, results, want, code="VCG658")
+        again = compare(check.name, check.modality, results, want, code="VCG658", tolerance=bench.tolerance)
         if not again.passed:
             detail = f"it aliases the graph's memory: later items changed it; {again.detail}"
-            bench.checks[index] = replace(again, detail=detail)
+            bench.checks[index] = replace(again, detail=detail, group=check.group, source=check.source)
     bench.hits += run.counters[0]
     bench.misses += run.counters[1]
 
 
-def _explained(
-    check: Check, run: ManagerRun, results: Sequence[Any], inputs: Mapping[str, Any], want: Embeddings
-) -> Check:
+def _explained(bench: Bench, check: Check, run: ManagerRun, results: Sequence[Any], key: str) -> Check:
     """The failed check with the first row that differs and the likely cause."""
-    where = first_difference(results, want, TOLERANCE) or check.detail
-    cause = run.explain(inputs, want)
+    want = bench.oracle[key]
+    where = first_difference(results, want, bench.tolerance) or check.detail
+    cause = run.explain(bench.inputs[key], want)
     return replace(check, detail=f"{where}; {cause}" if cause else where)
 
 
@@ -236,7 +269,8 @@ def check_eager_identity(bench: Bench) -> None:
         key = case_key(session, case)
         got = embed(bench.host, bench.inputs[key])
         name = f"eager unchanged: {session.name}: {case.name}"
-        bench.checks.append(compare(name, case.modality, got, bench.oracle[key], code="VCG651", tolerance=0.0))
+        check = compare(name, case.modality, got, bench.oracle[key], code="VCG651", tolerance=0.0)
+        bench.checks.append(replace(check, group="eager results unchanged, bit for bit"))
 
 
 # -- optional checks ---------------------------------------------------------------------------------------------------
@@ -254,10 +288,11 @@ def check_image_embeds(bench: Bench) -> None:
 
             def attempt(name: str = name, modality: str = modality, inputs: Inputs = inputs) -> Check:
                 want = embed(bench.host, inputs)
-                run = ManagerRun(bench, session)
+                run = bench.manager_run(session)
                 return compare(f"precomputed embeddings, {name}", modality, run.execute(inputs), want, code="VCG660")
 
-            _attempt(bench, f"precomputed embeddings, {name}", modality, "VCG660", attempt)
+            label = f"precomputed embeddings, {name}"
+            _attempt(bench, label, modality, "VCG660", attempt, group="precomputed embeddings")
 
 
 def check_min_budget_above_max(bench: Bench) -> None:
@@ -268,10 +303,10 @@ def check_min_budget_above_max(bench: Bench) -> None:
 
     def attempt() -> Check:
         inputs = bench.recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(7))
-        run = ManagerRun(bench, None, context)
+        run = bench.manager_run(None, context)
         return compare(name, case.modality, run.execute(inputs), embed(bench.host, inputs), code="VCG662")
 
-    _attempt(bench, name, case.modality, "VCG662", attempt)
+    _attempt(bench, name, case.modality, "VCG662", attempt, group="a context shorter than one item")
 
 
 def check_frames_above_capacity(bench: Bench) -> None:
@@ -291,7 +326,7 @@ def check_frames_above_capacity(bench: Bench) -> None:
         (check,) = inner.checks
         return check if check.passed else replace(check, code="VCG666")
 
-    _attempt(bench, case.name, case.modality, "VCG666", attempt)
+    _attempt(bench, case.name, case.modality, "VCG666", attempt, group="more frames than the capacity")
 
 
 def check_data_parallel_switch(bench: Bench) -> None:
@@ -348,9 +383,12 @@ def _observed_sharding(entered: list[str]) -> Any:
             setattr(module, name, original)
 
 
-def _attempt(bench: Bench, name: str, modality: str, code: str, attempt: Callable[[], Check]) -> None:
+def _attempt(
+    bench: Bench, name: str, modality: str, code: str, attempt: Callable[[], Check], *, group: str = ""
+) -> None:
     """Append what an optional check finds; what it raises is its result."""
     try:
-        bench.checks.append(attempt())
+        check = attempt()
     except Exception as error:
-        bench.checks.append(_raised(bench, name, modality, error, code))
+        check = _raised(bench, name, modality, error, code)
+    bench.checks.append(replace(check, group=group))

@@ -94,13 +94,23 @@ class Subject:
         return config
 
     def build(self, host_class: str | None = None) -> tuple[Any, Any]:
-        """The host (or a subclass of it, `module:class`) with random weights on the GPU, and its configuration."""
+        """The host (or a subclass of it, `module:class`) with random weights on the GPU, and its configuration.
+
+        Raises ValueError for a given configuration that lacks what the tower reads.
+        """
         recipe, real = self.recipe, self.real_config()
         recipe.model_config = lambda: real
         torch.set_default_dtype(DTYPE)
-        with DEVICE:
-            host, config = recipe.build(host_class)
-        torch.set_default_dtype(torch.float32)
+        try:
+            with DEVICE:
+                host, config = recipe.build(host_class)
+        except (AttributeError, KeyError, TypeError) as error:
+            if self.configuration is None:
+                raise
+            # What a checkpoint's own configuration class would fill in is in no file.
+            raise ValueError(f"the vision tower cannot be built from it: {error}") from error
+        finally:
+            torch.set_default_dtype(torch.float32)
         config.model_config.dtype = DTYPE
         host = host.to(DEVICE).eval().requires_grad_(False)
         generator = torch.Generator(DEVICE).manual_seed(0)
@@ -179,8 +189,9 @@ def _configured(config: Any, given: Mapping[str, Any]) -> Any:
     return config
 
 
-def start_vllm(backend: str) -> Any:
-    """One-process distributed state, and the attention backend. Returns the entered context of the configuration."""
+def start_vllm(backend: str | None) -> Any:
+    """One-process distributed state, and the attention backend (None: vLLM's choice). Returns the entered context of
+    the configuration."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state
 
@@ -190,6 +201,8 @@ def start_vllm(backend: str) -> Any:
         world_size=1, rank=0, local_rank=0, distributed_init_method=f"tcp://127.0.0.1:{_free_port()}", backend="nccl"
     )
     parallel_state.initialize_model_parallel(1)
+    if backend is None:
+        return context
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 

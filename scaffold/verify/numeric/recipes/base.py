@@ -26,13 +26,16 @@ class Case:
     """Items of one modality that are encoded by one call.
 
     An item that fits the largest budget must be replayed and any other goes eager; `may_go_eager` lifts the first half
-    where a limit other than the budget is exceeded on purpose.
+    where a limit other than the budget is exceeded on purpose. Cases of one `group` (their name, where there is none)
+    are one line of the report; `source` says where the sizes of an edge are from.
     """
 
     name: str
     modality: str
     items: tuple[Item, ...]
     may_go_eager: bool = False
+    group: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

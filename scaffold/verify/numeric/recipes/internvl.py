@@ -70,7 +70,9 @@ class InternVL(Recipe):
                 Case("several above all budgets", modality, (12, 1, 9)),
             ]
         counts = [
-            Case(f"{count} items", modality, (1,) * count) for count in range(1, 9) for modality in ("image", "video")
+            Case(f"{count} items", modality, (1,) * count, group="1 to 8 items")
+            for count in range(1, 9)
+            for modality in ("image", "video")
         ]
         return (
             Session("budgets 8, 16, 32; 4 items; 7 frames", (8, 16, 32), 4, 7, tuple(mixes)),

@@ -68,7 +68,7 @@ class Llama4(Recipe):
             Case("images around one above all budgets", "image", (2, 11, 1)),
             Case("several above all budgets", "image", (12, 1, 9)),
         )
-        counts = tuple(Case(f"{count} images", "image", (1,) * count) for count in range(1, 9))
+        counts = tuple(Case(f"{count} images", "image", (1,) * count, group="1 to 8 images") for count in range(1, 9))
         return (
             Session("budgets 8, 16, 32; 4 images", (8, 16, 32), 4, 0, cases),
             Session("budget 32; 8 images", (32,), 8, 0, counts),

@@ -65,7 +65,12 @@ class PackedGrid(Recipe):
         # A small image right after a video with many frames finds the video's offsets in the buffers, and back.
         mixed = tuple(case for pair in zip(image, video, strict=False) for case in pair) + tuple(image[len(video) :])
         counts = tuple(
-            Case(f"{count} items", modality, tuple((frames, 4, 2 + 2 * (i % 3)) for i in range(count)))
+            Case(
+                f"{count} items",
+                modality,
+                tuple((frames, 4, 2 + 2 * (i % 3)) for i in range(count)),
+                group="1 to 8 items",
+            )
             for count in range(1, 9)
             for modality, frames in (("image", 1), ("video", 2))
         )

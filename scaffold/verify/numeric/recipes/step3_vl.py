@@ -82,7 +82,10 @@ class Step3VL(Recipe):
             Case("no local tiles", "image", (0,), may_go_eager=True),
             Case("eager on one path, then on both", "image", (0, 2, 3), may_go_eager=True),
         )
-        counts = tuple(Case(f"{count} images", "image", (0, 1, 0, 1, 1, 0, 1, 0)[:count]) for count in range(1, 9))
+        counts = tuple(
+            Case(f"{count} images", "image", (0, 1, 0, 1, 1, 0, 1, 0)[:count], group="1 to 8 images")
+            for count in range(1, 9)
+        )
         return (
             Session("budgets 18, 48; 3 images", (18, 48), 3, 0, cases),
             Session("budget 104; 8 images", (104,), 8, 0, counts),

@@ -1,0 +1,314 @@
+"""The process that runs a request on real CUDA graphs: the installed vLLM, tiny real classes, poisoned graph memory.
+
+Like `scaffold.verify.numeric.child`, with a GPU in place of the emulation: lines in, events out, one request a process.
+The tree that it imports is the installed package with the changed files in it. The release's own manager and ours
+capture real graphs; before every call the memory that their graphs share is filled with NaN, and each result is
+compared with what eager execution of the pristine class gives on the same GPU. Values are in float16, which rounds
+eight times finer than bfloat16, so that smaller errors show.
+
+Roles: `oracle` writes what the pristine class gives, `check` runs the changed one, `both` does both for one class.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scaffold.verify.numeric.child import Announcer, Events, Stages, process_weights, reject_degenerate, wait_for_oracle
+
+_ENVIRONMENT = {
+    "TORCHDYNAMO_DISABLE": "1",  # an activation of the towers is compiled otherwise, which takes longer than the run
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "",  # the classes of this run, not those that an installed plugin puts in their place
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+#: Every budget is captured at the start and every batch that fits is replayed; eager runs the same tower.
+_OUR_SETTINGS = {"encoder_graphs": {"calibration_ms": 0, "trials": 0, "start_graphs": None, "tuning": "off"}}
+#: Largest difference to eager, relative to its largest value: float16 rounding in another order of addition is below a
+#: hundredth of it, and a wrong row is off by the size of the values.
+ROUNDING = 0.02
+
+
+def main() -> int:
+    events = Events()
+    tree = json.loads(sys.stdin.readline())
+    begin = time.monotonic()
+    os.environ.update(_ENVIRONMENT)
+    if Stages("tree", events).run(lambda stages: _import(tree)):
+        return 1
+    events.send("progress", text=f"imported the installed vLLM in {time.monotonic() - begin:.1f} s")
+    request = json.loads(sys.stdin.readline())
+    status = Stages(request["role"], events).run(lambda stages: _serve(request, events, stages))
+    events.send("ended", status=status)
+    return status
+
+
+def _import(tree: dict[str, Any]) -> None:
+    from scaffold.verify.numeric import cpu_imports
+
+    cpu_imports.redirect_bytecode(Path(tree["root"]), Path(tree["bytecode_cache"]) if tree["bytecode_cache"] else None)
+    sys.path.insert(0, tree["root"])
+    import torch  # noqa: F401
+
+    import_manager()
+
+
+def import_manager() -> type:
+    """The release's own manager, and with it most of vLLM."""
+    from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
+
+    found: type = EncoderCudaGraphManager
+    return found
+
+
+def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
+    from scaffold.verify.profiling.towers import start_vllm
+
+    stages.stage = "build"
+    context = start_vllm(None)
+    try:
+        run_request(Machine(), request, events, stages)
+    finally:
+        context.__exit__(None, None, None)
+
+
+class Machine:
+    """The device and how its managers capture. Tests put a CPU here."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.device = torch.device("cuda")
+        self.dtype = torch.float16
+
+    def describe(self) -> str:
+        """Name and versions, for the report."""
+        import torch
+        import vllm
+
+        return f"{torch.cuda.get_device_name()}, vLLM {vllm.__version__}, torch {torch.__version__}"
+
+    def runs(self) -> dict[str, Any]:
+        """Makers of captured managers, by the name of the manager."""
+        from scaffold.verify.numeric.session import ManagerRun
+
+        machine = self
+
+        class Real(ManagerRun):
+            """A manager of the release on real graphs."""
+
+            def _watched(self) -> AbstractContextManager[None]:
+                return nullcontext()
+
+            def _make(self, bench: Any) -> Any:
+                return import_manager()(bench.config, machine.device, machine.dtype, bench.host)
+
+            def _captured(self, bench: Any) -> Any:
+                return machine.captured(self._make(bench))
+
+            def _placed(self, inputs: Any) -> dict[str, Any]:
+                return machine.placed(self._recipe, inputs)
+
+            def execute(self, inputs: Any) -> list[Any]:
+                machine.poison(self.manager)
+                return super().execute(inputs)
+
+        class Ours(Real):
+            """Our manager in its place. It copies into buffers of its own, so that the witness cannot follow it."""
+
+            def _make(self, bench: Any) -> Any:
+                bench.config.additional_config = _OUR_SETTINGS
+                return machine.our_manager()(bench.config, machine.device, machine.dtype, bench.host)
+
+            def explain(self, inputs: Any, want: Any) -> str:
+                return ""
+
+        return {"vLLM's manager": Real, "our manager": Ours}
+
+    def our_manager(self) -> Any:
+        from scaffold.runtime.vllm import EncoderCudaGraphManager
+
+        return EncoderCudaGraphManager
+
+    def captured(self, manager: Any) -> Any:
+        """Let a manager capture as the engine does: on a side stream that collectives know."""
+        import torch
+        from vllm.distributed.parallel_state import graph_capture
+
+        from scaffold.verify.numeric.session import capture
+
+        with graph_capture(device=self.device):
+            capture(manager, torch.cuda.graph_pool_handle())
+        torch.cuda.synchronize()
+        return manager
+
+    def placed(self, recipe: Any, inputs: Any) -> dict[str, Any]:
+        """A copy with pixels and embeddings on the device in its type, as the runner hands them over."""
+        import torch
+
+        def place(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype)
+            return [place(element) for element in value] if isinstance(value, list) else value
+
+        from scaffold.verify.numeric.session import copy_inputs
+
+        copied = copy_inputs(inputs)
+        return {key: place(value) if recipe.on_device(key) else value for key, value in copied.items()}
+
+    def poison(self, manager: Any) -> None:
+        """Fill what the manager's graphs share with NaN: memory that a replay must write before it reads it."""
+        import torch
+
+        from scaffold.runtime.backend import CudaGraphBackend
+        from scaffold.runtime.selfcheck import poison_pool
+
+        core = getattr(manager, "core", None)
+        if core is not None:
+            poison_pool(core)
+            return
+        spoilers: dict[Any, CudaGraphBackend] = manager.__dict__.setdefault("_vitcg_spoilers", {})
+        for pool in _pools(manager.budget_graphs):
+            spoilers.setdefault(pool, CudaGraphBackend(self.device)).spoil(pool)
+        torch.cuda.synchronize()
+
+
+def _pools(graphs: Any) -> set[Any]:
+    """Memory pools of a manager's graphs: one before 0.24 for each graph, since then one for all."""
+    found: set[Any] = set()
+    for value in graphs.values():
+        found |= _pools(value) if isinstance(value, dict) else {tuple(value.graph.pool())}
+    return found
+
+
+def run_request(machine: Machine, request: dict[str, Any], events: Events, stages: Stages) -> None:
+    """The oracle into the exchange file, or the check and its report."""
+    import torch
+
+    from scaffold.verify.numeric.recipes.base import load_recipe, randomise
+
+    recipe = load_recipe(request["recipe"])
+    role, seed = request["role"], request["options"]["seed"]
+    stages.stage = "import"
+    recipe.load_class(None if role == "oracle" else request["host"])
+    stages.stage = "build"
+    host, config = build(machine, recipe, None if role == "oracle" else request["host"])
+    if role != "check":
+        stages.stage = "oracle"
+        randomise(host, seed)
+        data = make_oracle(machine, recipe, host, request)
+        if role == "oracle":
+            unfinished = Path(request["exchange"] + ".part")
+            torch.save(data, unfinished)
+            unfinished.replace(request["exchange"])
+            return
+    else:
+        stages.stage = "weights"
+        wait_for_oracle(request)
+        data = torch.load(request["exchange"], weights_only=True)
+        host.load_state_dict(data["weights"], strict=True)
+        process_weights(host)
+    events.send("report", data=compare_all(machine, recipe, host, config, data, request, events, stages))
+
+
+def build(machine: Machine, recipe: Any, host_class: str | None) -> tuple[Any, Any]:
+    """The tiny host in evaluation mode on the device, and its configuration."""
+    import torch
+
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(machine.dtype)
+    try:
+        with machine.device:
+            host, config = recipe.build(host_class)
+    finally:
+        torch.set_default_dtype(before)
+    config.model_config.dtype = machine.dtype
+    return host.to(machine.device).eval().requires_grad_(False), config
+
+
+def make_oracle(machine: Machine, recipe: Any, host: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Weights, inputs and eager embeddings of every case, on the host."""
+    from scaffold.verify.numeric import session
+
+    weights = {name: value.detach().cpu().clone() for name, value in host.state_dict().items()}
+    process_weights(host)
+    inputs = session.make_inputs(recipe, request["modalities"], request["options"]["seed"])
+    oracle = {
+        key: [tensor.cpu() for tensor in session.embed(host, machine.placed(recipe, value))]
+        for key, value in inputs.items()
+    }
+    reject_degenerate(oracle)
+    return {"weights": weights, "inputs": inputs, "oracle": oracle}
+
+
+def compare_all(
+    machine: Machine,
+    recipe: Any,
+    host: Any,
+    config: Any,
+    data: dict[str, Any],
+    request: dict[str, Any],
+    events: Events,
+    stages: Stages,
+) -> dict[str, Any]:
+    """The fields of the report, as JSON."""
+    from scaffold.verify.numeric import session
+    from scaffold.verify.numeric.graphs import Lab
+    from scaffold.verify.numeric.model import NumericReport
+
+    modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
+    oracle = {key: [tensor.to(machine.device) for tensor in tensors] for key, tensors in data["oracle"].items()}
+    lab = Lab([request["root"], request["changed_root"]])
+    bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], oracle, tolerance=ROUNDING)
+    bench.say = lambda text: events.send("case", text=text)
+    announce = Announcer(bench, events)
+    if request["role"] == "check":
+        stages.stage = "eager"
+        for group, case in session.wanted_cases(recipe, modalities):
+            key = session.case_key(group, case)
+            got = session.embed(host, machine.placed(recipe, bench.inputs[key]))
+            name = f"eager on the GPU: {group.name}: {case.name}"
+            check = session.compare(name, case.modality, got, oracle[key], code="VCG651", tolerance=ROUNDING)
+            bench.checks.append(replace(check, group="eager on the GPU, changed and pristine"))
+        announce.settled(())
+    stages.stage = "manager"
+    for name, run in machine.runs().items():
+        bench.start = partial(_start, run)
+        for group in recipe.sessions():
+            before = len(bench.checks)
+            session.run_session(bench, group)
+            label = f"real graphs, {name}"
+            bench.checks[before:] = [
+                replace(check, name=f"{label}: {check.name}", group=label) for check in bench.checks[before:]
+            ]
+            events.send("progress", text=f"{label}: ran {group.name}")
+        announce.settled(())
+    report = NumericReport(
+        recipe=request["recipe"],
+        release="",
+        tail=request["tail"],
+        checks=tuple(bench.checks),
+        hits=bench.hits,
+        misses=bench.misses,
+        machine=machine.describe(),
+    )
+    return report.to_json()
+
+
+def _start(run: Any, bench: Any, session: Any) -> Any:
+    return run(bench, session)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
