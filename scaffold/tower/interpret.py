@@ -60,6 +60,8 @@ _DYNAMIC = frozenset({"nonzero", "masked_select", "unique", "unique_consecutive"
 _FACTORIES = frozenset({"tensor", "as_tensor", "from_numpy"})
 _SIZED_FACTORIES = frozenset({"arange", "zeros", "ones", "empty", "full", "linspace", "eye"})
 _TENSOR_MODULES = frozenset({"torch", "F", "nn", "einops"})
+#: The argument of vLLM's attention layers that their kernels need as a number.
+_LONGEST = "max_seqlen"
 _MAX_DEPTH = 5
 _MAX_PASSES = 6
 
@@ -130,6 +132,7 @@ class Interpreter:
         #: The value of each variable that a statement of the entry function wrote, after that statement.
         self.after: dict[tuple[ast.stmt, str], Value] = {}
         self.hazards: dict[tuple[int, int, str, int, str], RawHazard] = {}
+        self._bounds: dict[Evidence, ast.stmt] = {}  # where a maximum was computed, and under which statement
         self.static_reads: dict[ast.expr, tuple[str, str]] = {}
         self.followed: set[ast.Call] = set()
         self.state_writes: list[tuple[ast.stmt, str]] = []
@@ -664,6 +667,8 @@ class Interpreter:
         else:
             base = self.eval(node.func)
             labels |= base.labels
+        if self._via:
+            self._check_bound(node, keywords.get(_LONGEST, CONST))
         followed = self._follow(node, name, base, args, keywords)
         if followed is not None:
             if self._top:
@@ -725,6 +730,8 @@ class Interpreter:
             source = subject.source if len(args) <= 1 else next((arg.source for arg in args if arg.source), None)
             roles = {arg.role for arg in (args if not method else [base])}
             found = value.as_role(Role.BOUND, self._evidence(node, "maximum"), source)
+            if self._anchor is not None:
+                self._bounds[found.trail[-1]] = self._anchor
             if Role.BOUND in roles and len(args) > 1:
                 return replace(found, trail=merge_trails(*(arg.trail for arg in args[:2])))
             return found
@@ -885,6 +892,14 @@ class Interpreter:
             self._hazard(node, f".{name}(device) of a host tensor", "a host-to-device copy", base.labels)
         elif name in ("int", "float", "bool") and not method and args and _is_derived_tensor(args[0]):
             self._hazard(node, f"{name}() of a tensor", "waits for the device and bakes the value", labels)
+
+    def _check_bound(self, node: ast.Call, bound: Value) -> None:
+        """A longest sequence that is computed only below the statement whose attention gets it stays there."""
+        made = [self._bounds[evidence] for evidence in bound.trail if evidence in self._bounds]
+        here = bool(made) and all(anchor is self._anchor for anchor in made)
+        if here and bound.role is Role.BOUND and bound.form is Form.TENSOR and not bound.host:
+            what = f"`{_LONGEST}` computed beside the attention that gets it"
+            self._hazard(node, what, "attention waits for the device to read it, and bakes the value", bound.labels)
 
     def _check_condition(self, node: ast.expr, value: Value) -> None:
         if value.labels & Label.DATA:

@@ -698,7 +698,7 @@ class _Slicer:
         if inner.already_split:
             return
         # Tensors that only pass through need no cut; a child that would compute on the host does.
-        moves = any(piece.place is Place.MOVE for piece in flatten(inner.pieces))
+        moves = bool(inner.children) or any(piece.place is Place.MOVE for piece in flatten(inner.pieces))
         if not moves or not (needs or any(hazard.moved for hazard in inner.hazards)):
             return
         arguments = tuple((name, bound[name]) for name in metadata)

@@ -10,7 +10,7 @@ import pytest
 from tower_scene import MODULE, apply_split, run_module, slice_small, small_source, texts
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.tower import prove_split, split_tower
+from scaffold.tower import TowerSlice, prove_split, split_tower
 
 #: name -> (body of forward, {key: kind}, texts that must be among the moved lines, texts among the staying lines)
 RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
@@ -313,6 +313,15 @@ RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
         ["lengths = [t * h * w for t, h, w in grid_thw]"],
         ["x = self.embeddings(x, lengths, scale=2.0)"],
     ),
+    "a child of a child gets host values of the grid": (
+        """
+        lengths = [t * h * w for t, h, w in grid_thw]
+        return self.outer(self.patch_embed(x), lengths)
+        """,
+        {"positions": "rows"},
+        ["lengths = [t * h * w for t, h, w in grid_thw]"],
+        ["return self.outer(self.patch_embed(x), lengths)"],
+    ),
     "an argument that a child ignores is dropped": (
         """
         x = self.plain(x, grid_thw)
@@ -351,13 +360,18 @@ GRIDS: tuple[Any, ...] = ([[1, 2, 2]], [[2, 2, 4], [1, 4, 2], [3, 2, 2]])
 def test_rule(name: str, tmp_path: Path) -> None:
     body, keys, moved, staying = RULES[name]
     tower = slice_small(tmp_path, body)
-    kinds = {crossing.key: crossing.kind.value for crossing in tower.crossings}
-    for child in tower.children:
-        kinds |= {crossing.key: crossing.kind.value for crossing in child.slice.crossings}
-    assert kinds == keys
+    assert _kinds(tower) == keys
     assert set(tower.keys) == set(keys)
     assert [line for line in moved if line not in texts(tower, tower.moved_lines)] == []
     assert [line for line in staying if line not in texts(tower, tower.staying_lines)] == []
+
+
+def _kinds(tower: TowerSlice) -> dict[str, str]:
+    """The kinds of all crossings by their keys, those of children and of their children included."""
+    kinds = {crossing.key: crossing.kind.value for crossing in tower.crossings}
+    for child in tower.children:
+        kinds |= _kinds(child.slice)
+    return kinds
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -534,6 +548,9 @@ def test_wrong_names(name: str, tmp_path: Path) -> None:
     assert message in caught.value.diagnostics[0].message
 
 
+#: What a layer does that is not told the longest sequence: attention would read it from the device during a capture.
+BOUND = "`max_seqlen` computed beside the attention that gets it"
+
 #: name -> (body, what, moved): one hazard each, in the part that the last column says
 HAZARDS: dict[str, tuple[str, str, bool]] = {
     "tolist": ("s = torch.tensor(grid_thw).tolist()\nreturn self.patch_embed(x) + self.lookup(s)", ".tolist()", True),
@@ -551,6 +568,11 @@ HAZARDS: dict[str, tuple[str, str, bool]] = {
         True,
     ),
     "cpu": ("return self.patch_embed(x).cpu()", ".cpu()", False),
+    "a bound in a layer": (
+        "cu = self.offsets(grid_thw).to(self.device)\nfor layer in self.layers:\n    x = layer(x, cu)\nreturn x",
+        BOUND,
+        False,
+    ),
 }
 
 
@@ -563,6 +585,27 @@ def test_hazard(name: str, tmp_path: Path) -> None:
     assert {hazard.moved for hazard in found} == {moved}
     for hazard in found:
         assert tower.source.splitlines()[hazard.line - 1].strip() == hazard.text
+
+
+@pytest.mark.parametrize(
+    "cu",
+    [
+        "cu = self.offsets(grid_thw)",  # on the host
+        "cu = self.offsets(grid_thw).to(self.device)\nm = (cu[1:] - cu[:-1]).max()",
+    ],
+)
+def test_a_bound_that_attention_can_read_is_no_hazard(tmp_path: Path, cu: str) -> None:
+    told = ", m" if "m =" in cu else ""
+    tower = slice_small(tmp_path, f"{cu}\nfor layer in self.layers:\n    x = layer(x, cu{told})\nreturn x")
+    assert [hazard for hazard in tower.hazards if hazard.what == BOUND] == []
+
+
+def test_a_tower_whose_layers_find_their_bound_is_not_split(tmp_path: Path) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        split_tower(slice_small(tmp_path, HAZARDS["a bound in a layer"][0]))
+    first = caught.value.diagnostics[0]
+    assert first.code == "VCG460"
+    assert f"{BOUND} (reached through Layer.forward)" in first.message
 
 
 def test_later_reader_of_padded_offsets_is_pointed_out(tmp_path: Path) -> None:

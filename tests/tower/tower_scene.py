@@ -48,6 +48,36 @@ class Embeddings(nn.Module):
         return rows + positions * scale
 
 
+class Outer(nn.Module):
+    """Does nothing with the lengths but to hand them on to a child of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+        self.inner = Embeddings()
+
+    def forward(self, rows, lengths):
+        return self.inner(self.proj(rows), lengths)
+
+
+class Attention(nn.Module):
+    def forward(self, x, cu_seqlens, max_seqlen):
+        return x * cu_seqlens[-1] / max_seqlen
+
+
+class Layer(nn.Module):
+    """Finds out the longest sequence by itself, unless it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn = Attention()
+
+    def forward(self, x, cu_seqlens, longest=None):
+        if longest is None:
+            longest = (cu_seqlens[1:] - cu_seqlens[:-1]).max()
+        return self.attn(x, cu_seqlens, max_seqlen=longest)
+
+
 class Plain(nn.Module):
     """Takes the grid and does nothing with it."""
 
@@ -78,6 +108,8 @@ class Tower(nn.Module):
         self.embeddings = Embeddings()
         self.plain = Plain()
         self.merger = Merger()
+        self.outer = Outer()
+        self.layers = nn.ModuleList([Layer() for _ in range(2)])
 
     @property
     def device(self):
