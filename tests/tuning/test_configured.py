@@ -1,0 +1,118 @@
+"""`--config` of `profile` and `bench`: towers of the sizes of a checkpoint's `config.json`, on real classes."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: With the keys of the published files; the numbers are small, and unlike those of any preset.
+FILES = {
+    "qwen2_5_vl": {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "hidden_size": 48,
+        "num_hidden_layers": 36, "torch_dtype": "bfloat16", "rope_scaling": {"type": "mrope"}, "vocab_size": 151936,
+        "vision_config": {
+            "depth": 3, "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 84, "num_heads": 4, "in_chans": 3,
+            "out_hidden_size": 48, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+            "window_size": 112, "fullatt_block_indexes": [1], "tokens_per_second": 2, "temporal_patch_size": 2,
+        },
+    },
+    "qwen2_vl": {
+        "model_type": "qwen2_vl", "hidden_size": 48, "vision_start_token_id": 151652,
+        "vision_config": {
+            "depth": 3, "embed_dim": 64, "mlp_ratio": 3, "num_heads": 4, "in_chans": 3, "hidden_size": 48,
+            "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2,
+        },
+    },
+    "qwen3_vl": {
+        "model_type": "qwen3_vl", "image_token_id": 151655, "tie_word_embeddings": False,
+        "text_config": {"hidden_size": 48, "num_hidden_layers": 36, "model_type": "qwen3_vl_text"},
+        "vision_config": {
+            "deepstack_visual_indexes": [0, 2], "depth": 3, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 64,
+            "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 84, "model_type": "qwen3_vl",
+            "num_heads": 4, "num_position_embeddings": 144, "out_hidden_size": 48, "patch_size": 16,
+            "spatial_merge_size": 2, "temporal_patch_size": 2,
+        },
+    },
+    "internvl": {
+        "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "auto_map": {"AutoModel": "x.Y"},
+        "downsample_ratio": 0.5, "select_layer": -1, "ps_version": "v2", "force_image_size": 112,
+        "llm_config": {"hidden_size": 48, "architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2"},
+        "vision_config": {
+            "architectures": ["InternVisionModel"], "attention_dropout": 0.0, "drop_path_rate": 0.0, "dropout": 0.0,
+            "hidden_act": "gelu", "hidden_size": 64, "image_size": 112, "initializer_factor": 1.0,
+            "initializer_range": 0.02, "intermediate_size": 84, "layer_norm_eps": 1e-06, "model_type": "intern_vit_6b",
+            "norm_type": "rms_norm", "num_attention_heads": 4, "num_channels": 3, "num_hidden_layers": 3,
+            "patch_size": 14, "qk_normalization": True, "qkv_bias": False, "return_dict": True,
+            "torch_dtype": "bfloat16", "transformers_version": "4.37.2", "use_bfloat16": True, "use_flash_attn": True,
+        },
+    },
+    "step3_vl": {
+        "model_type": "step3_vl", "understand_projector_stride": 2, "projector_bias": False, "image_token_id": 128001,
+        "text_config": {"hidden_size": 48, "num_hidden_layers": 61, "vocab_size": 128815},
+        "vision_config": {
+            "hidden_size": 64, "output_hidden_size": 32, "image_size": 840, "intermediate_size": 84,
+            "num_attention_heads": 4, "num_hidden_layers": 3, "num_channels": 3, "patch_size": 84,
+            "hidden_act": "quick_gelu", "layer_norm_eps": 1e-05, "model_type": "step3_vision_encoder",
+        },
+    },
+}  # fmt: skip
+SIZES = [20, 60]
+#: The weights that show the file's numbers: MLP, depth, and the width that the language model reads.
+EXPECTED = {
+    "qwen2_5_vl": {"visual.blocks.2.mlp.down_proj.weight": [64, 84], "visual.merger.mlp.2.weight": [48, 256]},
+    "qwen2_vl": {"visual.blocks.2.mlp.fc2.weight": [64, 192], "visual.merger.mlp.2.weight": [48, 256]},
+    "qwen3_vl": {"visual.blocks.2.mlp.linear_fc2.weight": [64, 84], "visual.merger.linear_fc2.weight": [48, 256],
+                 "visual.deepstack_merger_list.1.linear_fc2.weight": [48, 256]},
+    "internvl": {"vision_model.encoder.layers.2.mlp.fc2.weight": [64, 84], "mlp1.3.weight": [48, 48],
+                 "vision_model.encoder.layers.0.attn.q_norm.weight": [64]},
+    "step3_vl": {"vision_model.transformer.layers.2.mlp.fc2.weight": [64, 84], "vit_large_projector.weight": [48, 64]},
+}  # fmt: skip
+
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+
+@pytest.fixture(scope="module")
+def report(release_tree, tmp_path_factory):
+    given = {name: {"config": config, "tokens": SIZES} for name, config in FILES.items()}
+    for name, drop in (("internvl:incomplete", "intermediate_size"), ("qwen2_vl:no vision", None)):
+        config = copy.deepcopy(FILES[name.partition(":")[0]])
+        config["vision_config"].pop(drop) if drop else config.pop("vision_config")
+        given[name] = {"config": config, "tokens": SIZES}
+    file = tmp_path_factory.mktemp("configured") / "configs.json"
+    file.write_text(json.dumps(given), encoding="utf-8")
+    tree = str(release_tree("0.33.0").root)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("run_configured.py")), tree, str(file)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_tower_has_the_sizes_of_the_file(report, name):
+    shapes = report[name]["parameters"]
+    assert {key: shapes.get(key) for key in EXPECTED[name]} == EXPECTED[name]
+    assert not any(".3." in key and "mlp1" not in key for key in shapes)  # three layers
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_calls_of_about_the_asked_size(report, name):
+    for size in SIZES:
+        found = report[name]["sizes"][str(size)]
+        assert [shape[0] for shape in found["shapes"]] == found["announced"]
+        assert len(found["announced"]) == 1
+
+
+def test_a_file_that_lacks_something_is_refused_in_words(report):
+    assert report["qwen2_vl:no vision"] == {"error": "the configuration has no `vision_config`"}
+    assert "intermediate_size" in report["internvl:incomplete"]["error"]
