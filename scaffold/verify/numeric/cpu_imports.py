@@ -69,9 +69,11 @@ def redirect_bytecode(root: Path, cache: Path | None) -> None:
 
     def cache_from_source(path: str, *args: Any, **kwargs: Any) -> str:
         path = os.fspath(path)
+        # Looked at before any link is followed: most of what is imported lies elsewhere, and following takes a second.
+        if cache is None or not path.startswith(tuple(_Roots.redirected)):
+            return str(original(path, *args, **kwargs))
         real = os.path.realpath(path)
-        # A replaced file is compiled once and thrown away with the overlay.
-        if cache is None or real == path or not path.startswith(tuple(_Roots.redirected)):
+        if real == path:  # a replaced file is compiled once and thrown away with the overlay
             return str(original(path, *args, **kwargs))
         directory = cache / Path(real).parent.relative_to("/")
         return str(directory / Path(str(original(real, *args, **kwargs))).name)
