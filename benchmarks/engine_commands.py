@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import re
@@ -70,6 +71,11 @@ class Page:
         self.captures = arguments.scale == "real"
         self.results: dict[str, dict[str, Any]] = {}
         self.began = time.perf_counter()
+        vllm = importlib.util.find_spec("vllm")
+        assert vllm is not None
+        assert vllm.origin is not None
+        #: Of this machine, and what is written for them.
+        self.places = {str(folder): "FOLDER", str(Path(vllm.origin).parents[1]): "SITE"}
         model = write_model("qwen2_vl", folder / "model", arguments.scale)
         site = engine_worker.write_site(folder / "weights")
         path = [os.environ.get("PYTHONPATH", ""), str(site), str(BENCHMARKS)]
@@ -186,7 +192,10 @@ class Page:
                 "versions": versions(self._release()),
                 "commands": [{"command": command, **result} for command, result in self.results.items()],
             }
-            self.arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(total, indent=1)
+            for place, name in self.places.items():
+                text = text.replace(place, name)
+            self.arguments.out.write_text(text + "\n", encoding="utf-8")
 
     @staticmethod
     def _release() -> str:
