@@ -180,6 +180,7 @@ def numeric_requests(
         data_parallel_switch=bool(spec.data_parallel_switches),
         min_budget_above_max=True,
         frames_above_capacity=True,
+        edges=True,
     )
     return [
         NumericRequest(

@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             data_parallel_switch=options.all,
             min_budget_above_max=options.all,
             frames_above_capacity=options.all,
+            edges=options.all,
             seed=options.seed,
             timeout_s=options.timeout,
         ),

@@ -193,7 +193,9 @@ def _make_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str
     randomise(host, seed)
     weights = {name: value.clone() for name, value in host.state_dict().items()}
     process_weights(host)
-    inputs = session.make_inputs(load_recipe(request["recipe"]), request["modalities"], seed)
+    recipe = load_recipe(request["recipe"])
+    sessions = session.sessions_of(recipe, request["options"]["edges"])
+    inputs = session.make_inputs(recipe, sessions, request["modalities"], seed)
     oracle = {key: session.embed(host, value) for key, value in inputs.items()}
     reject_degenerate(oracle)
     return {"weights": weights, "inputs": inputs, "oracle": oracle}
@@ -235,18 +237,18 @@ def _check(
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
     bench.say = lambda text: events.send("case", text=text)
+    sessions = session.sessions_of(recipe, options["edges"])
     announce = Announcer(bench, events)
     if request["role"] != "both" and options["eager_identity"]:
         stages.stage = "eager"
-        session.check_eager_identity(bench)
-        announce.settled(recipe.sessions())
+        session.check_eager_identity(bench, sessions)
+        announce.settled(sessions)
     stages.stage = "protocol"
     if not supports_encoder_cudagraph(host):  # vLLM's own question; the methods' names are the tree's business
         raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods")
     stages.stage = "manager"
     for tensor in (*host.parameters(), *host.buffers()):
         lab.place(tensor)
-    sessions = recipe.sessions()
     for number, group in enumerate(sessions, 1):
         session.run_session(bench, group)
         announce.settled(sessions[number:])

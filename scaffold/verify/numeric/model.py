@@ -23,7 +23,8 @@ class NumericOptions:
 
     `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
     The other four are behaviours that hand-written implementations miss: precomputed embeddings, nested data
-    parallelism, a context shorter than one item, and more video frames than a graph has room for.
+    parallelism, a context shorter than one item, and more video frames than a graph has room for. `edges` adds calls at
+    the edges of what the release's processor makes.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -32,6 +33,7 @@ class NumericOptions:
     data_parallel_switch: bool = False
     min_budget_above_max: bool = False
     frames_above_capacity: bool = False
+    edges: bool = False
     seed: int = 0
     timeout_s: float = 240.0
 
@@ -178,7 +180,7 @@ class Property:
 
     def __str__(self) -> str:
         verdict = "FAIL" if self.failed else "ok  "
-        parts = [f"{verdict} {self.modality:<5} {self.name:<50}"]
+        parts = [f"{verdict} {self.modality:<5} {self.name:<62}"]
         if self.failed and self.comparisons:
             parts.append(f"{self.failed} of {self.comparisons} differ")
         elif not self.failed:

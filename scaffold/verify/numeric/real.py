@@ -243,7 +243,9 @@ def make_oracle(machine: Machine, recipe: Any, host: Any, request: dict[str, Any
 
     weights = {name: value.detach().cpu().clone() for name, value in host.state_dict().items()}
     process_weights(host)
-    inputs = session.make_inputs(recipe, request["modalities"], request["options"]["seed"])
+    options = request["options"]
+    sessions = session.sessions_of(recipe, options["edges"])
+    inputs = session.make_inputs(recipe, sessions, request["modalities"], options["seed"])
     oracle = {
         key: [tensor.cpu() for tensor in session.embed(host, machine.placed(recipe, value))]
         for key, value in inputs.items()
@@ -269,13 +271,14 @@ def compare_all(
 
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     oracle = {key: [tensor.to(machine.device) for tensor in tensors] for key, tensors in data["oracle"].items()}
+    sessions = session.sessions_of(recipe, request["options"]["edges"])
     lab = Lab([request["root"], request["changed_root"]])
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], oracle, tolerance=ROUNDING)
     bench.say = lambda text: events.send("case", text=text)
     announce = Announcer(bench, events)
     if request["role"] == "check":
         stages.stage = "eager"
-        for group, case in session.wanted_cases(recipe, modalities):
+        for group, case in session.wanted_cases(sessions, modalities):
             key = session.case_key(group, case)
             got = session.embed(host, machine.placed(recipe, bench.inputs[key]))
             name = f"eager on the GPU: {group.name}: {case.name}"
@@ -285,7 +288,7 @@ def compare_all(
     stages.stage = "manager"
     for name, run in machine.runs().items():
         bench.start = partial(_start, run)
-        for group in recipe.sessions():
+        for group in sessions:
             before = len(bench.checks)
             session.run_session(bench, group)
             label = f"real graphs, {name}"

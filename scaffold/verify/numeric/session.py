@@ -58,9 +58,14 @@ class Bench:
         return ManagerRun(self, session, context) if self.start is None else self.start(self, session)
 
 
-def wanted_cases(recipe: Recipe, modalities: Sequence[str]) -> Iterable[tuple[Session, Case]]:
+def sessions_of(recipe: Recipe, edges: bool) -> tuple[Session, ...]:
+    """The managers and calls of a check, with those at the edges of the processor's range last."""
+    return (*recipe.sessions(), *(recipe.edge_sessions() if edges else ()))
+
+
+def wanted_cases(sessions: Iterable[Session], modalities: Sequence[str]) -> Iterable[tuple[Session, Case]]:
     """Every case of the modalities under check, in the order it is run."""
-    for session in recipe.sessions():
+    for session in sessions:
         for case in session.cases:
             if case.modality in modalities:
                 yield session, case
@@ -70,12 +75,12 @@ def case_key(session: Session, case: Case) -> str:
     return f"{session.name}: {case.modality} {case.name}"
 
 
-def make_inputs(recipe: Recipe, modalities: Sequence[str], seed: int) -> dict[str, Inputs]:
+def make_inputs(recipe: Recipe, sessions: Iterable[Session], modalities: Sequence[str], seed: int) -> dict[str, Inputs]:
     """Inputs of every case, by key."""
     generator = torch.Generator().manual_seed(seed)
     return {
         case_key(session, case): recipe.make_inputs(case.modality, case.items, generator)
-        for session, case in wanted_cases(recipe, modalities)
+        for session, case in wanted_cases(sessions, modalities)
     }
 
 
@@ -263,9 +268,9 @@ def _judge_way(check: Check, recipe: Recipe, session: Session, case: Case, count
     return replace(check, passed=False, detail=detail, code="VCG657")
 
 
-def check_eager_identity(bench: Bench) -> None:
+def check_eager_identity(bench: Bench, sessions: Iterable[Session]) -> None:
     """The changed tree's own `embed_multimodal` must be bit-identical to the pristine one's."""
-    for session, case in wanted_cases(bench.recipe, bench.modalities):
+    for session, case in wanted_cases(sessions, bench.modalities):
         key = case_key(session, case)
         got = embed(bench.host, bench.inputs[key])
         name = f"eager unchanged: {session.name}: {case.name}"
@@ -298,7 +303,7 @@ def check_image_embeds(bench: Bench) -> None:
 def check_min_budget_above_max(bench: Bench) -> None:
     """A context shorter than the smallest item must not stop the start-up (catalogue E10), and items go eager."""
     context = max(bench.recipe.min_budget - 1, 1)
-    _, case = next(iter(wanted_cases(bench.recipe, bench.modalities)))
+    _, case = next(iter(wanted_cases(bench.recipe.sessions(), bench.modalities)))
     name = f"a context of {context} tokens, minimum budget {bench.recipe.min_budget}"
 
     def attempt() -> Check:

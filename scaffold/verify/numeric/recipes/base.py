@@ -101,6 +101,13 @@ class Recipe(ABC):
     def sessions(self) -> tuple[Session, ...]:
         """The managers and calls that make up the check. Cases of other modalities than asked are dropped."""
 
+    def edge_sessions(self) -> tuple[Session, ...]:
+        """More of them at the edges of what the release's processor makes (`scaffold.verify.numeric.edges`).
+
+        Called after the host class was loaded.
+        """
+        return ()
+
     def many_frames(self) -> Case | None:
         """Videos with more frames in one batch than `sessions()[0]` has room for, inside its token budget."""
         return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 
+from scaffold.verify.numeric import edges
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
@@ -68,6 +70,15 @@ class Gemma3(Recipe):
             Session("budget 32; 8 images", (32,), 8, 0, counts),
             Session("budgets 6, 18; 3 images", (6, 18), 3, 0, cases),
         )
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        processing = import_module("transformers.models.gemma3.processing_gemma3")
+        name = "pan_and_scan_max_num_crops"
+        crops = processing.Gemma3ProcessorKwargs._defaults["images_kwargs"][name]
+        # The image alone, or with two crops or more: `get_num_crops` of the release's processing information.
+        counts = (1, *range(3, crops + 2))
+        found = edges.TileRange("image", counts, edges.line_of(processing, name))
+        return edges.tile_sessions((found,), lambda count: self.tokens("image", count), self.tokens("image", 1))
 
 
 RECIPE = Gemma3()

@@ -42,10 +42,15 @@ class Glm4v(PackedGrid):
         return config
 
     def sessions(self) -> tuple[Session, ...]:
-        found = super().sessions()
+        return self._comparable(super().sessions())
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        return self._comparable(super().edge_sessions())
+
+    def _comparable(self, sessions: tuple[Session, ...]) -> tuple[Session, ...]:
         if self._items_are_independent():
-            return found
-        return tuple(replace(session, cases=tuple(map(_of_one_size, session.cases))) for session in found)
+            return sessions
+        return tuple(replace(session, cases=tuple(map(_of_one_size, session.cases))) for session in sessions)
 
     def many_frames(self) -> Case | None:
         case = super().many_frames()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 
+from scaffold.verify.numeric import edges
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
@@ -81,6 +83,30 @@ class InternVL(Recipe):
                 "budgets 6, 18; 3 items; no video", (6, 18), 3, 0, tuple(c for c in mixes if c.modality == "image")
             ),
         )
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        processor = import_module("vllm.transformers_utils.processors.internvl")
+        ratios = processor.get_internvl_target_ratios(1, _MOST_CROPS)
+        counts = {
+            processor.calculate_internvl_targets(
+                orig_width=columns * self._IMAGE_SIZE,
+                orig_height=rows * self._IMAGE_SIZE,
+                target_ratios=ratios,
+                image_size=self._IMAGE_SIZE,
+                use_thumbnail=True,
+            )[0]
+            for columns, rows in ratios
+        }
+        most = max(counts)
+        found = (
+            edges.TileRange("image", tuple(sorted(counts)), edges.where(processor.calculate_internvl_targets)),
+            edges.TileRange("video", (1, most - 1, most), edges.where(processor.video_to_pixel_values_internvl)),
+        )
+        return edges.tile_sessions(found, lambda count: self.tokens("image", count), self.tokens("image", 1))
+
+
+#: `max_dynamic_patch` of the checkpoints' configurations: crops of an image, beside its thumbnail.
+_MOST_CROPS = 12
 
 
 def _token(value: int) -> torch.Tensor:

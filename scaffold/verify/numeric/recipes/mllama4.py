@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 
+from scaffold.verify.numeric import edges
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
@@ -74,6 +76,25 @@ class Llama4(Recipe):
             Session("budget 32; 8 images", (32,), 8, 0, counts),
             Session("budgets 6, 18; 3 images", (6, 18), 3, 0, cases),
         )
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        from transformers.image_utils import SizeDict
+
+        host = self.load_class()
+        module = import_module(host.__module__)
+        processor = import_module(module.find_supported_resolutions.__module__)
+        most = next(
+            value.max_patches
+            for value in vars(processor).values()
+            if isinstance(getattr(value, "max_patches", 0), int) and hasattr(value, "max_patches")
+        )
+        side = SizeDict(height=self._IMAGE_SIZE, width=self._IMAGE_SIZE)
+        sizes = module.find_supported_resolutions(max_num_chunks=most, patch_size=side)
+        tiles = {int(height) // self._IMAGE_SIZE * int(width) // self._IMAGE_SIZE for height, width in sizes}
+        # More than one tile comes with a small copy of the whole image.
+        counts = tuple(sorted(count if count == 1 else count + 1 for count in tiles))
+        found = edges.TileRange("image", counts, edges.where(module.find_supported_resolutions))
+        return edges.tile_sessions((found,), lambda count: self.tokens("image", count), self.tokens("image", 1))
 
 
 RECIPE = Llama4()

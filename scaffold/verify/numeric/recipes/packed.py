@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from scaffold.verify.numeric import edges
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 PATCH = 4
@@ -80,6 +81,12 @@ class PackedGrid(Recipe):
             Session("budgets 20, 64; 4 items; no video", (20, 64), 4, 0, tuple(image)),
             Session("budget 64; 2 items; 9 frames", (64,), 2, 9, tuple(image + video)),
         )
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        host = self.load_class()
+        resize = edges.function_of(host, "image_smart_resize", "smart_resize")
+        frames = edges.where(edges.info_of(host)._get_vision_info) if "video" in self.modalities else ""
+        return edges.grid_sessions(self.modalities, MERGE, edges.grid_range(resize), frames)
 
     def many_frames(self) -> Case | None:
         return Case("more frames than the capacity", "video", ((20, 2, 2), (2, 4, 4)), may_go_eager=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from scaffold.verify.numeric import edges
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
@@ -91,6 +93,17 @@ class Step3VL(Recipe):
             Session("budget 104; 8 images", (104,), 8, 0, counts),
             Session("budget 8; 1 image", (8,), 1, 0, small),
         )
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        processor = import_module("vllm.transformers_utils.processors.step3_vl")
+        patcher = processor.ImagePatcher()
+        sides = range(self._TILE // 4, processor.MAX_IMAGE_SIZE + self._TILE, self._TILE // 4)
+        counts = {patcher.get_num_patches(width, height)[0] for width in sides for height in sides}
+        # Not each of them: a tile has 504 x 504 pixels.
+        few = (min(counts), max(counts - {max(counts)}), max(counts))
+        found = edges.TileRange("image", few, edges.where(processor.ImagePatcher.get_num_patches))
+        tokens = self.tokens("image", 1) - self.tokens("image", 0)
+        return edges.tile_sessions((found,), lambda count: self.tokens("image", count), tokens, several_paths=True)
 
 
 RECIPE = Step3VL()
