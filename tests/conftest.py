@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow") is not None:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_lab(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of one release that follow each other share the process that imported it."""
+    if any(item.get_closest_marker("lab") for item in request.session.items):
+        from scaffold.verify.numeric import keep_warm
+
+        with keep_warm():
+            yield
+    else:
+        yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """`--dist loadscope` with the lab's tests by release instead of by module: one worker imports a release once."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByRelease(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid) or str(super()._split_scope(nodeid))
+
+    return ByRelease(config, log)
+
+
+def scope_of(nodeid: str) -> str | None:
+    """The release that a test of the lab is about, where its name says so."""
+    found = re.fullmatch(r"tests/(?:lab|numeric)/.*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid)
+    return f"lab {found[1]}" if found else None
 
 
 @pytest.fixture(scope="session")

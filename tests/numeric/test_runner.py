@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,48 @@ def test_one_process_serves_neighbours_and_is_replaced_after_a_failure(
     reports = runner.check_numerics_all(requests)
     assert [report.failure is None for report in reports] == [True, True, False, True]
     assert log.read_text() == "start\n" * 2
+
+
+def test_a_process_is_kept_warm_for_its_tree_only(
+    request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    child(
+        monkeypatch,
+        f"open({str(log)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "for line in sys.stdin:\n"
+        "    if json.loads(line)['tail'] == 'fa3': sys.exit(1)\n"
+        "    say(event='progress', text='asked')\n"
+        f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
+    )
+    other = replace(request_for, tree=tmp_path / "other")
+    (other.tree / "vllm").mkdir(parents=True)
+    (other.tree / "vllm/__init__.py").touch()
+
+    def processes() -> list[int]:
+        return [int(line) for line in log.read_text().split()]
+
+    said: list[str] = []
+    with runner.keep_warm():
+        assert runner.check_numerics(request_for).failure is None
+        with runner.keep_warm():  # an inner one has its own, and ends it
+            assert runner.check_numerics(request_for, progress=said.append).failure is None
+        assert len(processes()) == 2
+        assert runner.check_numerics(request_for, progress=said.append).failure is None
+        assert (len(processes()), len(said)) == (2, 2), said  # the same process tells who asks now
+        runner.check_numerics(other)
+        runner.check_numerics(request_for)
+        assert len(processes()) == 4
+        assert runner.check_numerics(replace(request_for, tail="fa3")).failure is not None
+        assert runner.check_numerics(request_for).failure is None
+        assert len(processes()) == 5  # one that died is replaced
+        with pytest.raises(DiagnosticError):
+            runner.check_numerics(replace(request_for, recipe="resnet"))
+        runner.check_numerics(request_for)
+        assert len(processes()) == 6  # after an exception nobody knows what it was doing
+    for process in processes():
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 @pytest.mark.parametrize(

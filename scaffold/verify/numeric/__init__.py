@@ -23,7 +23,13 @@ from scaffold.verify.numeric.model import (
     Watch,
 )
 from scaffold.verify.numeric.recipes import RECIPES
-from scaffold.verify.numeric.runner import check_numerics, check_numerics_all, check_real_graphs, probe_buffers
+from scaffold.verify.numeric.runner import (
+    check_numerics,
+    check_numerics_all,
+    check_real_graphs,
+    keep_warm,
+    probe_buffers,
+)
 
 __all__ = [
     "RECIPES",
@@ -43,5 +49,6 @@ __all__ = [
     "check_numerics_all",
     "check_real_graphs",
     "find_installed",
+    "keep_warm",
     "probe_buffers",
 ]

@@ -13,8 +13,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -54,7 +55,7 @@ def check_numerics_all(
     """
     reports: list[NumericReport] = []
     for tree, group in groupby(requests, key=lambda request: request.tree):
-        with _Bench(tree, watch or NoteTaker(progress)) as bench:
+        with _bench_of(tree, watch or NoteTaker(progress)) as bench:
             reports += [bench.check(request) for request in group]
     return tuple(reports)
 
@@ -69,7 +70,7 @@ def probe_buffers(
     """
     reports: list[tuple[ProbeReport, ...]] = []
     for tree, group in groupby(requests, key=lambda pair: pair[0].tree):
-        with _Bench(tree, NoteTaker(progress)) as bench:
+        with _bench_of(tree, NoteTaker(progress)) as bench:
             reports += [bench.probe(request, probes) for request, probes in group]
     return tuple(reports)
 
@@ -103,6 +104,59 @@ def check_real_graphs(request: NumericRequest, installed: Path, *, watch: Watch 
                 child.stop()
 
 
+@contextmanager
+def keep_warm() -> Iterator[None]:
+    """Inside, the process that imported a tree stays for the next call with that tree: the import takes longest.
+
+    For callers that check one tree again and again, one call at a time. The tree must not change meanwhile.
+    """
+    warm = _Warm()
+    outer = _WARM.set(warm)
+    try:
+        yield
+    finally:
+        warm.close()
+        _WARM.reset(outer)
+
+
+@contextmanager
+def _bench_of(tree: Path, watch: Watch) -> Iterator[_Bench]:
+    warm = _WARM.get()
+    if warm is not None:
+        try:
+            yield warm.bench(tree, watch)
+        except BaseException:
+            warm.close()  # whatever was under way is not known
+            raise
+    else:
+        with _Bench(tree, watch) as bench:
+            yield bench
+
+
+class _Warm:
+    """At most one bench that outlives the call that opened it."""
+
+    def __init__(self) -> None:
+        self._bench: _Bench | None = None
+        self._key: tuple[object, ...] = ()
+
+    def bench(self, tree: Path, watch: Watch) -> _Bench:
+        key = tree, _Child.command
+        if self._bench is None or self._key != key:
+            self.close()
+            self._bench, self._key = _Bench(tree, watch).__enter__(), key
+        self._bench.report_to(watch)
+        return self._bench
+
+    def close(self) -> None:
+        if self._bench is not None:
+            self._bench.__exit__()
+        self._bench = None
+
+
+_WARM: ContextVar[_Warm | None] = ContextVar("_WARM", default=None)
+
+
 class _Bench:
     """The processes that serve one pristine tree, and the directory that their trees of links live in."""
 
@@ -122,6 +176,12 @@ class _Bench:
         if self._pristine is not None:
             self._pristine.stop()
         self._scratch.cleanup()
+
+    def report_to(self, watch: Watch) -> None:
+        """Tell another watch from now on."""
+        self._watch = watch
+        if self._pristine is not None:
+            self._pristine.watch = watch
 
     def check(self, request: NumericRequest) -> NumericReport:
         self._watch.started(request)
@@ -217,7 +277,7 @@ class _Child:
 
     def __init__(self, root: Path, directory: Path, watch: Watch) -> None:
         self._root = root
-        self._watch = watch
+        self.watch = watch
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._stderr = directory / f"stderr-{next(_NUMBERS)}"
         self._request: NumericRequest | None = None
@@ -277,11 +337,11 @@ class _Child:
             if message["event"] == "error":
                 raise _ChildFailed(self._raised(message))
             if message["event"] == "progress":
-                self._watch.note(message["text"])
+                self.watch.note(message["text"])
             if message["event"] == "case":
-                self._watch.case(message["text"])
+                self.watch.case(message["text"])
             if message["event"] == "property":
-                self._watch.settled(Property.from_json(message["data"]))
+                self.watch.settled(Property.from_json(message["data"]))
             if message["event"] in expected:
                 return message
             if message["event"] == "ended":
