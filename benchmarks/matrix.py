@@ -25,7 +25,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
-MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
+CORE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
+FURTHER = ("mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl")
+MODELS = (*CORE, *FURTHER)
 RELEASES = tuple(f"0.{minor}.0" for minor in (20, 21, 22, 23, 24, 26, 27, 28, 30, 31, 32, 33))
 TAILS = ("fa2", "fa3")
 MARKS = {"proven": "✅", "refused": "➖", "failed": "❌", "not run": "·"}
