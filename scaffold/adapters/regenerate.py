@@ -328,17 +328,15 @@ def _difference(old: bytes, new: bytes, old_label: str, new_label: str) -> tuple
 
 def _normalised(folder: Path, reference: str) -> str:
     """A descriptor as the manifest names it: a shipped name, or a path relative to the folder."""
-    from scaffold.descriptor.load import shipped_names
+    from scaffold.descriptor.load import load_descriptor, shipped_path
 
-    path = Path(reference)
-    if reference == SHIPPED or (reference in shipped_names() and not path.is_file()):
+    path, shipped = Path(reference), shipped_path(Path(reference).stem)
+    if reference == SHIPPED or (shipped is not None and reference == shipped.stem and not path.is_file()):
         return reference
     if not path.is_file():
-        from scaffold.descriptor import load_descriptor
-
         load_descriptor(reference)  # says what is wrong with it
-    if path.resolve() == _shipped(path.stem).resolve():
-        return path.stem
+    if shipped is not None and path.resolve() == shipped.resolve():
+        return shipped.stem
     return Path(os.path.relpath(os.path.realpath(reference), os.path.realpath(folder))).as_posix()
 
 
@@ -360,24 +358,15 @@ def _expanded(selection: Sequence[str]) -> Iterator[str]:
             yield name
 
 
-def _shipped(name: str) -> Path:
-    from scaffold import descriptor
-
-    return Path(descriptor.__file__).parent / "shipped" / f"{name}.yaml"
-
-
 def _load(folder: Path, reference: str) -> Source:
     """Wherever the command runs: a file named like a shipped descriptor must not take its place."""
     from scaffold.adapters.outputs import Source
     from scaffold.descriptor import build_spec, load_descriptor
-    from scaffold.descriptor.load import shipped_names
+    from scaffold.descriptor.load import shipped_path
 
-    place: str | Path = reference
-    if reference.endswith((".yaml", ".yml")):
-        place = Path(os.path.relpath(folder / reference))
-    elif reference in shipped_names():
-        place = _shipped(reference)
-    descriptor = load_descriptor(place)
+    is_file = reference.endswith((".yaml", ".yml"))
+    place = Path(os.path.relpath(folder / reference)) if is_file else shipped_path(reference)
+    descriptor = load_descriptor(place if place is not None else reference)
     return Source(reference, build_spec(descriptor), descriptor.warnings)
 
 

@@ -12,8 +12,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -144,54 +144,63 @@ cli = click.version_option(__version__, "-V", "--version", prog_name=PROGRAM)(cl
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of `scaffold.diagnostics.Exit`."""
+    _open_missing_streams()
     previous = signal.signal(signal.SIGTERM, _raise_terminated)
     # What a run makes (modules, syntax trees) lives to its end: at its usual pace the collector takes a fifth of `new`
     # and frees nothing, and the interpreter's last collection another 100 ms for what goes with the process anyway.
     gc.set_threshold(100_000, 50, 100)
     atexit.register(gc.freeze)
     console = Console()
+    code = int(Exit.OK)
     try:
-        code = _run(console, arguments)
-        with _no_reader_needed():
-            sys.stdout.flush()
+        code, problems = _run(console, arguments)
+        if problems is not None:
+            console.finish(code, problems)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+    except OSError as error:
+        code = int(Exit.IO)
+        _drop_stdout()
+        console.output_format = "text"  # there is no stdout for a document
+        with contextlib.suppress(OSError):
+            console.report([_io_failure(error)])
     finally:
         signal.signal(signal.SIGTERM, previous)
     sys.exit(code)
 
 
-def _run(console: Console, arguments: list[str] | None) -> int:
+def _run(console: Console, arguments: list[str] | None) -> tuple[int, list[Diagnostic] | None]:
+    """The exit code, and what is still to be reported; None when the run was broken off before it had a result."""
     try:
         done = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False, obj=console)
-        code = int(done) if isinstance(done, int) else int(Exit.OK)
+        return int(done) if isinstance(done, int) else int(Exit.OK), []
     except (click.exceptions.Abort, KeyboardInterrupt):
-        return _stopped("Interrupted.", signal.SIGINT)
+        return _stopped("Interrupted.", signal.SIGINT), None
     except _Terminated:
-        return _stopped("Terminated.", signal.SIGTERM)
+        return _stopped("Terminated.", signal.SIGTERM), None
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        return error.exit_code, None
     except DiagnosticError as error:
-        console.report([*error.diagnostics, *_dump(error)])
-        code = int(error.exit)
+        return int(error.exit), [*error.diagnostics, *_dump(error)]
     except _ReaderGone:
-        code = int(Exit.OK)
-        _close_stdout()
+        _drop_stdout()
+        return int(Exit.OK), []
     except Exception as error:
         if console.debug:
             import traceback
 
             traceback.print_exc()
+        if isinstance(error, OSError):
+            return int(Exit.IO), [_io_failure(error)]
+        what = f"{type(error).__name__}: {error}"
         click.echo(
-            f"error: {type(error).__name__}: {error}\n"
-            "This is a bug of vitcg-scaffold. Run again with --debug and report the traceback.",
+            f"error: {what}\nThis is a bug of vitcg-scaffold. Run again with --debug and report the traceback.",
             err=True,
         )
-        code = int(Exit.PROOF)
-        if not console.is_text:
-            console.report([Diagnostic("VCG625", f"{type(error).__name__}: {error}", help="run again with --debug")])
-    with _no_reader_needed():
-        console.finish(code)
-    return code
+        own = [] if console.is_text else [Diagnostic("VCG625", what, help="run again with --debug")]
+        return int(Exit.PROOF), own
 
 
 def _stopped(message: str, number: int) -> int:
@@ -206,16 +215,25 @@ def _dump(error: DiagnosticError) -> list[Diagnostic]:
     return [keep_refused(error)] if isinstance(error, RefusedResult) else []
 
 
-@contextlib.contextmanager
-def _no_reader_needed() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        _close_stdout()
+def _io_failure(error: OSError) -> Diagnostic:
+    """What no stage has explained: most often the output, such as a full disk behind `> FILE`."""
+    where = f": {error.filename}" if error.filename else ""
+    return Diagnostic(
+        "VCG710",
+        f"reading or writing failed: {error.strerror or error}{where}",
+        help="look into the cause, then run the command again; --debug shows where it happened",
+    )
 
 
-def _close_stdout() -> None:
-    """Keep the interpreter from flushing into a closed pipe when it ends: that would be exit code 120."""
+def _open_missing_streams() -> None:
+    """What is written to a stream that the caller closed (`>&-`) is lost, as if it went to the null device."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - to the process's end
+
+
+def _drop_stdout() -> None:
+    """Keep the interpreter from flushing into a broken stream when it ends: that would be exit code 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

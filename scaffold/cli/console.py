@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import IO
 
 import click
@@ -28,6 +30,8 @@ class Console:
     color: str = "auto"
     quiet: bool = False
     debug: bool = False
+    #: Where the files are whose names in diagnostics are no paths from here: `vllm-0.22.0` and `internvl.yaml`, say.
+    places: dict[str, Path] = field(default_factory=dict, repr=False)
     _held: list[Diagnostic] = field(default_factory=list, repr=False)
     _stdout_taken: bool = False
     _used: bool = False
@@ -69,14 +73,16 @@ class Console:
         from scaffold.report import render_diagnostics
 
         color = self.wants_color(sys.stderr)
-        text = render_diagnostics(diagnostics, format="text", color=color, sources=_read_source)
+        text = render_diagnostics(diagnostics, format="text", color=color, sources=self._read_source)
         click.echo(text, err=True, color=True, nl=False)
 
-    def finish(self, exit_code: int) -> None:
-        """Write the document of a machine format, also when there is nothing to say. Called once, at the end.
+    def finish(self, exit_code: int, problems: Sequence[Diagnostic] = ()) -> None:
+        """Report what stopped the run, if anything; in a machine format write the document. Called once, at the end.
 
-        Not when the run was only asked for help, or for a document that came without any diagnostic.
+        A run that was only asked for help, or for a document that came without any diagnostic, has no document.
         """
+        if problems:
+            self.report(problems)
         if self.is_text or not self._used:
             return
         from scaffold.report import render_diagnostics
@@ -84,19 +90,37 @@ class Console:
         text = render_diagnostics(self._held, format=self.output_format, exit_code=exit_code)
         click.echo(text.encode("utf-8"), err=self._stdout_taken, nl=False)
 
-    def progress(self, label: str) -> Callable[[int, int | None], None]:
+    def _read_source(self, file: str) -> str | None:
+        """The text of a file by its name in diagnostics; None if it cannot be read."""
+        path = next(
+            (place / file[len(name) :].lstrip("/") for name, place in self.places.items() if _is_in(file, name)),
+            Path(file),
+        )
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return None
+
+    @contextmanager
+    def progress(self, label: str) -> Iterator[Callable[[int, int | None], None]]:
         """A callback `(done bytes, total bytes or None)` that draws a bar on a terminal and one line elsewhere."""
-        return _Progress(self, label)
+        counter = _Counter(label, quiet=self.quiet)
+        try:
+            yield counter.show
+        finally:
+            counter.close()
 
 
-class _Progress:
-    """A byte counter: redrawn in place on a terminal, announced once in a log."""
+class _Counter:
+    """Bytes of a download: redrawn in place on a terminal, announced once in a log."""
 
-    def __init__(self, console: Console, label: str) -> None:
-        self._console, self._label, self._shown = console, label, -1
+    def __init__(self, label: str, *, quiet: bool) -> None:
+        self._label, self._quiet = label, quiet
+        self._shown = -1
+        self._line_open = False
 
-    def __call__(self, done: int, total: int | None) -> None:
-        if self._console.quiet:
+    def show(self, done: int, total: int | None) -> None:
+        if self._quiet:
             return
         if not sys.stderr.isatty():
             if self._shown < 0:
@@ -104,17 +128,24 @@ class _Progress:
                 size = f" ({total / 1e6:.0f} MB)" if total else ""
                 click.echo(f"{self._label}{size}", err=True)
             return
-        tenths = done * 1000 // total if total else done // 1_000_000
-        if tenths == self._shown:
-            return
-        self._shown = tenths
-        if total:
-            filled = 30 * done // total
-            bar = "━" * filled + " " * (30 - filled)
-            text = f"\r{self._label} {bar} {done / 1e6:5.1f} / {total / 1e6:.1f} MB"
-        else:
-            text = f"\r{self._label} {done / 1e6:.1f} MB"
-        click.echo(text, err=True, nl=done == total)
+        step = done * 1000 // total if total else done // 1_000_000
+        if step != self._shown:
+            self._shown, self._line_open = step, True
+            click.echo(f"\r{self._line(done, total, get_terminal_size().columns - 1)}", err=True, nl=False)
+
+    def _line(self, done: int, total: int | None, width: int) -> str:
+        """The bar takes what the label and the numbers leave of the line, which must not wrap."""
+        if not total:
+            return f"{self._label} {done / 1e6:.1f} MB"[:width]
+        numbers = f"{done / 1e6:5.1f} / {total / 1e6:.1f} MB"
+        room = min(width - len(self._label) - len(numbers) - 2, 30)
+        bar = f"{'━' * (room * done // total):<{room}} " if room > 3 else ""
+        return f"{self._label} {bar}{numbers}"[:width]
+
+    def close(self) -> None:
+        """Whatever comes next starts on a line of its own."""
+        if self._line_open:
+            click.echo(err=True)
 
 
 def _write(text: str, *, err: bool) -> None:
@@ -122,8 +153,6 @@ def _write(text: str, *, err: bool) -> None:
     click.echo(text, err=err, color=True)
 
 
-def _read_source(file: str) -> str | None:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError):
-        return None
+def _is_in(file: str, name: str) -> bool:
+    """Whether `file` is the file `name`, or lies in the folder of that name."""
+    return file == name or file.startswith(f"{name}/")

@@ -10,7 +10,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
-from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
+from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def command(
         _summarise(console, port, "would change")
     elif mode == "check":
         _summarise(console, port, "would change")
-        _require_nothing(console, port, descriptor, vllm)
+        options = [*(["--replace"] if replace else []), *(["--into", str(into)] if into is not None else [])]
+        _require_nothing(console, port, command_line("new", descriptor, "--vllm", vllm, *options))
     else:
         _publish(console, place, port, allow_dirty=allow_dirty)
 
@@ -143,14 +144,16 @@ def _publish(console: Console, place: _Place, port: Port, *, allow_dirty: bool) 
     publish_changes(root, port.changed, label=f"new {port.plan.spec.name}")
     _summarise(console, port, "changed")
     if port.changed:
-        console.note(f"Undo with: vitcg-scaffold revert {label}")
+        console.note(f"Undo with: {command_line('revert', label)}")
 
 
-def _require_nothing(console: Console, port: Port, descriptor: str, vllm: str) -> None:
-    """The verdict of `--check`: one diagnostic a file that would change, for machines; exit 1 if there are any."""
+def _require_nothing(console: Console, port: Port, run: str) -> None:
+    """The verdict of `--check`: one diagnostic a file that would change, for machines; exit 1 if there are any.
+
+    `run` is the command that would change them.
+    """
     if not port.changed:
         return
-    run = f"vitcg-scaffold new {descriptor} --vllm {vllm}"
     reasons = {file.path: file.reason for file in port.plan.files}
     if not console.is_text:
         console.report(

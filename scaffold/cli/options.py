@@ -36,7 +36,19 @@ def target_option(*, required: bool) -> Callable[[_Command], _Command]:
 
 def descriptor_argument(name: str = "descriptor", **settings: Any) -> Callable[[_Command], _Command]:
     """A descriptor's file or shipped name; completion offers both."""
-    return click.argument(name, shell_complete=_complete_descriptor, **settings)
+
+    def locate(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        """Tell the console where shipped descriptors are, so that it can show their lines."""
+        if not ctx.resilient_parsing:
+            from scaffold.descriptor.load import shipped_path
+
+            for reference in value if isinstance(value, tuple) else (value,):
+                path = shipped_path(reference)
+                if path is not None and not Path(reference).is_file():
+                    ctx.obj.places[path.name] = path
+        return value
+
+    return click.argument(name, shell_complete=_complete_descriptor, callback=locate, **settings)
 
 
 def examples(*lines: str) -> str:
@@ -48,7 +60,17 @@ def open_target(console: Console, text: str) -> Target:
     """Resolve `--vllm`, drawing progress while a release is fetched."""
     from scaffold.protocol import resolve_target
 
-    return resolve_target(text, progress=console.progress(f"Fetching vLLM {text}"))
+    with console.progress(f"Fetching vLLM {text}") as progress:
+        target = resolve_target(text, progress=progress)
+    console.places[target.tree.label.rstrip("/")] = target.tree.root
+    return target
+
+
+def command_line(*words: str | Path) -> str:
+    """The call of this program with these arguments, as it can be pasted into a shell."""
+    from shlex import join
+
+    return join([PROGRAM, *map(str, words)])
 
 
 def tree_with_runs(given: Path | None) -> Path:

@@ -318,6 +318,10 @@ def _scan(text: str) -> list[_Token]:
     return tokens
 
 
+def _example_of(function: str, arguments: int) -> str:
+    return f"call it: {function}({', '.join('abcdefgh'[:arguments])})"
+
+
 class _Parser:
     """Precedence climbing over the tokens of one text."""
 
@@ -360,7 +364,7 @@ class _Parser:
     @staticmethod
     def unexpected(token: _Token, expected: str) -> ExpressionError:
         if token.kind == "end":
-            return ExpressionError(f"{expected}, but the text ends", token.start, token.end)
+            return ExpressionError(f"{expected}, but the text ends", token.start, token.end, "complete it")
         return ExpressionError(f"{expected}, found `{token.text}`", token.start, token.end, _HINTS.get(token.text))
 
     def expression(self, minimum: int, depth: int) -> Node:
@@ -419,7 +423,7 @@ class _Parser:
                     f"`{name.text}` is a function",
                     name.start,
                     name.end,
-                    f"call it: {name.text}({', '.join('ab'[: FUNCTIONS[name.text][0]])})",
+                    _example_of(name.text, FUNCTIONS[name.text][0]),
                 )
             if self.peek.text == ".":
                 raise ExpressionError(
@@ -497,7 +501,12 @@ class _Parser:
         if not low <= len(args) <= high:
             wanted = f"{low}" if low == high else f"{low} to {high}"
             noun = "argument" if wanted == "1" else "arguments"
-            raise ExpressionError(f"`{name.text}` takes {wanted} {noun}, not {len(args)}", name.start, close.end)
+            raise ExpressionError(
+                f"`{name.text}` takes {wanted} {noun}, not {len(args)}",
+                name.start,
+                close.end,
+                _example_of(name.text, low),
+            )
         return Function(name.text, tuple(args), name.start, close.end)
 
     def call_of_self(self, depth: int) -> Call:

@@ -25,6 +25,11 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.yaml")))
 
 
+def shipped_path(name: str) -> Path | None:
+    """The file of a descriptor that comes with the tool, None when there is none of that name."""
+    return _SHIPPED / f"{name}.yaml" if name in shipped_names() else None
+
+
 def load_descriptor(reference: str | Path) -> Descriptor:
     """Read a descriptor from a path, or a shipped one by its bare name.
 
@@ -66,7 +71,7 @@ def load_descriptor_text(text: str, file: str, *, read_hook: ReadHook | None = N
         if read_hook is not None:
             sources = _read_hooks(descriptor, reader, read_hook)
     problems = [*without_answers(problems, questions), *questions]
-    problems = sorted(set(problems), key=lambda problem: (problem.span or Span(file, 1, 1, 1, 1), problem.code))
+    problems = sorted(dict.fromkeys(problems), key=lambda entry: (entry.span or Span(file, 1, 1, 1, 1), entry.code))
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise DiagnosticError(problems)
     loaded: Descriptor = descriptor.replace(
@@ -98,11 +103,11 @@ def json_schema() -> dict[str, Any]:
 
 def _resolve(reference: str | Path) -> Path:
     path = Path(reference)
-    bare = isinstance(reference, str) and "/" not in reference and "\\" not in reference
     if path.is_file():
         return path
-    if bare and reference in shipped_names():
-        return _SHIPPED / f"{reference}.yaml"
+    shipped = shipped_path(str(reference))
+    if shipped is not None:
+        return shipped
     if path.is_dir():
         raise DiagnosticError(_unreadable(str(reference), "it is a directory"))
     names = shipped_names()
@@ -110,7 +115,9 @@ def _resolve(reference: str | Path) -> Path:
         Diagnostic(
             "VCG100",
             f"no descriptor `{reference}`: neither a file nor a shipped name",
-            help=suggest(path.stem, names) if bare else f"check the path; shipped descriptors are: {', '.join(names)}",
+            help=suggest(path.stem, names)
+            if str(reference) == path.name
+            else f"check the path; shipped descriptors are: {', '.join(names)}",
         )
     )
 

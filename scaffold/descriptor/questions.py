@@ -31,7 +31,7 @@ def find_questions(root: Node, text: str, file: str) -> list[Diagnostic]:
                     "settle it and delete the comment",
                 )
             )
-    return sorted(found, key=lambda problem: (problem.span is None, problem.span))
+    return sorted(found, key=lambda problem: problem.span or Span(file, 1, 1, 1, 1))
 
 
 def without_answers(problems: Sequence[Diagnostic], questions: Sequence[Diagnostic]) -> list[Diagnostic]:

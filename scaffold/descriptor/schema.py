@@ -485,6 +485,16 @@ class Choice:
         return schema | ({"description": "; ".join(meanings)} if meanings else {})
 
 
+QUOTE_HELP = "put the value in quotes: between braces or brackets a comma ends it"
+
+
+def _report_expression(reader: Reader, code: str, error: ExpressionError, scalar: ScalarNode, form: str) -> None:
+    """The parser's message at its place. Without a help of its own it says the form, unless a comma cut the text."""
+    cut = scalar.plain and error.start == len(scalar.value) and scalar.value.count("(") > scalar.value.count(")")
+    help = QUOTE_HELP if cut else error.help or form
+    reader.report(code, error.message, scalar.span_of(error.start, error.end), help)
+
+
 @dataclass(eq=False, repr=False)
 class AttributePath:
     """`self.a.b`."""
@@ -496,21 +506,11 @@ class AttributePath:
         try:
             return parse_path(scalar.value)
         except ExpressionError as error:
-            place = scalar.span_of(error.start, error.end)
-            reader.report("VCG206", error.message, place, error.help or "write an attribute of the model: self.a.b")
+            _report_expression(reader, "VCG206", error, scalar, "write an attribute of the model: self.a.b")
             return None
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "string", "pattern": "^self(\\.[A-Za-z_][A-Za-z0-9_]*)+$"}
-
-
-QUOTE_HELP = "put the value in quotes: between braces or brackets a comma ends it"
-
-
-def _help_of(error: ExpressionError, scalar: ScalarNode) -> str | None:
-    """The parser's help, unless YAML has cut the text at a comma."""
-    cut = scalar.plain and error.start == len(scalar.value) and scalar.value.count("(") > scalar.value.count(")")
-    return QUOTE_HELP if cut else error.help
 
 
 @dataclass(eq=False, repr=False)
@@ -528,7 +528,8 @@ class Formula:
         try:
             expression = parse_expression(scalar.value, reader.helpers)
         except ExpressionError as error:
-            reader.report("VCG207", error.message, scalar.span_of(error.start, error.end), _help_of(error, scalar))
+            form = "write whole numbers, names, attributes of `self`, + - * // % **, comparisons, and, or, not"
+            _report_expression(reader, "VCG207", error, scalar, form)
             return None
         reader.uses.append(Use(at, expression, scalar, self.scope, self.wants))
         return expression
@@ -559,7 +560,7 @@ class CallText:
         try:
             call = parse_call(scalar.value)
         except ExpressionError as error:
-            reader.report("VCG209", error.message, scalar.span_of(error.start, error.end), _help_of(error, scalar))
+            _report_expression(reader, "VCG209", error, scalar, "write a call of the model: self.visual(pixels)")
             return None
         reader.uses.append(Use(at, call, scalar, self.scope, "call"))
         return call

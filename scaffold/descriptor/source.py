@@ -79,7 +79,7 @@ Node = ScalarNode | SequenceNode | MappingNode
 def decode_source(data: bytes, file: str) -> tuple[str | None, list[Diagnostic]]:
     """UTF-8 bytes to text. The text is None if there is no sense in reading on."""
     if len(data) > MAX_BYTES:
-        return None, [_too_large(file, len(data))]
+        return None, [_too_large(file)]
     try:
         return data.decode("utf-8"), []
     except UnicodeDecodeError as error:
@@ -101,7 +101,7 @@ def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
     """The nodes of one YAML document, and what is wrong with it. The node is None if nothing can be read."""
     text = normalise_text(text)
     if len(text) > MAX_BYTES:
-        return None, [_too_large(file, len(text))]
+        return None, [_too_large(file)]
     bad = _BAD_CHARACTER.search(text)
     if bad is not None:
         at = _span_at(text, bad.start(), file)
@@ -114,10 +114,10 @@ def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
     return _Composer(text, file).compose()
 
 
-def _too_large(file: str, size: int) -> Diagnostic:
+def _too_large(file: str) -> Diagnostic:
     return Diagnostic(
         "VCG105",
-        f"the file has {size:,} bytes, more than {MAX_BYTES:,}",
+        f"the file has more than {MAX_BYTES:,} bytes",
         Span(file, 1, 1, 1, 1),
         "a descriptor is about one page of YAML; is this the right file?",
     )
@@ -164,7 +164,7 @@ class _Composer:
         while isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent)):
             event = self.advance()
         if isinstance(event, yaml.StreamEndEvent):
-            help = "start with `schema: 1`, or copy a shipped descriptor: vitcg-scaffold schema"
+            help = "start with `schema: 1`, or let `vitcg-scaffold init` draft it from the model's source"
             self.problems.append(Diagnostic("VCG106", "the descriptor is empty", Span(self.file, 1, 1, 1, 1), help))
             return None
         root = self.node(event, 1)
@@ -292,9 +292,8 @@ class _Composer:
         context = getattr(error, "context", None)
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         if "end of stream" in problem or "<stream end>" in problem:
-            mark = (
-                getattr(error, "context_mark", None) or mark
-            )  # where it was opened says more than where the file ends
+            # Where it was opened says more than where the file ends.
+            mark = getattr(error, "context_mark", None) or mark
         line, column = (mark.line, mark.column) if mark is not None else (0, 0)
         line = min(line, len(self.lines) - 1)
         column = min(column, len(self.lines[line]))

@@ -261,3 +261,74 @@ def test_debug_shows_the_traceback_of_an_internal_error():
     assert done.returncode == 6
     assert "Traceback" in done.stderr
     assert "RuntimeError: moon" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "redirection", "code", "said"),
+    [
+        ("schema", ">/dev/full", 7, "error[VCG710]: reading or writing failed: No space left on device"),
+        ("--help", ">/dev/full", 7, "error[VCG710]"),
+        ("validate internvl --format json", ">/dev/full", 7, "error[VCG710]"),
+        ("validate internvl", "2>/dev/full", 7, ""),
+        ("validate nosuch", "2>/dev/full", 7, ""),
+        ("nwe", "2>/dev/full", 7, ""),
+        ("schema", ">&-", 0, ""),
+        ("validate nosuch", ">&- <&-", 3, "error[VCG100]"),
+        ("validate nosuch", "2>&-", 3, ""),
+        ("validate internvl", ">&- 2>&- <&-", 0, ""),
+        ("plan nosuch --vllm .", "2>&1 | true; exit ${PIPESTATUS[0]}", 3, ""),
+    ],
+)
+def test_output_that_cannot_be_written(arguments, redirection, code, said):
+    """A full disk is an error of its own; a stream that the caller closed takes what is meant for it along."""
+    command = f"{sys.executable} -m scaffold.cli {arguments} {redirection}"
+
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=environment(PYTHONHASHSEED="0"), check=False
+    )
+
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "bug of" not in done.stderr
+
+
+def test_a_report_is_the_same_in_every_process(tmp_path):
+    """Of several problems in one place the order is that of the descriptor's fields, not of hash values."""
+    (tmp_path / "bad.yaml").write_text("layout: tiles\n")
+
+    reports = [child("validate", "bad.yaml", cwd=tmp_path, PYTHONHASHSEED=seed).stderr for seed in "12345"]
+
+    missing = [line.split("`")[1] for line in reports[0].splitlines() if "lacks the key" in line]
+    assert missing == ["schema", "model", "modalities", "sizes", "output"]
+    assert reports == reports[:1] * 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "total", "drawn"),
+    [
+        (80, 30_000_000, "Fetching vLLM 0.22.0 ━━━━━━━━━━━━━━━                 15.0 / 30.0 MB"),
+        (50, 30_000_000, "Fetching vLLM 0.22.0 ━━━━━━        15.0 / 30.0 MB"),
+        (40, 30_000_000, "Fetching vLLM 0.22.0  15.0 / 30.0 MB"),
+        (20, 30_000_000, "Fetching vLLM 0.22."),
+        (80, None, "Fetching vLLM 0.22.0 15.0 MB"),
+    ],
+)
+def test_progress_stays_on_one_line_of_the_terminal(monkeypatch, capsys, columns, total, drawn):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    console = Console()
+
+    with console.progress("Fetching vLLM 0.22.0") as progress:
+        progress(15_000_000, total)
+
+    assert capsys.readouterr().err == f"\r{drawn}\n"
+    assert len(drawn) < columns
+
+
+def test_progress_in_a_log_is_one_line(capsys):
+    with Console().progress("Fetching vLLM 0.22.0") as progress:
+        for done in range(3):
+            progress(done, 30_000_000)
+
+    assert capsys.readouterr().err == "Fetching vLLM 0.22.0 (30 MB)\n"

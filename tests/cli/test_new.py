@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import filecmp
 import json
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, contents
 
 import scaffold.descriptor
+from scaffold.descriptor.load import shipped_path
 
 SHIPPED = Path(scaffold.descriptor.__file__).parent / "shipped"
 
@@ -72,6 +75,48 @@ def test_check_says_what_would_change_and_exits_1(run, small_tree):
     assert [line.split()[2] for line in done.out.splitlines()] == list(PLACES)
     assert f"To change them: vitcg-scaffold new internvl --vllm {small_tree}" in done.err
     assert contents(small_tree) == before
+
+
+@pytest.mark.parametrize("name", ["with space", "Größe", "it's", "$HOME"])
+def test_commands_to_paste_are_quoted(run, small_tree, name):
+    """What a message says to run works as it stands, whatever the tree and the descriptor are called."""
+    root = small_tree.rename(small_tree.with_name(name))
+    descriptor = Path(f"{name} model.yaml")
+    descriptor.write_bytes(shipped_path("internvl").read_bytes())
+    before = contents(root)
+
+    done = run("new", descriptor, "--vllm", root, "--check")
+    again = shlex.split(done.err.splitlines()[-1].removeprefix("To change them: "))
+    assert again == ["vitcg-scaffold", "new", str(descriptor), "--vllm", str(root)]
+    done = run(*again[1:])
+    undo = shlex.split(done.err.splitlines()[-1].removeprefix("Undo with: "))
+    assert run(*undo[1:]).code == 0
+    assert contents(root) == before
+
+
+def test_check_repeats_the_options_that_the_change_needs(run, copied_tree):
+    root = copied_tree("0.33.0", "pyproject.toml", *PLACES, *PROTOCOL).root
+
+    done = run("new", "internvl", "--vllm", root, "--replace", "--check")
+
+    assert done.err.endswith(f"To change them: vitcg-scaffold new internvl --vllm {root} --replace\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "line"),
+    [
+        (("new", "internvl", "--vllm", "0.22.0", "--check"), "internvl.yaml:", "class: InternVLChatModel"),
+        (("new", "internvl", "--vllm", "0.33.0"), "vllm-0.33.0/vllm/", "    def get_encoder_cudagraph_config(self"),
+    ],
+)
+def test_lines_of_shipped_descriptors_and_releases_are_shown(run, arguments, place, line):
+    """Their names in diagnostics are no paths from here; a file here that has such a name is another one."""
+    Path("internvl.yaml").write_text("not: it\n" * 99)
+
+    report = run(*arguments).err
+
+    shown = report[report.index(place) :].splitlines()[1]
+    assert re.fullmatch(r" +\d+ \| +" + re.escape(line.strip()) + ".*", shown), report
 
 
 def test_check_as_json_names_each_file(run, small_tree):

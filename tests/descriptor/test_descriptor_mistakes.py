@@ -10,7 +10,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from descriptor_documents import DOCUMENTS, report_of
+from descriptor_documents import DOCUMENTS, problems_of, report_of
 
 if sys.version_info >= (3, 11):
     from inline_snapshot import snapshot
@@ -48,7 +48,7 @@ MISTAKES = [
 model.yaml:1:1: error[VCG106]: the descriptor is empty
     1 | # nothing yet
       | ^
-      = help: start with `schema: 1`, or copy a shipped descriptor: vitcg-scaffold schema
+      = help: start with `schema: 1`, or let `vitcg-scaffold init` draft it from the model's source
 
 1 error; explain one with: vitcg-scaffold explain VCG106
 """),
@@ -727,6 +727,7 @@ model.yaml:18:18: error[VCG214]: `../replay.py` is not a file name
 model.yaml:11:28: error[VCG207]: expected a value, but the text ends
    11 | item: {rows: n, tokens: n *}
       |                            ^
+      = help: complete it
 
 1 error; explain one with: vitcg-scaffold explain VCG207
 """),
@@ -869,6 +870,7 @@ model.yaml:14:9: error[VCG301]: the name `kk` is not defined
 model.yaml:11:31: error[VCG207]: `unit` takes 1 argument, not 2
    11 |   global: {count: 1, tokens: 'unit(728, 2)', pixels: pixel_values, shape: [3, 728, 728]}
       |                               ^^^^^^^^^^^^
+      = help: call it: unit(a)
 
 1 error; explain one with: vitcg-scaffold explain VCG207
 """),
@@ -894,6 +896,7 @@ model.yaml:15:17: error[VCG209]: `self.extract_feature` is not called
 model.yaml:15:17: error[VCG209]: expected a path that starts with `self.`, found `extract_feature`
    15 | forward: {call: extract_feature(pixels), flatten: true}
       |                 ^^^^^^^^^^^^^^^
+      = help: write a call of the model: self.visual(pixels)
 
 1 error; explain one with: vitcg-scaffold explain VCG209
 """),
@@ -906,6 +909,7 @@ model.yaml:15:17: error[VCG209]: expected a path that starts with `self.`, found
 model.yaml:15:45: error[VCG209]: expected `)` to close `self.extract_feature(`, found `+`
    15 | forward: {call: self.extract_feature(pixels + 1), flatten: true}
       |                                             ^
+      = help: write a call of the model: self.visual(pixels)
 
 1 error; explain one with: vitcg-scaffold explain VCG209
 """),
@@ -2102,6 +2106,7 @@ model.yaml:27:17: error[VCG113]: YAML reads `yes` as the boolean true
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
 def test_a_mistake_is_reported(mistake: Mistake) -> None:
     assert report_of(mistake.text) == mistake.report
+    assert all(problem.help and problem.span for problem in problems_of(mistake.text))
 
 
 def test_the_table_is_large_and_has_no_copies() -> None:

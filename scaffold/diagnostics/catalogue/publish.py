@@ -51,4 +51,10 @@ CODES: tuple[Code, ...] = (
         "Files are replaced by renames from the `.vitcg-scaffold` folder, which are atomic on one file system only. "
         "A part of this tree is mounted from elsewhere. Copy the tree to one file system and work there.",
     ),
+    Code(
+        "VCG710",
+        "reading or writing failed",
+        "The operating system refused something that no stage foresaw, most often the output itself: a full disk "
+        "behind `> FILE`, or a stream that went away. A tree that was being written has been rolled back.",
+    ),
 )
