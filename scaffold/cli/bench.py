@@ -67,7 +67,7 @@ def command(
         benchmark = read_benchmark(result)
     else:
         name = sized_model(descriptor)
-        given = None if configuration is None else read_json(configuration, "VCG491", "a model's config.json")
+        given = None if configuration is None else read_json(configuration, "VCG471", "a model's config.json")
         require_gpu("a benchmark", "give --result FILE to read an earlier one anywhere")
         benchmark = _run(console, name, given, sizes, rounds, backend)
     if output is not None:
@@ -87,7 +87,7 @@ def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], rounds
         return run_bench(name, given, sizes, rounds, backend, console.note)
     except ValueError as error:
         raise DiagnosticError(
-            Diagnostic("VCG491", f"{name}: {error}", help="give the config.json of a checkpoint of this model")
+            Diagnostic("VCG471", f"{name}: {error}", help="give the config.json of a checkpoint of this model")
         ) from error
 
 

@@ -62,7 +62,7 @@ def command(
         recordings = _read(recording)
     else:
         name = sized_model(descriptor)
-        given = None if configuration is None else read_json(configuration, "VCG491", "a model's config.json")
+        given = None if configuration is None else read_json(configuration, "VCG471", "a model's config.json")
         require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
         recordings = _run(console, name, given, sizes or (1196,), tuned, backend)
     from scaffold.verify.profiling.analyse import analyse
@@ -92,17 +92,17 @@ def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned:
     try:
         return run_profile(name, given, sizes, tuned, backend, console.note)
     except ValueError as error:
-        raise _error("VCG491", f"{name}: {error}", "give the config.json of a checkpoint of this model") from error
+        raise _error("VCG471", f"{name}: {error}", "give the config.json of a checkpoint of this model") from error
 
 
 def _read(file: Path) -> list[Recording]:
     from scaffold.verify.profiling.model import Recording
 
-    found = read_json(file, "VCG492", "a file that --save wrote")
+    found = read_json(file, "VCG472", "a file that --save wrote")
     if not isinstance(found, list) or not found:
-        raise _error("VCG492", f"{file} is no recording: it holds no list of them", "give a file that --save wrote")
+        raise _error("VCG472", f"{file} is no recording: it holds no list of them", "give a file that --save wrote")
     try:
         return [Recording.from_json(one) for one in found]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         why = f"{file} is no recording: {type(error).__name__}: {error}"
-        raise _error("VCG492", why, "give a file that --save wrote") from error
+        raise _error("VCG472", why, "give a file that --save wrote") from error

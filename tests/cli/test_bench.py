@@ -32,7 +32,7 @@ def test_without_a_gpu_it_says_so(run, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = run("bench", "qwen2_5_vl")
     assert done.code == 4
-    assert "VCG490" in done.err
+    assert "VCG470" in done.err
     assert "a benchmark needs a GPU, and torch finds none here" in done.err
     assert "--result" in done.err
 
@@ -77,4 +77,4 @@ def test_other_files_are_refused(run, tmp_path, broken):
 def test_a_model_without_real_sizes_is_refused(run):
     done = run("bench", "mllama4")
     assert done.code == 4
-    assert "VCG493" in done.err
+    assert "VCG473" in done.err

@@ -31,7 +31,7 @@ def no_gpu(monkeypatch):
 def test_without_a_gpu_it_says_so(run, no_gpu):
     done = run("profile", "qwen2_5_vl")
     assert done.code == 4
-    assert "VCG490" in done.err
+    assert "VCG470" in done.err
     assert "torch finds none here" in done.err
     assert "--recording" in done.err
 
@@ -66,17 +66,17 @@ def test_what_is_no_recording(run, tmp_path, text, message):
     if text is not None:
         file.write_text(text, encoding="utf-8")
     done = run("profile", "qwen2_5_vl", "--recording", file)
-    assert (done.code, "VCG492" in done.err, message in done.err) == (4, True, True)
+    assert (done.code, "VCG472" in done.err, message in done.err) == (4, True, True)
 
 
 def test_a_configuration_is_read_before_the_gpu_is_asked(run, no_gpu, tmp_path):
     done = run("profile", "qwen2_5_vl", "--config", tmp_path / "missing.json")
-    assert (done.code, "VCG491" in done.err) == (4, True)
+    assert (done.code, "VCG471" in done.err) == (4, True)
 
 
 def test_a_model_without_real_sizes(run, no_gpu):
     done = run("profile", "mllama4")
-    assert (done.code, "VCG493" in done.err) == (4, True)
+    assert (done.code, "VCG473" in done.err) == (4, True)
     assert "qwen2_5_vl" in done.err
 
 

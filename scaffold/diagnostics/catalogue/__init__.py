@@ -10,7 +10,8 @@ from functools import cache
 from importlib import import_module
 
 _STAGES = (
-    "plan", "descriptor", "draft", "target", "tower", "conflict", "proof", "publish", "numeric", "trace", "profile",
+    "descriptor", "draft", "target", "plan", "tower", "profile", "plugin", "conflict", "proof", "numeric", "publish",
+    "trace",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Codes of the numeric lab (`scaffold.verify.numeric`)."""
+"""Codes of the numeric lab (`scaffold.verify.numeric`): VCG650 and above."""
 
 from scaffold.diagnostics.catalogue import Code
 

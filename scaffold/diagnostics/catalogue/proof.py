@@ -1,4 +1,4 @@
-"""Codes of the proof stage: VCG600 to 629 are the static proofs, 630 and above belong to the numeric check."""
+"""Codes of the static proofs: VCG600 to VCG629."""
 
 from scaffold.diagnostics.catalogue import Code
 

@@ -1,4 +1,4 @@
-"""Codes of the tower stage: VCG450 to VCG499."""
+"""Codes of the tower stage: VCG450 to VCG469, and VCG640 to VCG649."""
 
 from scaffold.diagnostics.catalogue import Code
 
