@@ -96,7 +96,7 @@ class Page:
         if self.arguments.parallel:
             options.append("--disable-custom-all-reduce")  # devices of a virtual machine may not reach each other
         programs = operator_page.write_programs(
-            self.folder / f"bin{number}", options, None if compiled or not self.captures else NO_COMPILER
+            self.folder / f"bin{number}", options, None if compiled and self.captures else NO_COMPILER
         )
         env = self.env | {"PATH": os.pathsep.join([str(programs), self.env["PATH"]])}
         return operator_page.Server(command, port, env, self.folder, self.folder / f"server{number}.log")

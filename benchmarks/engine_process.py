@@ -125,7 +125,8 @@ class Engine:
         gc.collect()
         gc.freeze()
         for thread in Path("/proc/self/task").iterdir() if cores else ():
-            os.sched_setaffinity(int(thread.name), cores or [])
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.sched_setaffinity(int(thread.name), cores or [])
 
     def describe(self) -> list[dict[str, Any]]:
         return [json.loads(answer) for answer in self.llm.collective_rpc("describe_encoder")]
