@@ -183,21 +183,52 @@ QWEN25_TAIL = (
     ),
 )
 
-#: release, model, attention tail -> the mutants of its port.
-TABLE: dict[tuple[str, str, str], tuple[Mutant, ...]] = {
-    ("0.33.0", "qwen2_5_vl", "fa2"): QWEN25,
-    ("0.26.0", "qwen2_5_vl", "fa3"): QWEN25_TAIL,
+#: What only calls at the edges of the processor's range show: without them these ports pass.
+QWEN25_EDGES = (
+    Mutant(
+        "one frame too many for a graph",
+        "return num_seqs > self._encoder_cudagraph_max_seqs",
+        "return num_seqs > self._encoder_cudagraph_max_seqs + 1",
+        "VCG654",
+        "one frame more than a graph holds",
+    ),
+    Mutant(
+        "frames that end in a partial window are forgotten",
+        "max(max_batch_size, max_frames_per_batch)\n            + (token_budget",
+        "1\n            + (token_budget",
+        "VCG654",
+        "buffer 'cu_window_seqlens' was captured with",
+    ),
+)
+INTERNVL_EDGES = (
+    Mutant(
+        "no room for the thumbnail of an image of 12 tiles",
+        "num_tiles = max(token_budget // self.num_image_token, 1)",
+        "num_tiles = min(max(token_budget // self.num_image_token, 1), 12)",
+        "VCG654",
+        "the largest item, 13 tiles",
+    ),
+)
+
+#: release, model, attention tail, with edges -> the mutants of its port.
+Key = tuple[str, str, str, bool]
+TABLE: dict[Key, tuple[Mutant, ...]] = {
+    ("0.33.0", "qwen2_5_vl", "fa2", False): QWEN25,
+    ("0.33.0", "qwen2_5_vl", "fa2", True): QWEN25_EDGES,
+    ("0.33.0", "internvl", "fa2", True): INTERNVL_EDGES,
+    ("0.26.0", "qwen2_5_vl", "fa3", False): QWEN25_TAIL,
 }
 CASES = [(key, mutant) for key, mutants in TABLE.items() for mutant in mutants]
+ON_EDGES = [(key, mutant) for key, mutant in CASES if key[-1]]
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> Callable[[tuple[str, str, str], Mutant], NumericReport]:
-    """All mutants of a port, from one import of its release."""
+def reports(release_tree: Any) -> Callable[[Key, Mutant, bool], NumericReport]:
+    """All mutants of a port, from one import of its release, with calls at the edges or without."""
 
     @cache
-    def run(key: tuple[str, str, str]) -> dict[str, NumericReport]:
-        release, model, tail = key
+    def run(key: Key, edges: bool) -> dict[str, NumericReport]:
+        release, model, tail, _ = key
         (request,) = numeric_requests(load_spec(model), release_tree(release), tails=(tail,))
         path = f"vllm/model_executor/models/{model}.py"
         right = request.overlay[path].decode()
@@ -205,18 +236,31 @@ def reports(release_tree: Any) -> Callable[[tuple[str, str, str], Mutant], Numer
         for mutant in TABLE[key]:
             changed = right.replace(mutant.before, mutant.after)
             assert changed != right, f"{mutant.name}: the fragment is not in the generated {path}"
-            requests.append(replace(request, overlay={**request.overlay, path: changed.encode()}))
+            overlay = {**request.overlay, path: changed.encode()}
+            requests.append(replace(request, overlay=overlay, options=replace(request.options, edges=edges)))
         answers = check_numerics_all(requests)
         return {mutant.name: report for mutant, report in zip(TABLE[key], answers, strict=True)}
 
-    return lambda key, mutant: run(key)[mutant.name]
+    return lambda key, mutant, edges: run(key, edges)[mutant.name]
 
 
-@pytest.mark.parametrize(("key", "mutant"), [pytest.param(*case, id=f"{case[0][0]}: {case[1].name}") for case in CASES])
-def test_a_mistake_is_rejected_and_its_cause_is_named(
-    key: tuple[str, str, str], mutant: Mutant, reports: Callable[[tuple[str, str, str], Mutant], NumericReport]
+def parameters(cases: list[tuple[Key, Mutant]]) -> list[Any]:
+    return [pytest.param(key, mutant, id=f"{key[0]}: {mutant.name}") for key, mutant in cases]
+
+
+@pytest.mark.parametrize(("key", "mutant"), parameters(ON_EDGES))
+def test_only_the_edges_show_these(
+    key: Key, mutant: Mutant, reports: Callable[[Key, Mutant, bool], NumericReport]
 ) -> None:
-    report = reports(key, mutant)
+    report = reports(key, mutant, False)
+    assert report.passed, "\n".join(report.lines())
+
+
+@pytest.mark.parametrize(("key", "mutant"), parameters(CASES))
+def test_a_mistake_is_rejected_and_its_cause_is_named(
+    key: Key, mutant: Mutant, reports: Callable[[Key, Mutant, bool], NumericReport]
+) -> None:
+    report = reports(key, mutant, key[-1])
     assert not report.passed
     messages = [diagnostic.message for diagnostic in report.diagnostics() if diagnostic.code == mutant.code]
     text = "\n".join(report.lines())

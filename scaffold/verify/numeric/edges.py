@@ -45,10 +45,9 @@ def line_of(module: Any, text: str) -> str:
     return f"{where(module).rpartition(':')[0]}:{number}"
 
 
-def info_of(host: Any) -> type:
-    """The release's processing information of a host class."""
-    found: type = host._processor_factory.info
-    return found
+def info_of(host: Any) -> Any:
+    """The class of the release's processing information for a host class."""
+    return host._processor_factory.info
 
 
 def function_of(host: type, *names: str) -> Any:
