@@ -28,25 +28,12 @@ _MUTATORS = frozenset(
 )
 _PLACEMENT = frozenset({"to", "cuda", "cpu", "pin_memory", "contiguous", "clone", "detach", "type", "astype", "copy"})
 #: Calls that keep the role of what they are applied to: conversions, views, gathers of a list.
-_RESHAPING = frozenset(
-    {"flatten", "reshape", "view", "squeeze", "unsqueeze", "ravel", "permute", "transpose", "expand", "repeat"}
-    | {"unique_consecutive", "int", "long", "float", "half", "bfloat16", "tolist", "numpy", "from_numpy", "tensor"}
-    | {
-        "as_tensor",
-        "asarray",
-        "array",
-        "stack",
-        "vstack",
-        "tile",
-        "clamp",
-        "sum",
-        "mean",
-        "expand_as",
-        "chunk",
-        "split",
-    }
-    | {"unbind", "roll", "flip", "full_like", "floor", "ceil", "round", "abs", "list", "tuple", "int64", "int32"}
-)
+_RESHAPING = frozenset({
+    "flatten", "reshape", "view", "squeeze", "unsqueeze", "ravel", "permute", "transpose", "expand", "expand_as",
+    "repeat", "tile", "stack", "vstack", "chunk", "split", "unbind", "roll", "flip", "unique_consecutive",
+    "int", "long", "float", "half", "bfloat16", "int32", "int64", "floor", "ceil", "round", "abs", "clamp", "sum",
+    "mean", "tolist", "list", "tuple", "numpy", "from_numpy", "tensor", "as_tensor", "asarray", "array", "full_like",
+})  # fmt: skip
 _CONCAT = frozenset({"cat", "concat", "concatenate", "hstack"})
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
 _LOOKUPS = frozenset({"embedding", "grid_sample", "interpolate", "index_select", "gather", "take"})
@@ -71,7 +58,6 @@ class Facts:
     """What one statement does. `label` covers its own expressions and the control it stands under."""
 
     label: Label = Label.NONE
-    control: Label = Label.NONE
     writes: set[str] = field(default_factory=set)
     mutates: set[str] = field(default_factory=set)
 
@@ -135,7 +121,6 @@ class Interpreter:
         self._bounds: dict[Evidence, ast.stmt] = {}  # where a maximum was computed, and under which statement
         self.static_reads: dict[ast.expr, tuple[str, str]] = {}
         self.followed: set[ast.Call] = set()
-        self.state_writes: list[tuple[ast.stmt, str]] = []
         self._stack: list[FunctionNode] = []
         self._via: list[str] = []
         self._memo: dict[tuple[object, ...], tuple[Value, tuple[RawHazard, ...]]] = {}
@@ -172,7 +157,6 @@ class Interpreter:
         """Interpret one statement and record its facts."""
         facts = self.facts.setdefault(node, Facts()) if self._top else Facts()
         control = self._control()
-        facts.control |= control
         label = control
         env = self.frame.env
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -184,7 +168,7 @@ class Interpreter:
                 label |= self.assign(target, value.with_labels(control), facts, node)
         elif isinstance(node, ast.AugAssign):
             value = self.eval(node.value)
-            old = self.eval(_as_load(node.target))
+            old = self.eval(node.target)  # evaluation does not look at `ctx`
             label |= value.labels | old.labels
             merged = self._binary(node.op, old, value, node)
             if isinstance(node.target, ast.Name):
@@ -262,9 +246,9 @@ class Interpreter:
             after_body = self.frame.env
             self.frame.env = dict(before)
             self.block(node.orelse)
-            if _exits(node.body):
+            if exits(node.body):
                 pass
-            elif node.orelse and _exits(node.orelse):
+            elif node.orelse and exits(node.orelse):
                 self.frame.env = after_body
             else:
                 self.frame.env = _join_env(after_body, self.frame.env)
@@ -326,7 +310,7 @@ class Interpreter:
             if handler.name:
                 self.frame.env[handler.name] = CONST
             self.block(handler.body)
-            if not _exits(handler.body):
+            if not exits(handler.body):
                 after = _join_env(after, self.frame.env)
         self.frame.env = dict(after)
         self.block(node.orelse)
@@ -372,9 +356,9 @@ class Interpreter:
                 label |= self.assign(element, part, facts, node)
             return label
         if isinstance(target, ast.Subscript):
-            base = self.eval(_as_load(target.value))
+            base = self.eval(target.value)
             position = self.eval(target.slice)
-            name = _root_name(target.value)
+            name = root_name(target.value)
             stored = value.with_labels(position.labels)
             if name is not None:
                 old = env.get(name, CONST)
@@ -389,14 +373,12 @@ class Interpreter:
                 facts.mutates.add(name)
             return base.labels | position.labels | value.labels
         if isinstance(target, ast.Attribute):
-            base = self.eval(_as_load(target.value))
+            base = self.eval(target.value)
             name = _dotted(target)
             if name is not None:
                 env[name] = value
                 facts.writes.add(name)
                 if name.startswith("self."):
-                    if self._anchor is not None:
-                        self.state_writes.append((self._anchor, name))
                     self._hazard(
                         target, "write to the module's state", "runs once at capture, never at replay", Label.DATA
                     )
@@ -407,7 +389,7 @@ class Interpreter:
         """In-place effect of an expression statement such as `outputs.append(x)` or `mask.fill_(0)`."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             return Label.NONE
-        name = _root_name(node.func.value)
+        name = root_name(node.func.value)
         method = node.func.attr
         if name is None or not (method in _MUTATORS or _is_inplace(method)):
             return Label.NONE
@@ -530,7 +512,7 @@ class Interpreter:
             return Value(cls=cls, host=False if node.attr in ("device",) else None)
         if node.attr in STATIC_ATTRIBUTES:
             if self._top and base.labels & Label.DATA:
-                self.static_reads[node] = (node.attr, _root_name(node.value) or "")
+                self.static_reads[node] = (node.attr, root_name(node.value) or "")
             return Value(Label.NONE if base.labels & Label.DATA else base.labels & Label.META)
         if node.attr in _SHAPE_ATTRIBUTES:
             return Value(_shape_of(base.labels), Form.PYTHON)
@@ -656,7 +638,7 @@ class Interpreter:
         base = CONST
         on_module = False
         if isinstance(node.func, ast.Attribute):
-            root = _root_name(node.func.value)
+            root = root_name(node.func.value)
             base = self.eval(node.func.value)
             imported = root is not None and not root.startswith("self.") and root not in self.frame.env
             on_module = imported and root != "self" and base.cls is None
@@ -712,7 +694,7 @@ class Interpreter:
             for value in [*args, *keywords.values()]:
                 rest |= value.labels
             if base.labels & Label.DATA and self._top:
-                self.static_reads[node.func.value] = ("new", _root_name(node.func.value) or "")  # type: ignore[attr-defined]
+                self.static_reads[node.func.value] = ("new", root_name(node.func.value) or "")  # type: ignore[attr-defined]
             role = Role.ZEROS if name == "new_zeros" else Role.NONE
             return Value(rest | (base.labels & Label.META), Form.TENSOR, role, host=base.host)
         form = self._form(call)
@@ -813,7 +795,7 @@ class Interpreter:
         if name == "numpy":
             return Form.NUMPY
         if on_module:
-            root = _root_name(node.func.value) if isinstance(node.func, ast.Attribute) else None
+            root = root_name(node.func.value) if isinstance(node.func, ast.Attribute) else None
             if root in ("np", "numpy"):
                 return Form.NUMPY
             if root in _TENSOR_MODULES:
@@ -858,7 +840,7 @@ class Interpreter:
         text = ast.unparse(device)
         if "cpu" in text:
             return True
-        if isinstance(device, ast.Attribute) and device.attr == "device" and _root_name(device) != "self.device":
+        if isinstance(device, ast.Attribute) and device.attr == "device" and root_name(device) != "self.device":
             base = self.values.get(device.value, CONST)
             return False if base.labels & Label.DATA or not base.labels else base.host
         return False
@@ -1087,10 +1069,6 @@ def annotation_form(annotation: ast.expr | None) -> Form:
 
 def root_name(node: ast.expr) -> str | None:
     """The variable that an expression such as `a.b[0].c` starts from (`self.a` counts as the variable `self.a`)."""
-    return _root_name(node)
-
-
-def _root_name(node: ast.expr) -> str | None:
     while True:
         if isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name) and node.value.id == "self":
@@ -1123,7 +1101,7 @@ def _is_derived_tensor(value: Value) -> bool:
 
 
 def _on_numpy(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Attribute) and _root_name(node.func.value) in ("np", "numpy")
+    return isinstance(node.func, ast.Attribute) and root_name(node.func.value) in ("np", "numpy")
 
 
 def _is_inplace(name: str) -> bool:
@@ -1169,11 +1147,6 @@ def _shape_of(labels: Label) -> Label:
     return Label.SHAPE if labels & Label.DATA else labels
 
 
-def _as_load(node: ast.expr) -> ast.expr:
-    """A store target as an expression to evaluate. The node itself serves: evaluation does not look at `ctx`."""
-    return node
-
-
 def _join_all(values: Iterable[Value]) -> Value:
     result: Value | None = None
     for value in values:
@@ -1201,14 +1174,11 @@ def _same_env(a: dict[str, Value], b: dict[str, Value]) -> bool:
     return a.keys() == b.keys() and all(a[name].key() == b[name].key() for name in a)
 
 
-def _exits(body: Sequence[ast.stmt]) -> bool:
+def exits(body: Sequence[ast.stmt]) -> bool:
     """Whether a block never falls through."""
     if not body:
         return False
     last = body[-1]
     if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
         return True
-    return isinstance(last, ast.If) and bool(last.orelse) and _exits(last.body) and _exits(last.orelse)
-
-
-exits = _exits
+    return isinstance(last, ast.If) and bool(last.orelse) and exits(last.body) and exits(last.orelse)

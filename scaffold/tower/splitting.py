@@ -248,7 +248,7 @@ class _Splitter:
         writer = _Writer()
         ind, body = self.indentation, self.body_indentation
         inner = ind + "    "
-        nullable = any(c.nullable for c in self._all_crossings())
+        nullable = any(crossing.nullable for crossing in _all_crossings(self.tower))
         tensor = f"{self.torch}.Tensor"
         value = f"{tensor} | None" if nullable else tensor
         lines = [f"{ind}def {METADATA_METHOD}(", f"{inner}self,"]
@@ -283,15 +283,9 @@ class _Splitter:
         writer.added += moved.added + placement.added
         writer.blank()
         entries = [f'    "{c.key}": {c.variable},' for c in self.tower.crossings]
-        entries += [f"    **{child.attribute}_metadata," for child in self.tower.children]
+        entries += [f"    **{self._child_metadata(child)}," for child in self.tower.children]
         writer.add("return {\n" + "\n".join(entries) + "\n}", body)
         return writer
-
-    def _all_crossings(self) -> list[Crossing]:
-        result = list(self.tower.crossings)
-        for child in self.tower.children:
-            result += _Splitter(child.slice, child=True)._all_crossings()
-        return result
 
     def _uses_device(self, moved: _Writer, placement: _Writer) -> bool:
         return any(
@@ -377,9 +371,8 @@ class _Splitter:
                 arguments = [self.source.expression(e, self.moved_replacements) for _, e in child.arguments]
                 arguments += self._child_constants(child)
                 arguments.append("device=device")
-                target = f"{self._fresh(child.attribute + '_metadata')}"
-                call = f"self.{child.attribute}.{METADATA_METHOD}"
-                writer.add(_wrapped(f"{target} = {call}", arguments, len(indentation)), indentation)
+                call = f"{self._child_metadata(child)} = self.{child.attribute}.{METADATA_METHOD}"
+                writer.add(_wrapped(call, arguments, len(indentation)), indentation)
                 wrote = True
         return wrote
 
@@ -557,7 +550,7 @@ class _Splitter:
             writer.blank()
             writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(call, "    "), indentation)
             written = {
-                name for leaf in flatten(self.tower.pieces) if leaf.place is Place.STAY for name in _stores(leaf)
+                name for leaf in flatten(self.tower.pieces) if leaf.place is Place.STAY for name in _stores(leaf.node)
             }
             names = [c.name for c in self.tower.crossings]
             wanted += [
@@ -585,7 +578,7 @@ class _Splitter:
         indentation = self.body_indentation
         texts = [self.source.statement(node, 0, comments=False) for node in [*needed, piece.node]]
         block = textwrap.dedent("".join(texts))
-        if {name for node in needed for name in _stores_of(node)} & set(self.tower.metadata):
+        if {name for node in needed for name in _stores(node)} & set(self.tower.metadata):
             raise _refuse(
                 self.tower,
                 "an early exit needs metadata that overwrites a parameter",
@@ -626,6 +619,10 @@ class _Splitter:
         texts.append(f"{METADATA_ARGUMENT}={METADATA_ARGUMENT}")
         return f"{self.source.expression(call.func)}({', '.join(texts)})"
 
+    def _child_metadata(self, child: ChildSlice) -> str:
+        """The variable of the metadata method that holds a child's metadata."""
+        return self._fresh(f"{child.attribute}_metadata")
+
     def _child_constants(self, child: ChildSlice) -> list[str]:
         names = [parameter.name for parameter in child.slice.parameters]
         bound = dict(zip(names, child.call.args, strict=False))
@@ -634,6 +631,11 @@ class _Splitter:
 
 
 # ---------------------------------------------------------------------- helpers
+
+
+def _all_crossings(tower: TowerSlice) -> list[Crossing]:
+    """Those of the tower and of its children."""
+    return [*tower.crossings, *(crossing for child in tower.children for crossing in _all_crossings(child.slice))]
 
 
 @lru_cache(maxsize=4)
@@ -690,11 +692,7 @@ def _line_before(statements: list[ast.stmt]) -> int:
     return statements[0].lineno - 1 if statements else 0
 
 
-def _stores(piece: Piece) -> set[str]:
-    return _stores_of(piece.node)
-
-
-def _stores_of(node: ast.AST) -> set[str]:
+def _stores(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 

@@ -9,6 +9,7 @@ import ast
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,10 @@ class SourceText:
     """The text of one module, addressed by AST positions (lines from 1, columns in UTF-8 bytes)."""
 
     def __init__(self, text: str) -> None:
-        self.lines = [line.encode() for line in text.split("\n")]
+        self._text = text.encode()
+        self.lines = self._text.split(b"\n")
+        #: Where each line starts in the text, in bytes.
+        self._starts = [0, *accumulate(len(line) + 1 for line in self.lines)]
 
     def statement(
         self, node: ast.stmt, above: int, replacements: Sequence[Replacement] = (), *, comments: bool = True
@@ -35,7 +39,7 @@ class SourceText:
         assert node.end_lineno is not None
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         if not self._alone(node, first):
-            return _indent(ast.unparse(_replaced(node, replacements)), self.indentation_of(node))
+            return indent(ast.unparse(_replaced(node, replacements)), self.indentation_of(node)) + "\n"
         start = first
         if comments:
             while start - 1 > above and self.lines[start - 2].strip().startswith(b"#"):
@@ -46,29 +50,25 @@ class SourceText:
 
     def header(self, node: ast.stmt, body: Sequence[ast.stmt], above: int) -> str:
         """The lines of a block's header, from its own comments to the line before its body."""
-        first_of_body = body[0].lineno
-        if first_of_body == node.lineno:
+        if body[0].lineno == node.lineno:
             raise ValueError("the block is on one line")
         start = node.lineno
         while start - 1 > above and self.lines[start - 2].strip().startswith(b"#"):
             start -= 1
-        end = self._header_end(node, first_of_body)
+        end = self.header_end(node, body)
         blank = start - 1 > above and not self.lines[start - 2].strip()
         return ("\n" if blank else "") + b"\n".join(self.lines[start - 1 : end]).decode() + "\n"
 
-    def _header_end(self, node: ast.stmt, first_of_body: int) -> int:
+    def header_end(self, node: ast.stmt, body: Sequence[ast.stmt]) -> int:
+        """The last line of a block's header."""
         end = node.lineno
         expressions = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.withitem))]
         for expression in expressions:
             inner = expression.context_expr if isinstance(expression, ast.withitem) else expression
             end = max(end, inner.end_lineno or end)
-        while end < first_of_body - 1 and not self.lines[end - 1].split(b"#")[0].rstrip().endswith(b":"):
+        while end < body[0].lineno - 1 and not self.lines[end - 1].split(b"#")[0].rstrip().endswith(b":"):
             end += 1
         return end
-
-    def header_end(self, node: ast.stmt, body: Sequence[ast.stmt]) -> int:
-        """The last line of a block's header."""
-        return self._header_end(node, body[0].lineno)
 
     def is_elif(self, orelse: Sequence[ast.stmt]) -> bool:
         """Whether the else part of an `if` is written as `elif`."""
@@ -100,28 +100,23 @@ class SourceText:
     def _slice(
         self, line: int, column: int, end_line: int, end_column: int, replacements: Sequence[Replacement]
     ) -> str:
-        offsets, position = [], 0
-        for text in self.lines:
-            offsets.append(position)
-            position += len(text) + 1
-        whole = b"\n".join(self.lines)
-        start, end = offsets[line - 1] + column, offsets[end_line - 1] + end_column
+        start, end = self._starts[line - 1] + column, self._starts[end_line - 1] + end_column
         result, cursor = b"", start
         ranges = []
         for replacement in replacements:
             node = replacement.node
             assert node.end_lineno is not None
             assert node.end_col_offset is not None
-            a = offsets[node.lineno - 1] + node.col_offset
-            b = offsets[node.end_lineno - 1] + node.end_col_offset
+            a = self._starts[node.lineno - 1] + node.col_offset
+            b = self._starts[node.end_lineno - 1] + node.end_col_offset
             if start <= a and b <= end:
                 ranges.append((a, b, replacement.text.encode()))
         for a, b, new in sorted(ranges):
             if a < cursor:
                 continue  # inside a larger replacement
-            result += whole[cursor:a] + new
+            result += self._text[cursor:a] + new
             cursor = b
-        return (result + whole[cursor:end]).decode()
+        return (result + self._text[cursor:end]).decode()
 
 
 def _replaced(node: ast.stmt, replacements: Sequence[Replacement]) -> ast.stmt:
@@ -142,10 +137,6 @@ def _replaced(node: ast.stmt, replacements: Sequence[Replacement]) -> ast.stmt:
     changed = Swap().visit(copy.deepcopy(node))
     assert isinstance(changed, ast.stmt)
     return changed
-
-
-def _indent(text: str, indentation: str) -> str:
-    return "".join(f"{indentation}{line}\n" if line else "\n" for line in text.split("\n"))
 
 
 def indent(text: str, indentation: str) -> str:

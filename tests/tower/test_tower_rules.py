@@ -313,6 +313,17 @@ RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
         ["lengths = [t * h * w for t, h, w in grid_thw]"],
         ["x = self.embeddings(x, lengths, scale=2.0)"],
     ),
+    "a variable is called as a child's metadata would be": (
+        """
+        lengths = [t * h * w for t, h, w in grid_thw]
+        embeddings_metadata = self.lookup(grid_thw)
+        x = self.embeddings(x, lengths, scale=2.0)
+        return self.patch_embed(x) + embeddings_metadata
+        """,
+        {"embeddings_metadata": "rows", "positions": "rows"},
+        ["embeddings_metadata = self.lookup(grid_thw)"],
+        ["return self.patch_embed(x) + embeddings_metadata"],
+    ),
     "a child of a child gets host values of the grid": (
         """
         lengths = [t * h * w for t, h, w in grid_thw]
