@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import subprocess
 import sys
@@ -86,6 +87,34 @@ def test_every_page_can_be_reached() -> None:
                 if file.exists():
                     open_pages.append(file)
     assert {page.relative_to(ROOT).as_posix() for page in PAGES if page not in reached} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    """Paths of this repository in code style; `v0_34` is the invented generation of a rehearsal."""
+    named = {code for token in tokens(page) if token.type == "code_inline" for code in token.content.split()}
+    ours = re.compile(r"(?:scaffold|tests|docs|benchmarks|generated|templates|\.ci)/[\w./-]*\w/?")
+    missing = [name for name in named if ours.fullmatch(name) and "v0_34" not in name and not (ROOT / name).exists()]
+    # Places in a vLLM tree may have such names, too.
+    assert [name for name in missing if not name.startswith(("tests/models/", "docs/design/"))] == []
+
+
+def test_functions_of_the_design_page_exist() -> None:
+    page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \|", page, re.MULTILINE)
+    assert len(rows) > 15
+    for packages, functions in rows:
+        homes = re.findall(r"`(\w+)`", packages)
+        for function in re.findall(r"`([\w.]+)`", functions):
+            assert any(_exists(f"scaffold.{home}.{function}") for home in homes), f"{packages}: {function}"
+
+
+def _exists(dotted: str) -> bool:
+    try:
+        pkgutil.resolve_name(dotted)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_the_readme_names_every_command_once() -> None:
