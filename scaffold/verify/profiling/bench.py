@@ -133,7 +133,8 @@ def _captured(make: Callable[[], Any]) -> tuple[Any, float]:
 
 def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int) -> Callable[[], None]:
     """Replays graphs that were captured for exactly these inputs, one a path that has work."""
-    graphs, outputs = [], []
+    graphs: list[Any] = []
+    kept: list[Any] = []
     for path in subject.paths:
         if path == "local" and not len(inputs["patch_pixel_values"]):
             continue
@@ -144,10 +145,13 @@ def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                outputs.append(forward())  # its memory has to live as long as the graph
+                output = forward()
         graphs.append(graph)
+        # What the graph reads (the values in the forward) and writes has to live as long as it: memory that is free
+        # goes back to the device when a manager captures on demand.
+        kept += [forward, output]
 
-    def replay(kept: list[Any] = outputs) -> None:
+    def replay(alive: list[Any] = kept) -> None:
         for graph in graphs:
             graph.replay()
 
