@@ -24,7 +24,8 @@ PYTHON_OPERATORS: dict[str, Callable[..., Any]] = {}
 
 _ENVIRONMENT = {
     "VLLM_TARGET_DEVICE": "cpu",
-    "CUDA_VISIBLE_DEVICES": "",  # the proof is the same on a machine that has a GPU
+    # The proof is the same on a machine that has a GPU. Not "": releases take that for a GPU to come, and use Triton.
+    "CUDA_VISIBLE_DEVICES": "-1",
     "TORCHDYNAMO_DISABLE": "1",  # an activation of the towers is compiled otherwise, and compilation hides operators
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",

@@ -116,12 +116,19 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
             label = f"{name}, call {number}"
             yield Case(label, "video", tuple(batch), beyond, group=f"edge: {name}", source=frames_source)
 
-    one = grid(*found.resized(1, 1, 1, large))
-    least = {grid(*found.resized(*size, found.least, large)) for size in ((1, 1), (1, 150), (150, 1))}
-    # With a ratio of 200 the short side cannot shrink below one token: the result exceeds the processor's own maximum.
-    beyond = [
-        grid(*found.resized(*size, 1, large)) for size in ((10**4, found.ratio * 10**4), (found.ratio * 10**4, 10**4))
-    ]
+    def resized(sizes: Iterable[tuple[int, int]], minimum: int) -> list[Item]:
+        """What becomes of images of these sizes; a release may refuse some."""
+        grids = []
+        for size in sizes:
+            with suppress(ValueError):
+                grids.append(grid(*found.resized(*size, minimum, large)))
+        return grids
+
+    (one,) = resized([(1, 1)], 1)
+    least = set(resized([(1, 1), (1, 150), (150, 1)], found.least))
+    # The short side cannot shrink below one token: a result of the longest ratio exceeds the processor's own maximum.
+    side = 10**4
+    beyond = resized([(side, found.ratio * side), (found.ratio * side, side)], 1)
     cases = [
         *images("the smallest image", found.source, *([item] for item in [one, *sorted(least - {one})])),
         *images("a budget exactly, as strips and as a square", BUDGETS,
