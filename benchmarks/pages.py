@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import measured_bench
 import measured_engine
 import measured_manager
 import measured_ports
@@ -23,7 +24,7 @@ import measured_summary
 import measured_tuning
 from measured import ROOT, PageError, Part
 
-KINDS = (measured_summary, measured_ports, measured_manager, measured_tuning, measured_engine)
+KINDS = (measured_summary, measured_ports, measured_manager, measured_tuning, measured_engine, measured_bench)
 
 
 def all_parts() -> list[Part]:
@@ -36,8 +37,13 @@ def written(parts: Iterable[Part], root: Path = ROOT) -> dict[Path, str]:
     pages: dict[Path, str] = {}
     for part in parts:
         path = root / part.page
-        pages[path] = part.put(pages.get(path) or path.read_text(encoding="utf-8"))
+        pages[path] = part.put(pages.get(path) or text_of(path))
     return pages
+
+
+def text_of(path: Path) -> str:
+    """What stands there now; a picture may not be there yet."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def main() -> int:
@@ -49,11 +55,11 @@ def main() -> int:
     except PageError as error:
         print(error, file=sys.stderr)
         return 1
-    outdated = {path: text for path, text in pages.items() if path.read_text(encoding="utf-8") != text}
+    outdated = {path: text for path, text in pages.items() if text_of(path) != text}
     for path, text in outdated.items():
         name = path.relative_to(ROOT).as_posix()
         if check:
-            before = path.read_text(encoding="utf-8").splitlines()
+            before = text_of(path).splitlines()
             print(*difflib.unified_diff(before, text.splitlines(), name, name, lineterm="", n=0), sep="\n")
         else:
             path.write_text(text, encoding="utf-8")

@@ -1,0 +1,46 @@
+"""Results of `vitcg-scaffold bench` on their page: tables, and the pictures beside them.
+
+A result is a file that `bench -o` wrote, kept as `results/bench_NAME_MODEL.json`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from measured import NAMES, RESULTS, Block, Part, load
+
+from scaffold.verify.profiling.benchreport import Benchmark, to_markdown, to_svg
+
+PAGE = "docs/bench.md"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file of its own, written whole."""
+
+    page: str
+    text: str
+
+    def put(self, document: str) -> str:
+        return self.text
+
+    def spans(self, document: str) -> list[tuple[int, int]]:
+        return [(0, len(document))]
+
+
+def benchmarks() -> dict[str, Benchmark]:
+    """The results by the name of their file, in the order of the models."""
+    files = sorted(path.stem for path in RESULTS.glob("bench_*.json"))
+    found = {name: Benchmark.from_json(load(name)) for name in files}
+    order = list(NAMES)
+    return dict(sorted(found.items(), key=lambda item: (order.index(item[1].model), item[0])))
+
+
+def parts() -> list[Part | Picture]:
+    found = benchmarks()
+    pictures = [Picture(f"docs/{name}.svg", to_svg(result)) for name, result in found.items()]
+    texts = (
+        f"## {NAMES[result.model]}\n\n{to_markdown(result)}\n![time over an exact graph]({name}.svg)"
+        for name, result in found.items()
+    )
+    return [Block(PAGE, "bench", "\n\n".join(texts)), *pictures]
