@@ -59,7 +59,7 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
     if not spec.paths and not can_render(spec, profile):  # what several paths need has a code of its own
         raise DiagnosticError(_no_template(spec))
     if unread := refuse_unread(spec):
-        raise DiagnosticError(*unread)
+        raise DiagnosticError(unread)
     model = find_model(tree, spec.module, spec.class_name)
     tower = plan_tower(spec, tree, model)
     optouts = plan_optouts(spec, tree, profile, replace=replace)
