@@ -172,9 +172,11 @@ def _git_rules(change: PortChange) -> Iterator[RuleResult]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """Output of a read-only git command; None where it fails or there is no git."""
+    """What git answers; None where it fails or there is no git."""
+    from scaffold.publish import run_git
+
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False, timeout=30)
+        done = run_git(root, *arguments)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

@@ -23,7 +23,6 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 _STORE = ".vitcg-scaffold/bases"
 _COMMITS = 200
-_TIMEOUT_SECONDS = 30
 
 
 def find_base(folder: Path, finding: Finding) -> bytes | None:
@@ -92,16 +91,9 @@ def _candidates(folder: Path, finding: Finding, wanted: str) -> Iterator[bytes]:
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
     """None when git is not there or does not answer."""
-    environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    from scaffold.publish import run_git
+
     try:
-        return subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_TIMEOUT_SECONDS,
-        )
+        return run_git(folder, *arguments)
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,24 +29,17 @@ def prove_adapter(
     makes of the adapter. Raises `DiagnosticError` as `check_numerics` and `resolve_target`.
     """
     from scaffold.protocol import resolve_target
-    from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
-    from scaffold.workflow import load_spec
+    from scaffold.verify.numeric import check_numerics
+    from scaffold.workflow import load_spec, numeric_requests
 
     spec = load_spec(descriptor)
     source = resolve_target(tree).tree if isinstance(tree, str) else tree
-    request = NumericRequest(
-        tree=source.root,
+    (request,) = numeric_requests(spec, source, tails=(tail,), as_is=True)
+    request = replace(
+        request,
         overlay={f"{_MODULE.replace('.', '/')}.py": adapter.read_bytes()},
-        recipe=spec.name,
-        modalities=tuple(modality.name for modality in spec.modalities),
-        release=source.release or "",
-        tail="fa3" if tail == "fa3" else "fa2",
-        options=NumericOptions(
-            image_embeds=any(modality.embeds for modality in spec.modalities),
-            data_parallel_switch=bool(spec.data_parallel_switches),
-            min_budget_above_max=True,
-            frames_above_capacity=True,
-        ),
         host=f"{_MODULE}:{spec.class_name}",
+        # An adapter has the methods of a port, whose proof has these calls.
+        options=replace(request.options, edges=False),
     )
     return check_numerics(request, progress=progress)

@@ -168,7 +168,7 @@ class ForwardSpec:
 @dataclass(frozen=True, slots=True)
 class PathSpec:
     """One path of a multi-path model. `count` is over size columns, the rest over `let` names; `capture` is the number
-    of units captured for a budget. `buffer` is the recorded pixel buffer, `pixels` its input key."""
+    of units captured for a budget. `pixels` is the key of its input and the name of the recorded buffer."""
 
     name: str
     count: Expression
@@ -440,12 +440,17 @@ def _modalities(descriptor: Descriptor) -> Iterator[ModalitySpec]:
         yield ModalitySpec(name, entry.pixels, entry.sizes, entry.embeds, tuple(entry.aux.items()), entry.only_if)
 
 
+def derived_capture(count: Expression, tokens: Expression) -> Expression:
+    """The captured units of a path that gives none, from its units for each item and the tokens of a unit.
+
+    A path with one unit for each item never needs more units than a batch has items.
+    """
+    text = "min(B, b // tokens)" if count.constant == 1 else "b // tokens"
+    return parse_expression(text).substitute({"tokens": tokens})
+
+
 def _path(name: str, path: Path) -> PathSpec:
-    capture = path.capture
-    if capture is None:
-        # A path with one unit for each item never needs more units than a batch has items.
-        text = "min(B, b // tokens)" if path.count.constant == 1 else "b // tokens"
-        capture = parse_expression(text).substitute({"tokens": path.tokens})
+    capture = path.capture or derived_capture(path.count, path.tokens)
     rows = path.rows or Expression(Int(1), "1")
     return PathSpec(name, path.count, path.tokens, path.pixels, path.shape, rows, capture, path.zero_ok, path.call)
 

@@ -12,7 +12,7 @@ from scaffold.edit.document import PythonDocument
 from scaffold.edit.faults import ambiguous_anchor, bad_snippet, different_definition, missing_anchor
 from scaffold.edit.operations import AddBase, PutMethods, ReplaceMethod
 from scaffold.edit.sequences import Layout
-from scaffold.edit.snippets import Snippet, indent_snippet, parse_methods, parse_snippet, same_meaning
+from scaffold.edit.snippets import Function, Snippet, indent_snippet, parse_methods, parse_snippet, same_meaning
 
 #: Bases that must stay last: with a base after them the method resolution order has no solution.
 _LAST_BASES = frozenset({"object", "Protocol", "Generic"})
@@ -65,11 +65,7 @@ def put_methods(document: PythonDocument, edit: PutMethods) -> bool:
     """Apply `PutMethods`. Errors: VCG430, VCG431, VCG434, VCG436."""
     snippet = parse_methods(edit.source, document.path)
     index, node = document.find_class(edit.class_name)
-    methods = [
-        (place, child)
-        for place, child in enumerate(node.body)
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    methods = _methods(node)
     block = {function.name: function for function in snippet.functions}
     gone: set[int] = set()
     for place, child in methods:
@@ -102,11 +98,7 @@ def replace_method(document: PythonDocument, edit: ReplaceMethod) -> bool:
     if edit.name not in block:
         raise bad_snippet(document.path, f"it does not define `{edit.name}`")
     index, node = document.find_class(edit.class_name)
-    methods = [
-        (place, child)
-        for place, child in enumerate(node.body)
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    methods = _methods(node)
     old = [(place, child) for place, child in methods if child.name == edit.name]
     kind = f"method of `{node.name}`"
     if not old:
@@ -128,6 +120,12 @@ def replace_method(document: PythonDocument, edit: ReplaceMethod) -> bool:
     return True
 
 
+def _methods(node: ast.ClassDef) -> list[tuple[int, Function]]:
+    """The functions of a class's body, each with its place there."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [(place, child) for place, child in enumerate(node.body) if isinstance(child, functions)]
+
+
 def _is_in_place(body: Sequence[ast.stmt], gone: Sequence[int], snippet: Snippet) -> bool:
     """Whether the statements at `gone` are the block already: together, in its order, with its meaning."""
     if len(gone) != len(snippet.nodes) or gone[-1] - gone[0] + 1 != len(gone):
@@ -135,9 +133,7 @@ def _is_in_place(body: Sequence[ast.stmt], gone: Sequence[int], snippet: Snippet
     return all(same_meaning(body[place], node) for place, node in zip(gone, snippet.nodes, strict=True))
 
 
-def _with_decorators(
-    document: PythonDocument, snippet: Snippet, name: str, old: ast.FunctionDef | ast.AsyncFunctionDef
-) -> Snippet:
+def _with_decorators(document: PythonDocument, snippet: Snippet, name: str, old: Function) -> Snippet:
     """The block with the old method's decorators, as they are written, above its new definition."""
     lines = snippet.text.splitlines(keepends=True)
     line = next(function.lineno for function in snippet.functions if function.name == name) - 1

@@ -263,20 +263,13 @@ def _insert_statement(document: PythonDocument, edit: AddImport) -> None:
     own = [keys[index - run.start] for index in same]
     if same and own != sorted(own):
         place = same[-1] + 1
-    if place in same:
+    if place in same or (not same and place < run.stop):  # above another statement, or a section above another one
         following = chunks[place]
         above, attached = (following.gap, "") if place == 0 else following.split_gap()
-        chunks[place] = replace(following, gap=attached)
+        chunks[place] = replace(following, gap=attached if same else newline + attached)
         chunks.insert(place, document.make_chunk(above, code))
-    elif same:
-        chunks.insert(place, document.make_chunk("", code))
-    elif place < run.stop:  # a new section above another one
-        following = chunks[place]
-        above, attached = (following.gap, "") if place == 0 else following.split_gap()
-        chunks[place] = replace(following, gap=newline + attached)
-        chunks.insert(place, document.make_chunk(above, code))
-    else:  # a new section below the others
-        chunks.insert(place, document.make_chunk(newline, code))
+    else:  # at the end of its section, or a section below the others
+        chunks.insert(place, document.make_chunk("" if same else newline, code))
 
 
 def _first_import(chunk: Chunk) -> ast.Import | ast.ImportFrom:
@@ -373,10 +366,8 @@ def _insert_in_block(document: PythonDocument, index: int, edit: AddImport) -> N
         lines = list(following.leading_lines)
         if below != key[0] and not (lines and lines[0].comment is None):
             lines.insert(0, blank)
-        elif (
-            below == key[0] and lines and lines[0].comment is None
-        ):  # the blank line opens the section: it goes above the new name
-            lines = lines[1:]
+        elif below == key[0] and lines and lines[0].comment is None:
+            lines = lines[1:]  # the blank line opens the section: it goes above the new name
             new = new.with_changes(leading_lines=[blank])
         body[place] = following.with_changes(leading_lines=lines)
     body.insert(place, new)

@@ -54,9 +54,8 @@ class Layout:
         if isinstance(tail, cst.ParenthesizedWhitespace):
             if isinstance(self.opening, cst.ParenthesizedWhitespace):
                 between = tail.with_changes(last_line=self.opening.last_line)
-            elif (
-                tail.first_line.comment or tail.empty_lines
-            ):  # a comment must stay where it is: break the line after it
+            elif tail.first_line.comment or tail.empty_lines:
+                # A comment must stay where it is: break the line after it.
                 between = tail.with_changes(last_line=tail.last_line.with_changes(value=tail.last_line.value + "    "))
             tail = _line_break(tail.last_line)
         elif isinstance(self.opening, cst.ParenthesizedWhitespace):

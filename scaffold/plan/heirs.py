@@ -38,8 +38,7 @@ def plan_optouts(
 
 
 def heir_notes(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
-    """Who inherits the port (catalogue B1 to B4). Of a port that asks its tower for metadata, first those with another
-    tower."""
+    """Who inherits the port. Where it asks its tower for metadata, first those that have another tower."""
     tower = spec.split and (spec.split.class_name or assigned_class(tree, model.path, model.class_name, spec.tower))
     same: list[str] = []
     for heir in _heirs(spec, tree):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor.expressions import parse_expression
+from scaffold.descriptor.spec import derived_capture
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.code import Names
 from scaffold.render import Code
@@ -18,8 +18,7 @@ from scaffold.render import Code
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scaffold.descriptor.expressions import Expression
-    from scaffold.descriptor.spec import AdapterSpec, PathSpec
+    from scaffold.descriptor.spec import AdapterSpec
     from scaffold.protocol import Dialect
 
 #: The paths of the releases that know exactly two of them, by three fields of the config.
@@ -81,7 +80,7 @@ def refusal(spec: AdapterSpec, dialect: Dialect) -> tuple[str, str] | None:
         return "budget.min", f"the smallest item is one tile of {single.name}: leave the field out"
     helpers = {helper.name for helper in spec.helpers}
     for path in paths:
-        if path.capture != _capacity(path):
+        if path.capture != derived_capture(path.count, path.tokens):
             return f"paths.{path.name}.capture", "the number of captured tiles follows from their tokens"
         if path.call is not None:
             return f"paths.{path.name}.call", "both paths are encoded by the call of `forward`"
@@ -151,12 +150,6 @@ def _buffer_keys(spec: AdapterSpec, dialect: Dialect) -> list[str]:
     """Recorded buffers; the pixels that `input_key_by_modality` names are none, the rest of the inputs are."""
     keys = [path.pixels for path in spec.paths if dialect.values or path is not spec.paths[0]]
     return [*keys, "row_index"] if dialect.paths.value == "none" else keys
-
-
-def _capacity(path: PathSpec) -> Expression:
-    """The number of captured tiles of a descriptor that gives none."""
-    text = "min(B, b // tokens)" if path.one_per_item else "b // tokens"
-    return parse_expression(text).substitute({"tokens": path.tokens})
 
 
 def _switch(path: str) -> str:

@@ -4,7 +4,7 @@ It owns the journal in `<root>/.vitcg-scaffold/`, roll-back, revert and recovery
 git holds a copy of what would be overwritten. It must not know what the changes mean: bytes in, bytes out. POSIX only.
 """
 
-from scaffold.publish.git import DirtyFile, DirtyState, find_dirty, require_clean
+from scaffold.publish.git import DirtyFile, DirtyState, find_dirty, require_clean, run_git
 from scaffold.publish.store import FileRecord, RunRecord
 from scaffold.publish.transaction import (
     RecoverReport,
@@ -28,4 +28,5 @@ __all__ = [
     "require_clean",
     "require_finished",
     "revert_last",
+    "run_git",
 ]

@@ -146,21 +146,28 @@ def _state(code: str) -> DirtyState:
     return DirtyState.STAGED if code[0] != " " else DirtyState.UNSTAGED
 
 
-def _git(root: Path, *arguments: str) -> str:
-    """Standard output of one read-only git command in `root`. FileNotFoundError when there is no git."""
+def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """One read-only git command in `folder`, whatever repository a hook that called us is in.
+
+    Raises OSError when there is no git, `subprocess.TimeoutExpired` when it does not answer.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C"}
-    safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+    return subprocess.run(
+        ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=_TIMEOUT_S,
+    )
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """What git answers. FileNotFoundError when there is no git, VCG508 when it gives no answer."""
     try:
-        done = subprocess.run(
-            ["git", *safe, *arguments],
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_git(root, *arguments)
     except subprocess.TimeoutExpired as error:
         raise _no_answer(root, f"no answer within {_TIMEOUT_S} s") from error
     if done.returncode != 0:

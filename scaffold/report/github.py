@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.report.render import by_place
+from scaffold.report.listing import by_place, plain_text
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
@@ -26,15 +26,8 @@ def _command(diagnostic: Diagnostic) -> str:
         if span.line == span.end_line:  # columns are only understood within one line
             properties |= {"col": str(span.column), "endColumn": str(max(span.end_column - 1, span.column))}
     properties["title"] = diagnostic.code
-    text = "\n".join(
-        [
-            diagnostic.message,
-            *(f"note: {note}" for note in diagnostic.notes),
-            *([f"help: {diagnostic.help}"] if diagnostic.help else []),
-        ]
-    )
     listed = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())
-    return f"::{_COMMANDS[diagnostic.severity]} {listed}::{_escape(text)}"
+    return f"::{_COMMANDS[diagnostic.severity]} {listed}::{_escape(plain_text(diagnostic))}"
 
 
 def _escape(text: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.report.render import by_place
+from scaffold.report.listing import by_place
 
 FORMAT, VERSION = "vitcg-diagnostics", 1
 

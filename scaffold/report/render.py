@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from scaffold.diagnostics import Diagnostic, Span
+from scaffold.diagnostics import Diagnostic
+from scaffold.report.listing import Sources
 
 #: Names of the formats, the default first.
 FORMATS = ("text", "json", "github", "sarif")
-
-#: Gives the text of a file by the name that spans use, or None if it is not at hand.
-Sources = Callable[[str], "str | None"]
 
 
 def render_diagnostics(
@@ -45,8 +43,3 @@ def render_diagnostics(
 
         return render_sarif(listed)
     raise ValueError(f"unknown format {format!r}, expected one of {', '.join(FORMATS)}")
-
-
-def by_place(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """In the order of files and lines; those without a place come first. The order of equals is kept."""
-    return sorted(diagnostics, key=lambda diagnostic: diagnostic.span or Span("", 1, 1, 1, 1))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.diagnostics.catalogue import all_codes
-from scaffold.report.render import by_place
+from scaffold.report.listing import by_place, plain_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -46,14 +46,11 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _result(diagnostic: Diagnostic, used: list[str]) -> dict[str, Any]:
-    text = "\n".join(
-        [diagnostic.message, *diagnostic.notes, *([f"Help: {diagnostic.help}"] if diagnostic.help else [])]
-    )
     result: dict[str, Any] = {
         "ruleId": diagnostic.code,
         "ruleIndex": used.index(diagnostic.code),
         "level": _LEVELS[diagnostic.severity],
-        "message": {"text": text},
+        "message": {"text": plain_text(diagnostic)},
     }
     span = diagnostic.span
     if span is not None:

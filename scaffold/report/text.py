@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 
 from scaffold.diagnostics import Diagnostic, Severity, Span
-from scaffold.report.render import Sources, by_place
+from scaffold.report.listing import Sources, by_place
 
 _TAB = 4
 _WIDTH = 160

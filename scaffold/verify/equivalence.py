@@ -4,9 +4,9 @@ Written from the operations alone, with `ast` and the text; it shares no code wi
 there is not repeated here. Two halves that back each other up:
 
 * the syntax trees: planned nodes are found in the result (right meaning, right place, once) and taken out, nodes that
-the plan removes are taken out of the original, and the rest must be equal, docstrings and decorators included; * the
-text: outside the lines that the plan declares, every line is the same, byte for byte, in the same order, with the same
-blank lines between; comments on declared lines survive unless their method was to be removed.
+  the plan removes are taken out of the original, and the rest must be equal, docstrings and decorators included;
+* the text: outside the lines that the plan declares, every line is the same, byte for byte, in the same order, with the
+  same blank lines between; comments on declared lines survive unless their method was to be removed.
 """
 
 from __future__ import annotations
@@ -230,10 +230,7 @@ def _comments_of(text: str) -> list[str]:
     source = inspect.cleandoc("\n" + text) + "\n"
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    except (
-        tokenize.TokenError,
-        IndentationError,
-    ):  # a part of a statement: compare whole lines instead
+    except (tokenize.TokenError, IndentationError):  # a part of a statement: compare whole lines instead
         return ["".join(line.replace(",", "").split()) for line in source.splitlines() if "#" in line]
     return [token.string.lstrip("#").strip() for token in tokens if token.type == tokenize.COMMENT]
 

@@ -171,7 +171,9 @@ def test_lost_base_is_said_and_nothing_is_written(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("edit_is_committed", [False, True])
-def test_base_is_found_in_git(scene: Scene, tmp_path: Path, edit_is_committed: bool) -> None:
+def test_base_is_found_in_git(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit_is_committed: bool
+) -> None:
     def git(*arguments: str) -> None:
         identity = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false")
         subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
@@ -184,6 +186,7 @@ def test_base_is_found_in_git(scene: Scene, tmp_path: Path, edit_is_committed: b
         git("commit", "-qam", "edited")
     make_generated_differ(scene)
     lose_local_bases(scene)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "of a hook that called us"))
 
     assert scene.regen("--merge").exit == 0
     assert NEW in scene.read(ADAPTER)

@@ -294,7 +294,7 @@ def test_sarif_of_one() -> None:
                 "message": {
                     "text": """\
 the name `kk` is not defined
-Help: did you mean `k`?\
+help: did you mean `k`?\
 """
                 },
                 "locations": [
