@@ -1,6 +1,7 @@
 """Measure tuned vision towers against untuned ones, side by side in one run on one GPU.
 
-    python benchmarks/tuning_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--profiles PROFILES.json]
+    python benchmarks/tuning_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--svg PICTURE.svg] [--profiles FILE]
+    python benchmarks/pages.py    # the new numbers into the pages
 
 Each model is built twice with equal random weights at real sizes: one tower stays as vLLM made it, the other is tuned
 by the manager. For every workload: the untuned and the tuned exact graph (captured for exactly that input), the whole
@@ -9,6 +10,7 @@ this run), and the largest error of `execute()` against the untuned tower's eage
 `rounding` is how far the untuned tower itself moves when each pixel changes by at most half a bfloat16 step.
 
 For one workload of each model every tuning is measured alone, too, and each Triton kernel against its reference.
+`--doubtful NAMES` gives the manager these tunings only where they alone made the graph faster.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ import torch
 from manager_gpu import (
     DEVICE,
     DTYPE,
+    WARM_CALLS,
     Subject,
     capture_exact,
     capture_measured,
     error_of,
     once,
+    runs_of,
     start_vllm,
 )
+
+MODELS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "internvl", "step3_vl")
 
 #: The workload of each model that single tunings are measured on.
 LARGE = {"internvl": "7 tiles", "step3_vl": "4 crops"}
@@ -65,7 +71,9 @@ def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
     return {**inputs, **{name: moved(value, step) for name, value in floats.items()}}
 
 
-def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -> dict[str, Any]:
+def measure(
+    subject: Subject, rounds: int, ceilings: Any, profiles: list[Any], doubtful: tuple[str, ...]
+) -> dict[str, Any]:
     from scaffold.runtime.tuning import NAMES, Choice, tune
     from scaffold.runtime.vllm import EncoderCudaGraphManager
     from scaffold.verify.profiling.analyse import analyse
@@ -120,14 +128,17 @@ def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -
             profiles.append(recording)
 
     begin = time.perf_counter()
-    config.additional_config = {"encoder_graphs": {"tuning_check": True}}
+    slow = [name for name in doubtful if name in singles and singles[name]["ms"] >= singles[name]["untuned_ms"]]
+    config.additional_config = {
+        "encoder_graphs": {"tuning_check": True, "tuning": {name: name not in slow for name in NAMES}}
+    }
     manager, captured = capture_measured(lambda: EncoderCudaGraphManager(config, DEVICE, DTYPE, host))
     captured["seconds with tuning and its check"] = time.perf_counter() - begin
     assert manager.tuned is not None
     print(subject.name, captured, *manager.tuned.outcomes, sep="\n  ", flush=True)
     profiles.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
     errors: dict[str, float] = {}
-    for _ in range(3):  # graphs are captured on demand, and a padded size is tried both ways
+    for _ in range(WARM_CALLS):  # graphs are captured on demand, and a padded size is tried both ways
         for name, inputs in calls.items():
             errors[name] = max(errors.get(name, 0.0), error_of(manager.execute(dict(inputs)), want[name]))
     rows = []
@@ -153,6 +164,12 @@ def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -
                 "floor_ms": round(floors[name], 3),
                 "max_relative_error": errors[name],
                 "rounding": error_of(moved[name], want[name]),
+                "extra_mb": round(manager.tuned.extra_bytes / 2**20, 2),
+                "rounds": rounds,
+                "budgets": [
+                    run.reason if run.captured is None else str(run.captured.key) + " (eager is faster)" * run.eager
+                    for run in runs_of(manager, inputs)
+                ],
             }
         )
         print(rows[-1], flush=True)
@@ -161,6 +178,7 @@ def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -
         "single": {"workload": large, "tokens": tokens[large], "tunings": singles},
         "extra_mb": manager.tuned.extra_bytes / 2**20,
         "tuned": [str(outcome) for outcome in manager.tuned.outcomes],
+        "left_out": slow,
         "capture": captured,
     }
     manager.clear()
@@ -276,8 +294,10 @@ KERNEL_BOUNDS = {"bfloat16": 1.2e-2, "float16": 1.5e-3, "float32": 2e-6}
 def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--profiles", type=Path)
-    options.add_argument("--models", default="qwen2_5_vl,qwen2_vl,qwen3_vl,internvl,step3_vl")
+    options.add_argument("--profiles", type=Path, help="keep the recordings in this file")
+    options.add_argument("--svg", type=Path, help="draw kernel time by class, untuned and tuned, into this file")
+    options.add_argument("--models", default=",".join(MODELS))
+    options.add_argument("--doubtful", default="", help="tunings that run only where they gain alone")
     options.add_argument("--backend", default="FLASH_ATTN")
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--machine", default="")
@@ -288,7 +308,9 @@ def main() -> int:
     context = start_vllm(arguments.backend)
     import vllm
 
+    from scaffold.verify.profiling.analyse import analyse
     from scaffold.verify.profiling.measure import measure_ceilings
+    from scaffold.verify.profiling.report import to_svg
 
     kernels = check_kernels()
     wrong = {name: e for name, e in kernels.items() if not e <= KERNEL_BOUNDS[name.rsplit(" ", 1)[1]]}
@@ -310,7 +332,10 @@ def main() -> int:
     for name in arguments.models.split(","):
         begin = time.perf_counter()
         try:
-            result = measure(Subject(name), arguments.rounds, ceilings, profiles)
+            # A call of Step3-VL takes ten times as long as the others', and wanders less.
+            rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
+            doubtful = tuple(filter(None, arguments.doubtful.split(",")))
+            result = measure(Subject(name), rounds, ceilings, profiles, doubtful)
         except Exception as error:
             import traceback
 
@@ -321,10 +346,14 @@ def main() -> int:
         rows = result.pop("rows")
         failed += sum(not row["max_relative_error"] < 0.05 for row in rows)
         total["rows"] += rows
+        total["rows"].sort(key=lambda row: MODELS.index(row["model"]))  # those of one model stay in their order
         total["models"][name] = result
         arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+        profiles.sort(key=lambda recording: MODELS.index(recording.model))
         if arguments.profiles is not None:
             arguments.profiles.write_text(json.dumps([p.to_json() for p in profiles]) + "\n", encoding="utf-8")
+        if arguments.svg is not None:
+            arguments.svg.write_text(to_svg([analyse(p) for p in profiles]), encoding="utf-8")
         ratios = [row["tuned_execute_ms"] / row["untuned_exact_ms"] for row in rows]
         mean = statistics.geometric_mean(ratios)
         seconds = time.perf_counter() - begin

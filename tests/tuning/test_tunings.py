@@ -20,12 +20,13 @@ RELEASES = [
 
 #: Modules that each tuning changes in the recipes' tiny towers.
 EXPECTED = {
-    "internvl": {"pad-mlp": 2, "fused-norms": 5, "fused-residuals": 2},
+    "internvl": {"pad-mlp": 2, "fused-norms": 5, "fused-residuals": 2, "unsplit-attention": 2},
     "qwen2_vl": {"fused-activations": 2, "pad-mlp": 2, "fused-norms": 5, "fused-residuals": 2, "inplace-rotary": 2},
     "qwen2_5_vl": {"fused-activations": 3, "pad-mlp": 3, "fused-norms": 7, "fused-residuals": 3, "inplace-rotary": 3,
                    "small-windows": 3},
     "qwen3_vl": {"gelu-epilogue": 3, "pad-mlp": 3, "fused-norms": 8, "fused-residuals": 3, "inplace-rotary": 3},
-    "step3_vl": {"fused-activations": 2, "pad-mlp": 2, "fused-norms": 4, "fused-residuals": 2, "channels-last": 1},
+    "step3_vl": {"fused-activations": 2, "pad-mlp": 2, "fused-norms": 4, "fused-residuals": 2,
+                 "unsplit-attention": 2, "channels-last": 1},
 }  # fmt: skip
 #: Relative to the largest output. vLLM's RMS norm computes in float32 whatever its input is.
 BOUNDS = {"torch.float32": 2e-6, "torch.float64": 1e-14}
@@ -114,8 +115,9 @@ def test_a_tower_that_somebody_watches_or_compiles_is_untouched(report, model):
 @pytest.mark.parametrize("model", FIVE)
 def test_code_that_is_not_known_is_left_alone(report, model):
     found = report[model]["refusals"]["fork"]
-    # Norms and convolutions are vLLM's own layers, not code of the model; everything else is a fork's.
-    assert {name for name, count in found["applied"].items() if count} <= {"fused-norms", "channels-last"}
+    # Norms, convolutions and attention are vLLM's own layers, not code of the model; everything else is a fork's.
+    own = {"fused-norms", "unsplit-attention", "channels-last"}
+    assert {name for name, count in found["applied"].items() if count} <= own
     assert "the forward of Fork is not one that this tuning knows" in found["reasons"]
 
 
@@ -157,6 +159,19 @@ def test_a_manager_tunes_and_proves_before_it_captures(report, model):
         assert found["on"]["worst"] == pytest.approx(found["off"]["worst"], rel=1e-4)
     else:
         assert found["on"]["worst"] <= 1e-4
+
+
+@every_release
+def test_a_tuning_that_is_wrong_is_off_in_the_manager_with_one_warning(report):
+    found = report["qwen2_vl"]["served"]
+    if found is None:
+        return  # as above
+    (warning,) = found["wrong"]["warnings"]
+    assert "the tuning fused-activations was taken back: its error of" in warning
+    rest = {name: count for name, count in EXPECTED["qwen2_vl"].items() if name != "fused-activations"}
+    assert found["wrong"]["applied"] == rest
+    assert found["wrong"]["worst"] <= 1e-4
+    assert found["on"]["warnings"] == found["off"]["warnings"] == []
 
 
 @pytest.mark.parametrize("report", ["0.33.0"], indirect=True)

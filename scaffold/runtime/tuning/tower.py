@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.attention import InplaceRotary, SmallWindows
+from scaffold.runtime.tuning.attention import InplaceRotary, SmallWindows, UnsplitAttention
 from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_error
 from scaffold.runtime.tuning.choice import NAMES, Choice
 from scaffold.runtime.tuning.convolution import ChannelsLast
@@ -34,6 +34,7 @@ TUNINGS: tuple[Tuning, ...] = (
     FusedResiduals(),
     InplaceRotary(),
     SmallWindows(),
+    UnsplitAttention(),
     ChannelsLast(),
 )
 assert tuple(tuning.name for tuning in TUNINGS) == NAMES
