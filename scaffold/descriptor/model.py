@@ -46,6 +46,9 @@ _BUDGET_INFO = Pattern(
 _FILE = Pattern(
     "a file name", r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.py", "name a Python file that lies beside the descriptor: name.py"
 )
+_EXAMPLE = Pattern(
+    "an example name", r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "name a key of the offline example, such as internvl_chat"
+)
 _MODEL_ID = Pattern("a model name", r"[\w.-]+/[\w.-]+", "write it as on the model hub: organisation/name")
 
 
@@ -442,7 +445,7 @@ class Integration(Record):
     )
     docs: Docs | None = declare(Section(Docs), "row of the documentation table", default=None)
     example: tuple[str, ...] = declare(
-        Listing(Name("an example name"), 1, 8, single=True), "key in the offline example's support list", default=()
+        Listing(_EXAMPLE, 1, 8, single=True), "key in the offline example's support list", default=()
     )
 
 

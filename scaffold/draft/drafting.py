@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.inputs import ModalityInputs, ModelInputs, read_inputs
+from scaffold.draft.inputs import Beyond, ModalityInputs, ModelInputs, innermost, obstacle_met, read_inputs
 from scaffold.draft.integration import draft_integration
 from scaffold.draft.locate import Located, locate
-from scaffold.draft.modules import Part, assigned, model_path
+from scaffold.draft.modules import Part, assigned, model_path, part_of
 from scaffold.draft.packed import draft_packed, gate_of
-from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.partial import ask_tower, missing_questions, put_modality, put_rows
+from scaffold.draft.sheet import Candidate, Obstacle, Question, Sheet
 from scaffold.draft.tiles import draft_tiles, last_linear
 from scaffold.draft.values import Op, Place
 from scaffold.protocol.tree import SourceTree
@@ -24,7 +25,8 @@ __all__ = ["Draft", "draft_descriptor"]
 @dataclass(frozen=True, slots=True)
 class Draft:
     """`name` is what a file of it is called, `text` its YAML. `questions` are all that were asked, `open` those without
-    an answer, `unused` the keys of answers that no question asked for."""
+    an answer, `unused` the keys of answers that no question asked for. `obstacles` are what the model does and no field
+    of a descriptor says: a draft with one cannot become a port without code that is written by hand."""
 
     name: str
     text: str
@@ -32,6 +34,7 @@ class Draft:
     open: tuple[Question, ...]
     unused: tuple[str, ...]
     notes: tuple[Diagnostic, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -42,7 +45,7 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
     """Draft a descriptor of `reference` (an architecture, FILE or FILE:CLASS) from its source in `tree`.
 
     `answers` by the key of a question take the place of its `TODO`. Pure but for reading the tree. Raises VCG480 to
-    VCG482 when there is no such model, VCG483 when no layout expresses it.
+    VCG482 when there is no such model, VCG483 when nothing of its inputs can be told.
     """
     program = Program(tree)
     model = locate(tree, program, reference)
@@ -50,17 +53,30 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
     sheet = Sheet(dict(answers or {}))
     first = inputs.modalities[0]
     notes = inputs.notes
-    modalities: tuple[ModalityInputs, ...]
-    if first.layout == "packed":
-        packed = draft_packed(tree, program, model, inputs, sheet)
-        tower, modalities, notes = packed.tower, packed.modalities, (*notes, *packed.notes)
-    else:
-        tower, modalities = draft_tiles(tree, program, model, inputs, sheet), inputs.modalities
+    modalities = inputs.modalities
+    sheet.obstacles += [obstacle for modality in modalities for obstacle in modality.obstacles]
+    tower: Part | None = None
+    try:
+        if first.layout == "packed":
+            packed = draft_packed(tree, program, model, inputs, sheet)
+            tower, modalities, notes = packed.tower, packed.modalities, (*notes, *packed.notes)
+        elif first.layout:
+            tower = draft_tiles(tree, program, model, inputs, sheet)
+    except Beyond as met:
+        sheet.obstacles.append(met.obstacle)
+    if tower is None:
+        name = innermost(program, model.owner, first.encoded[0].call).name.removeprefix("self.").partition(".")[0]
+        tower = part_of(program, model.owner, name)
     _model(sheet, model, tower, first)
     for modality in modalities:
         _modality(sheet, modality, inputs)
     counted = inputs.fields[first.more] if first.more else first.field
-    sheet.put("sizes.columns", first.columns, counted.place, why=f"a row of `{first.sizes}`")
+    if first.columns:
+        sheet.put("sizes.columns", first.columns, counted.place, why=f"a row of `{first.sizes}`")
+    if sheet.obstacles:
+        put_rows(sheet, first)
+        sheet.ask_for_missing(missing_questions(sheet, first))
+        sheet.ask_for_hooks()
     _output(sheet, program, model, tower, first)
     gate = gate_of(program, model.owner)
     if gate is not None:
@@ -75,6 +91,7 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
             if ported
             else []
         ),
+        *(["Parts of the model are beyond what a descriptor can say: `hooks` names them."] if sheet.obstacles else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
@@ -84,15 +101,21 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
         tuple(sheet.questions),
         sheet.open,
         unused,
-        notes,
+        (*notes, *(obstacle_met(tree, obstacle) for obstacle in sheet.obstacles)),
+        tuple(sheet.obstacles),
     )
 
 
-def _model(sheet: Sheet, model: Located, tower: Part, first: ModalityInputs) -> None:
+def _model(sheet: Sheet, model: Located, tower: Part | None, first: ModalityInputs) -> None:
     sheet.put("schema", 1)
     sheet.put("model.module", model.module, model.found)
     sheet.put("model.class", model.class_name, model.place)
-    sheet.put("model.tower", tower.name, tower.place)
+    if tower is None:
+        ask_tower(sheet, first.encoded[0].place)
+    else:
+        sheet.put("model.tower", tower.name, tower.place)
+    if not first.layout:
+        return
     layout = "packed" if first.layout == "packed" else "tiles"
     why = {
         "packed": f"rows of all items behind each other, cut by the product of `{first.sizes}`",
@@ -104,22 +127,19 @@ def _model(sheet: Sheet, model: Located, tower: Part, first: ModalityInputs) -> 
 
 def _modality(sheet: Sheet, modality: ModalityInputs, inputs: ModelInputs) -> None:
     at = f"modalities.{modality.name}"
-    sheet.put(f"{at}.pixels", modality.pixels, modality.field.place)
-    sheet.put(
-        f"{at}.sizes", modality.sizes, modality.sizes_field.place if modality.sizes_field else modality.field.place
-    )
+    put_modality(sheet, modality, inputs.fields)
     if modality.embeds is not None:
         sheet.put(f"{at}.embeds", modality.embeds.key, modality.embeds.place)
     if modality.more is not None:
         sheet.put(f"{at}.aux.{modality.more}", "n", inputs.fields[modality.more].place)
 
 
-def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: ModalityInputs) -> None:
+def _output(sheet: Sheet, program: Program, model: Located, tower: Part | None, first: ModalityInputs) -> None:
     """The width of the embeddings: the tower's own, that of the last layer, or that of the language model."""
     key = "output.hidden_size"
     outer = first.encoded[0].call
-    own = assigned(program, tower.cls, "out_hidden_size") if tower.cls else None
-    if outer.name == f"self.{tower.name}" and own is not None:
+    own = assigned(program, tower.cls, "out_hidden_size") if tower and tower.cls else None
+    if tower is not None and outer.name == f"self.{tower.name}" and own is not None:
         sheet.put(key, f"self.{tower.name}.out_hidden_size", own[1])
         return
     linear = last_linear(program, model.owner, outer)

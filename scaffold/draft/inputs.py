@@ -13,6 +13,7 @@ from scaffold.descriptor import kinds
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.evaluate import Evaluator, Trace
 from scaffold.draft.locate import Located
+from scaffold.draft.sheet import Obstacle
 from scaffold.draft.values import (
     Field,
     Input,
@@ -32,7 +33,7 @@ from scaffold.tower.source import Module, Program
 
 #: Changes of a tensor that keep what it holds and how it is laid out.
 _SAME = {".to", ".type", ".contiguous", ".cuda", ".float", ".bfloat16", ".half", ".type_as"}
-_SAME_SIZES = {*_SAME, ".tolist", ".cpu", "tuple", "list", "int"}
+SAME_SIZES = {*_SAME, ".tolist", ".cpu", "tuple", "list", "int"}
 
 _COLUMNS = {3: ("t", "h", "w"), 2: ("h", "w"), 0: ("n",)}
 
@@ -53,7 +54,11 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class ModalityInputs:
-    """One modality. `layout` is packed, tiles or paths; `columns` those of a row of sizes."""
+    """One modality. `layout` is packed, tiles or paths; `columns` those of a row of sizes.
+
+    What an obstacle keeps from being told is empty: `layout`, `sizes`, `columns`, and `pixels` where it is one of
+    `others`, further inputs that the encoder needs.
+    """
 
     name: str
     pixels: str
@@ -66,6 +71,8 @@ class ModalityInputs:
     sizes_field: Field | None
     #: Of a second pixel tensor, cut by the same sizes.
     more: str | None = None
+    others: tuple[str, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +98,28 @@ def left_out(tree: SourceTree, place: Place, name: str, reason: str) -> Diagnost
     )
 
 
-def beyond(tree: SourceTree, place: Place | None, reason: str, *hooks: str) -> DiagnosticError:
-    """The refusal of a model that no layout expresses (VCG483), with the hooks that it would need."""
-    names = [f"`{name}` ({kinds.HOOKS[name].catalogue}: {kinds.HOOKS[name].purpose})" for name in hooks]
-    return DiagnosticError(
-        Diagnostic(
-            "VCG483",
-            f"the model is beyond the layouts: {reason}",
-            tree.span(place.file, place.line) if place else None,
-            f"it would need the hook{'s' * (len(hooks) > 1)} {', '.join(names)}" if names else "write the port by hand",
-        )
+class Beyond(DiagnosticError):
+    """A model does what no layout expresses (VCG483). What was drafted before it was met is right."""
+
+    def __init__(self, tree: SourceTree, obstacle: Obstacle) -> None:
+        super().__init__(obstacle_met(tree, obstacle, Severity.ERROR))
+        self.obstacle = obstacle
+
+
+def beyond(tree: SourceTree, place: Place | None, reason: str, *hooks: str) -> Beyond:
+    """The refusal of a model that no layout expresses, with the hooks that it would need."""
+    return Beyond(tree, Obstacle(reason, place, hooks))
+
+
+def obstacle_met(tree: SourceTree, obstacle: Obstacle, severity: Severity = Severity.WARNING) -> Diagnostic:
+    """What an obstacle is called in a report: the refusal, or the warning beside a draft that says the rest."""
+    hooks = [f"`{name}` ({kinds.HOOKS[name].catalogue}: {kinds.HOOKS[name].purpose})" for name in obstacle.hooks]
+    return Diagnostic(
+        "VCG483",
+        f"the model is beyond the layouts: {obstacle.reason}",
+        tree.span(obstacle.place.file, obstacle.place.line) if obstacle.place else None,
+        f"it would need the hook{'s' * (len(hooks) > 1)} {', '.join(hooks)}" if hooks else "write the port by hand",
+        severity,
     )
 
 
@@ -182,60 +201,75 @@ def _modality(
     fields: dict[str, Field],
     trace: Trace,
 ) -> ModalityInputs:
+    """One modality, as far as its inputs tell. What no layout has words for is an obstacle of it."""
     first = roots[0]
+    met: list[Obstacle] = []
+    mains = [_main_input(root.pixels, fields) for root in roots]
+    others: tuple[str, ...] = ()
     extra = next((root for root in roots if len(root.pixels) > 1), None)
     if extra is not None:
-        others = [key for key in extra.pixels if key != extra.pixels[0]]
-        raise beyond(
-            tree,
-            extra.place,
-            f"`{extra.call.name}` also depends on `{'`, `'.join(others)}`, which is no size of `{extra.pixels[0]}`",
-            "select",
-            "replay",
-            "forward",
-        )
-    keys = list(dict.fromkeys(root.pixels[0] for root in roots))
+        main = _main_input(extra.pixels, fields)
+        others = tuple(key for key in extra.pixels if key != main)
+        what = f"`{extra.call.name}` also depends on `{'`, `'.join(others)}`, which is no size of `{main}`"
+        if not main:
+            what = f"`{extra.call.name}` depends on `{'`, `'.join(others)}` together"
+        met.append(Obstacle(what, extra.place, ("select", "replay", "forward")))
+    keys = list(dict.fromkeys(main or root.pixels[0] for main, root in zip(mains, roots, strict=True)))
     by_kind = {key: fields[key] for key in keys}
-    if len(keys) > 2:
-        raise beyond(tree, first.place, f"an item has {len(keys)} pixel tensors", "select", "forward")
     flat = [key for key, field in by_kind.items() if field.kind.startswith("flat")]
     whole = [key for key, field in by_kind.items() if field.kind == "batched"]
-    if len(keys) == 1 and not flat:
-        raise beyond(
-            tree, by_kind[keys[0]].place, f"`{keys[0]}` arrives as one tensor an item, of any shape", "select", "replay"
+    if len(keys) > 2:
+        met.append(Obstacle(f"an item has {len(keys)} pixel tensors", first.place, ("select", "forward")))
+    elif len(keys) == 1 and not flat:
+        what = f"`{keys[0]}` arrives as one tensor an item, of any shape"
+        met.append(Obstacle(what, by_kind[keys[0]].place, ("select", "replay")))
+    elif len(keys) == 2 and (len(flat), len(whole)) != (1, 1):
+        met.append(
+            Obstacle(f"`{keys[0]}` and `{keys[1]}` are not one tile and further tiles", first.place, ("select",))
         )
-    if len(keys) == 2 and (len(flat), len(whole)) != (1, 1):
-        raise beyond(tree, first.place, f"`{keys[0]}` and `{keys[1]}` are not one tile and further tiles", "select")
-    if len(roots) > len(keys):
-        raise beyond(tree, roots[-1].place, f"`{keys[0]}` goes through the encoder more than once", "forward")
-    field = by_kind[flat[0]]
-    size, packed = _sizes_of(tree, program, model, field, fields, trace)
-    layout = "paths" if whole else "packed" if packed else "tiles"
-    pixels = whole[0] if whole else flat[0]
-    columns = _COLUMNS.get(size.columns if size.columns is not None else -1)
-    if columns is None or packed == (columns == ("n",)):
-        what = f"{size.columns} columns" if size.columns is not None else "an unknown number of columns"
-        raise beyond(tree, field.place, f"a row of `{size.key}` has {what}", "select", "replay")
-    embeds = _embeds(name, fields, trace, {size.key, *keys})
+    elif len(roots) > len(keys):
+        met.append(Obstacle(f"`{keys[0]}` goes through the encoder more than once", roots[-1].place, ("forward",)))
+    size, packed, columns = None, False, None
+    try:
+        size, packed = _sizes_of(tree, program, model, by_kind[flat[0]], fields, trace) if flat else (None, False)
+    except Beyond as beyond_sizes:
+        met.append(beyond_sizes.obstacle)
+    if size is not None:
+        columns = _COLUMNS.get(size.columns if size.columns is not None else -1)
+        if columns is None or packed == (columns == ("n",)):
+            what = f"{size.columns} columns" if size.columns is not None else "an unknown number of columns"
+            obstacle = Obstacle(f"a row of `{size.key}` has {what}", by_kind[flat[0]].place, ("select", "replay"))
+            met.append(obstacle)
+            columns = None
+    pixels = whole[0] if whole else flat[0] if flat else keys[0]
+    two = bool(whole and flat)
     return ModalityInputs(
         name,
-        pixels,
-        size.key,
-        embeds,
-        layout,
-        columns,
+        "" if pixels in others else pixels,
+        size.key if size is not None else "",
+        _embeds(name, fields, trace, {*keys, *([size.key] if size is not None else [])}),
+        "" if met else "paths" if two else "packed" if packed else "tiles",
+        columns or (),
         tuple(roots),
         by_kind[pixels],
-        fields.get(size.key),
-        flat[0] if whole else None,
+        fields.get(size.key) if size is not None else None,
+        flat[0] if two else None,
+        others,
+        tuple(met),
     )
+
+
+def _main_input(keys: tuple[str, ...], fields: dict[str, Field]) -> str:
+    """The input of an encoder call that is the pixels: the only one, or the only one that is named so."""
+    named = [key for key in keys if "pixel_values" in key and key in fields] if len(keys) > 1 else list(keys)
+    return named[0] if len(named) == 1 else ""
 
 
 def _sizes_of(
     tree: SourceTree, program: Program, model: Located, field: Field, fields: dict[str, Field], trace: Trace
 ) -> tuple[Input, bool]:
     """The input that says how many rows each item has, and whether it is a grid whose product does."""
-    sizes = strip(field.sizes, _SAME_SIZES) if field.sizes is not None else None
+    sizes = strip(field.sizes, SAME_SIZES) if field.sizes is not None else None
     if isinstance(sizes, Op) and sizes.name == ".prod" and isinstance(strip(sizes.args[0]), Input):
         grid = strip(sizes.args[0])
         assert isinstance(grid, Input)
@@ -325,7 +359,7 @@ def call_text(value: Value, names: dict[str, str]) -> str:
     value = strip(value)
     if isinstance(value, Input):
         return names[value.key]
-    value = strip(value, _SAME_SIZES)
+    value = strip(value, SAME_SIZES)
     if isinstance(value, Input):
         return names[value.key]
     if isinstance(value, Literal):

@@ -11,20 +11,21 @@ from scaffold.descriptor import kinds
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.evaluate import Evaluator
 from scaffold.draft.inputs import (
-    _SAME_SIZES,
+    SAME_SIZES,
+    Beyond,
     ModalityInputs,
     ModelInputs,
     beyond,
     by_parameter,
     innermost,
     left_out,
+    schema_of,
     strip,
 )
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, linear_width, parameters, part_of
-from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.sheet import Candidate, Obstacle, Question, Sheet
 from scaffold.draft.values import (
-    Field,
     Input,
     Items,
     Literal,
@@ -70,7 +71,8 @@ class _Scene:
 def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: ModelInputs, sheet: Sheet) -> Packed:
     """Fill in all sections of a packed model but its modalities.
 
-    Raises VCG483 when something stands between the tower and the embeddings, or when the tower cannot be split.
+    What stands between the tower and the embeddings, or keeps the tower from being split, becomes an obstacle of the
+    sheet. Raises VCG483 when the tower's class is not there to be read.
     """
     scene = _Scene(tree, program, model, inputs, sheet)
     first = inputs.modalities[0]
@@ -82,26 +84,37 @@ def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: Mod
             tree, call.place, f"the class of `{call.name}`, which gets the pixels, is not in the tree", "forward"
         )
     kept, notes = _tokens(scene, first, tower)
+    try:
+        _inside(scene, first, call, tower)
+    except Beyond as met:
+        sheet.obstacles.append(met.obstacle)
+    _budget(scene, kept, first)
+    return Packed(tower, kept, notes)
+
+
+def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part) -> None:
+    """What the tower's own code tells. Raises `Beyond` where it tells no more."""
+    sheet, program = scene.sheet, scene.program
+    assert tower.cls is not None, "checked by the caller"
     _between(scene, first, call)
+    sheet.put("tower.class", tower.cls[1].name, tower.place)
+    sheet.put("tower.entry", "forward")
     names = parameters(program, tower.cls, "forward")
     by_name = by_parameter(names, call)
     data = tuple(key for key, value in by_name.items() if set(inputs_of(value)) & set(first.encoded[0].pixels))
     grid = tuple(key for key, value in by_name.items() if key not in data and first.sizes in inputs_of(value))
     if len(data) != 1 or not grid:
-        raise beyond(tree, call.place, f"`{call.name}` does not get pixels and their grid as two arguments", "forward")
-    sliced = _slice(scene, tower, data, grid, call)
-    _pixels(scene, tower, data[0])
-    _attention(scene, tower, sliced, grid, first.columns)
-    _calls(scene, tower, names, data[0], grid, sliced)
-    _budget(scene, kept, first)
-    sheet.put("tower.class", tower.cls[1].name, tower.place)
-    sheet.put("tower.entry", "forward")
+        what = f"`{call.name}` does not get pixels and their grid as two arguments"
+        raise beyond(scene.tree, call.place, what, "forward")
     sheet.put("tower.data", data[0], call.place)
     sheet.put("tower.metadata", grid)
+    _pixels(scene, tower, data[0])
+    sliced = _slice(scene, tower, data, grid, call)
+    _attention(scene, tower, sliced, grid, first.columns)
+    _calls(scene, tower, names, data[0], grid, sliced)
     for hazard in sliced.hazards:
-        if not hazard.moved:
+        if not hazard.moved and (sliced.already_split or hazard.label != Label.META):
             sheet.note("forward", f"stays in the captured part: {_short(scene, hazard)}")
-    return Packed(tower, kept, notes)
 
 
 def _short(scene: _Scene, hazard: Hazard) -> str:
@@ -151,10 +164,10 @@ def _merge_of(scene: _Scene, modality: ModalityInputs) -> tuple[str, Place] | No
         if not any(id(part) in roots for part in walk_value(split.args[0])) or len(split.args) < 2:
             continue
         divisors: list[Value] = []
-        value = strip(split.args[1], _SAME_SIZES)
+        value = strip(split.args[1], SAME_SIZES)
         while isinstance(value, Op) and value.name == "//":
             divisors.append(value.args[1])
-            value = strip(value.args[0], _SAME_SIZES)
+            value = strip(value.args[0], SAME_SIZES)
         is_product = isinstance(value, Op) and value.name == ".prod" and inputs_of(value) == (modality.sizes,)
         if not is_product:
             continue
@@ -177,101 +190,64 @@ def _merge_candidates(scene: _Scene, tower: Part) -> tuple[Candidate, ...]:
 
 
 def _between(scene: _Scene, first: ModalityInputs, call: Op) -> None:
-    """A part that gets the tower's output and the sizes runs outside of the graph; all else in between is refused."""
+    """A part that gets the tower's output and the sizes runs outside of the graph; what else is between hinders."""
     outer = first.encoded[0].call
     if outer is call:
         return
     if first.sizes in {key for value in outer.operands[1:] for key in inputs_of(value)}:
-        rest = [strip(value, _SAME_SIZES) for value in outer.args[1:]]
+        rest = [strip(value, SAME_SIZES) for value in outer.args[1:]]
         plain = all(isinstance(value, Input) and value.key == first.sizes for value in rest)
         if outer.args and strip(outer.args[0]) is call and plain and len(rest) == 1 and not outer.keywords:
             scene.sheet.put("post.call", f"{outer.name}(output, sizes)", outer.place, why="needs the sizes on the host")
             return
-        raise beyond(
-            scene.tree,
-            outer.place,
-            f"`{outer.name}` runs on the tower's output and needs the sizes of the items",
-            "after_replay",
-        )
+        what = f"`{outer.name}` runs on the tower's output and needs the sizes of the items"
+        scene.sheet.obstacles.append(Obstacle(what, outer.place, ("after_replay",)))
+        return
     joins = [part.name for value in outer.operands for part in walk_value(value) if isinstance(part, Op)]
     reasons = [f"`{outer.name}` runs on the tower's output"]
     reasons += [f"which `{name}` has put together from a list of items" for name in joins if name in _JOINS][:1]
-    raise beyond(scene.tree, outer.place, ", ".join(reasons), *_hooks_of_tower(scene, call), "forward")
+    scene.sheet.obstacles.append(Obstacle(", ".join(reasons), outer.place, ("forward",)))
 
 
-def _hooks_of_tower(scene: _Scene, call: Op) -> tuple[str, ...]:
-    """Hooks for what the tower does with the grid in a place that no split can move."""
-    tower = part_of(scene.program, scene.model.owner, call.name.removeprefix("self."))
-    if tower is None or tower.cls is None:
-        return ()
-    names = parameters(scene.program, tower.cls, "forward")
-    by_name = by_parameter(names, call)
-    grid = tuple(key for key, value in by_name.items() if any(f.kind == "batched" for f in _fields(scene, value)))
-    try:
-        sliced = slice_tower(scene.tree, tower.cls[0].file, tower.cls[1].name, data=tuple(names[:1]), metadata=grid)
-    except DiagnosticError:
-        return ("tower_region",)
-    return _hooks(sliced)
-
-
-def _fields(scene: _Scene, value: Value) -> Iterator[Field]:
-    return (scene.inputs.fields[key] for key in inputs_of(value) if key in scene.inputs.fields)
-
-
-def _hooks(sliced: TowerSlice) -> tuple[str, ...]:
-    """What each hazard that depends on the grid and stays would need."""
-    found = []
-    for hazard in sliced.hazards:
-        if hazard.moved or hazard.label != Label.META:
-            continue
-        text = " ".join(hazard.via).lower()
-        found.append(
-            "packed_merge"
-            if "merge" in text
-            else "position_embeddings"
-            if re.search("pos_?emb|patch_?embed", text)
-            else "tower_region"
-        )
-    return tuple(dict.fromkeys(found))
+def _hook_of(hazard: Hazard) -> str:
+    """What a hazard that depends on the grid and stays would need."""
+    text = " ".join(hazard.via).lower()
+    if "merge" in text:
+        return "packed_merge"
+    return "position_embeddings" if re.search("pos_?emb|patch_?embed", text) else "tower_region"
 
 
 # --- tower ----------------------------------------------------------------------------------------------------------
 
 
 def _slice(scene: _Scene, tower: Part, data: tuple[str, ...], grid: tuple[str, ...], call: Op) -> TowerSlice:
+    """The tower's slice. What keeps a clean slice from being split is an obstacle of the sheet."""
     assert tower.cls is not None, "checked by the caller"
     try:
         sliced = slice_tower(scene.tree, tower.cls[0].file, tower.cls[1].name, data=data, metadata=grid)
-    except DiagnosticError as error:
-        raise _unsplit(scene, tower, call, error) from None
-    staying = _hooks(sliced)
-    if staying and not sliced.already_split:
-        worst = next(hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META)
-        place = Place(_relative(scene, worst.file), worst.line)
-        raise beyond(scene.tree, place, f"{worst.what} follows from the grid and cannot leave the tower", *staying)
-    if not sliced.already_split:
-        try:
+        staying = [hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META]
+        if not staying and not sliced.already_split:
             split_tower(sliced)
-        except DiagnosticError as error:
-            raise _unsplit(scene, tower, call, error) from None
+    except DiagnosticError as error:
+        first = error.diagnostics[0]
+        place = Place(_relative(scene, first.span.file), first.span.line) if first.span else call.place
+        what = f"`{call.name}` ({tower.cls[1].name}) cannot be split: {first.message}"
+        raise beyond(scene.tree, place, what, "metadata_region") from None
+    for hazard in staying if not sliced.already_split else ():
+        place = Place(_relative(scene, hazard.file), hazard.line)
+        within = f"`{hazard.via[-1]}`: " if hazard.via else ""
+        what = f"{within}{hazard.what} follows from the grid and cannot leave the tower"
+        scene.sheet.obstacles.append(Obstacle(what, place, (_hook_of(hazard),)))
     return sliced
-
-
-def _unsplit(scene: _Scene, tower: Part, call: Op, error: DiagnosticError) -> DiagnosticError:
-    refusal = beyond(
-        scene.tree,
-        call.place,
-        f"`{call.name}` ({tower.cls[1].name if tower.cls else '?'}) cannot be split",
-        "metadata_region",
-    )
-    return DiagnosticError([*refusal.diagnostics, *error.diagnostics])
 
 
 def _crossings(sliced: TowerSlice) -> Iterator[tuple[Crossing, TowerSlice]]:
     """What crosses the cut and becomes a buffer, children's crossings last. A child's own arguments are not."""
     passed = {name for child in sliced.children for name, _ in child.arguments}
     for crossing in sliced.crossings:
-        if crossing.kind is not Kind.PYTHON and crossing.key not in passed - set(sliced.keys):
+        # The grid itself crosses only where something that needs its values could not leave the tower.
+        own = not sliced.already_split and crossing.key in sliced.metadata
+        if crossing.kind is not Kind.PYTHON and not own and crossing.key not in passed - set(sliced.keys):
             yield crossing, sliced
     for child in sliced.children:
         yield from _crossings(child.slice)
@@ -525,7 +501,12 @@ def _pixels(scene: _Scene, tower: Part, data: str) -> None:
             shape = _row_shape(program, patch, f"self.{tower.name}.{path}", sheet)
     first = calls[0] if calls else None
     if shape is None:
-        look = (f"{first.place}: the first module that gets the pixels",) if first and first.place else ()
+        look: tuple[str, ...] = ()
+        if first is not None and first.place is not None:
+            look = (f"{first.place}: the first module that gets the pixels",)
+        shown = schema_of(program, scene.model.owner[0], scene.inputs.trace, scene.inputs.modalities[0].pixels)
+        if shown is not None:
+            look += (f"{shown[1]}: the annotated shape, ({', '.join(map(str, shown[0]))})",)
         sheet.ask(Question("pixels.shape", "shape of one row of the pixel tensor, as a list", (), look))
     else:
         text, place, why = shape
@@ -589,6 +570,8 @@ def _let_name(attribute: str) -> str:
 
 def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[str, ...], sliced: TowerSlice) -> None:
     sheet = scene.sheet
+    if any("forward" in obstacle.hooks or "after_replay" in obstacle.hooks for obstacle in sheet.obstacles):
+        return  # neither is the tower's own call
     given = [name for name in names if name == data or name in grid]
     captured, eager = [], []
     for position, name in enumerate(names):
@@ -600,7 +583,7 @@ def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[
     place = scene.inputs.modalities[0].encoded[0].place
     call = f"self.{tower.name}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})"
     left = [hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META]
-    if left:  # only of a tower that was split by hand: what else is in the way is refused before
+    if left and sliced.already_split:  # of another tower they are obstacles
         candidates = (
             Candidate(call.replace("None", "[]"), "a grid without items passes what asks the grid for its values"),
             Candidate(call, "no grid, if what asks for one is guarded"),
@@ -628,7 +611,7 @@ def _changed_grid(scene: _Scene, tower: Part, names: list[str], grid: tuple[str,
     model = scene.model
     call = innermost(scene.program, model.owner, scene.inputs.modalities[0].encoded[0].call)
     given = by_parameter(names, call)
-    if all(isinstance(strip(given[name], _SAME_SIZES), Input) for name in grid if name in given) or call.place is None:
+    if all(isinstance(strip(given[name], SAME_SIZES), Input) for name in grid if name in given) or call.place is None:
         return None
     for node in model.owner[1].body:
         if not isinstance(node, ast.FunctionDef) or len(node.args.args) != 3:  # self, pixels and the grid

@@ -5,12 +5,12 @@ Run as a script it writes the table of `docs/init.md` from what the drafts of th
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scaffold.diagnostics import DiagnosticError
+from scaffold.descriptor import kinds
 from scaffold.draft import Draft, draft_descriptor
 from scaffold.protocol import SourceTree, resolve_target
 
@@ -20,7 +20,8 @@ START, END = "<!-- table: made by tests/draft/draft_cases.py -->", "<!-- end of 
 
 @dataclass(frozen=True)
 class Case:
-    """`answers` are those that make the draft complete; a refused model has `hooks` instead, as VCG483 names them."""
+    """`answers` are those that make the draft complete. A model with `hooks` does what no field of a descriptor says:
+    its draft names them as questions, and no answer makes a port of it."""
 
     name: str
     release: str
@@ -73,7 +74,7 @@ UPSTREAM = (
         "Kimi-VL",
         "0.23.0",
         "KimiVLForConditionalGeneration",
-        hooks=("position_embeddings", "packed_merge", "forward"),
+        hooks=("forward", "tower_region", "packed_merge"),
     ),
     Case(
         "Llama 4",
@@ -106,24 +107,29 @@ def draft(case: Case, tree: SourceTree, *, answered: bool) -> Draft:
     return draft_descriptor(tree, case.architecture, case.answers if answered else {})
 
 
-def table_row(case: Case, tree: SourceTree) -> str:
-    """What a draft of the case asks, or why there is none, from a run on `tree`."""
-    try:
-        found = draft_descriptor(tree, case.architecture)
-    except DiagnosticError as error:
-        first = error.diagnostics[0]
-        place = str(first.span).partition("/models/")[2].rpartition(":")[0]
-        reason = first.message.partition(": ")[2]
-        hooks = ", ".join(f"`{name}`" for name in re.findall(r"`(\w+)`", first.help or ""))
-        return f"| {case.name} | {case.release} | refused | {reason} (`{place}`); hooks: {hooks} |"
-    asked = ", ".join(f"`{question.key}`" for question in found.questions)
-    return f"| {case.name} | {case.release} | {len(found.questions)} | {asked} |"
+def table_row(case: Case, found: Draft) -> str:
+    """What a draft of the case asks: keys of values, and how many hooks."""
+    asked = [question.key for question in found.questions]
+    values = [key for key in asked if not key.startswith("hooks.")]
+    count = str(len(values)) + (f", {len(asked) - len(values)} hooks" if found.obstacles else "")
+    return f"| {case.name} | {case.release} | {count} | {', '.join(f'`{key}`' for key in values)} |"
+
+
+def obstacle_rows(case: Case, found: Draft) -> Iterator[str]:
+    """What the model does and no field says, one row each."""
+    for obstacle in found.obstacles:
+        place = str(obstacle.place).rpartition("/")[2]
+        hooks = ", ".join(f"`{name}` ({kinds.HOOKS[name].catalogue})" for name in obstacle.hooks)
+        yield f"| {case.name} | {obstacle.reason} | `{place}` | {hooks} |"
 
 
 def table(trees: dict[str, SourceTree]) -> str:
-    """The table of all cases."""
+    """The table of all cases, and that of what no field says."""
+    drafts = [(case, draft_descriptor(trees[case.release], case.architecture)) for case in CASES]
     head = "| model | vLLM | questions | what |\n| --- | --- | --- | --- |"
-    return "\n".join([head, *(table_row(case, trees[case.release]) for case in CASES)])
+    beyond = "| model | what no field says | where | hook |\n| --- | --- | --- | --- |"
+    rows = [row for case, found in drafts for row in obstacle_rows(case, found)]
+    return "\n".join([head, *(table_row(case, found) for case, found in drafts), "", beyond, *rows])
 
 
 def with_table(document: str, text: str) -> str:

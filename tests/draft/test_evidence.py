@@ -11,7 +11,7 @@ from draft_cases import CORE, UPSTREAM, Case
 
 from scaffold.descriptor.load import load_descriptor_text
 from scaffold.descriptor.source import MappingNode, ScalarNode, SequenceNode, parse_source
-from scaffold.diagnostics import DiagnosticError
+from scaffold.diagnostics import DiagnosticError, Severity
 from scaffold.draft import Draft, draft_descriptor
 from scaffold.protocol import open_tree
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trees
 
 MODELS = "vllm/model_executor/models"
 REGISTRY = f"{MODELS}/registry.py"
-DRAFTED = [case for case in (*CORE, *UPSTREAM) if not case.hooks]
+DRAFTED = [*CORE, *UPSTREAM]
 
 
 # --- evidence -------------------------------------------------------------------------------------------------------
@@ -311,8 +311,8 @@ def replace(root: Path, files: tuple[str, ...], replacements: list[tuple[str, st
             (root / file).write_text(text.replace(old, new))
 
 
-#: name -> model, replacement, words of the refusal
-REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
+#: name -> model, replacement, words of the obstacle, the hooks that it would need
+OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = {
     "a list of pixels": (
         "mllama4",
         [
@@ -322,21 +322,19 @@ REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
             )
         ],
         "arrives as one tensor an item",
-    ),
-    "inputs that cannot be read": (
-        "mllama4",
-        [("return dict(\n            pixel_values=", "return make(\n            pixel_values=")],
-        "does not list the inputs",
+        ("select", "replay"),
     ),
     "rows of no known number": (
         "qwen2_vl",
         [("image_pixel_grid_sizes = image_grid_thw.prod(-1)", "image_pixel_grid_sizes = image_grid_thw.sum(-1)")],
         "neither a count nor the product",
+        ("select", "replay"),
     ),
     "grids of four columns": (
         "qwen2_vl",
         [('"image_grid_thw", torch.empty((0, 3))', '"image_grid_thw", torch.empty((0, 4))')],
         "has 4 columns",
+        ("select", "replay"),
     ),
     "a function between parts": (
         "mllama4",
@@ -347,6 +345,7 @@ REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
             )
         ],
         "`torch.relu` stands between",
+        ("forward",),
     ),
     "a part after the tower": (
         "qwen2_vl",
@@ -357,6 +356,7 @@ REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
             )
         ],
         "`self.norm` runs on the tower's output",
+        ("forward",),
     ),
     "a part after the tower that gets more than the sizes": (
         "qwen2_vl",
@@ -367,13 +367,87 @@ REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
             )
         ],
         "`self.norm` runs on the tower's output and needs the sizes",
+        ("after_replay",),
     ),
     "a tower that cannot be split": (
         "qwen2_vl",
         [("        # adapter\n", "        if grid_thw_list[0][0] > 1:\n            x = x * 2\n        # adapter\n")],
-        "cannot be split",
+        "cannot be split: a branch on metadata touches data",
+        ("metadata_region",),
     ),
-    "a tower from elsewhere": ("qwen2_vl", [("class Qwen2VisionTransformer(", "class Tower(")], "is not in the tree"),
+    "layers that find the longest sequence": (
+        "qwen2_vl",
+        [
+            (
+                "        # [s, b, c] --> [s, b, 3 * head * head_dim]\n",
+                "        max_seqlen = (cu_seqlens[1:] - cu_seqlens[:-1]).max()\n",
+            )
+        ],
+        "`max_seqlen` computed beside the attention",
+        ("tower_region",),
+    ),
+    "a tower from elsewhere": (
+        "qwen2_vl",
+        [("class Qwen2VisionTransformer(", "class Tower(")],
+        "is not in the tree",
+        ("forward",),
+    ),
+    "a further input": (
+        "mllama4",
+        [
+            (
+                "self.multi_modal_projector(vision_embeddings_flat)",
+                "self.multi_modal_projector(vision_embeddings_flat, aspect_ratios)",
+            ),
+            (
+                'image_input["patches_per_image"]',
+                'image_input["patches_per_image"]\n        aspect_ratios = image_input["aspect_ratios"]',
+            ),
+        ],
+        "also depends on `aspect_ratios`",
+        ("select", "replay", "forward"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_what_no_layout_says_is_a_question(name, copied_tree):
+    """With its line and the hook that it needs; what the source tells besides is drafted all the same."""
+    model, replacements, words, hooks = OBSTACLES[name]
+    release, architecture = FILES[model]
+    files = (f"{MODELS}/{model}.py", *MORE.get(model, ()))
+    tree = copied_tree(release, REGISTRY, *files)
+    before = draft_descriptor(tree, architecture)
+    assert before.obstacles == ()
+    assert "hooks:" not in before.text
+    replace(tree.root, files, replacements)
+
+    after = draft_descriptor(open_tree(tree.root), architecture)
+
+    obstacle = next(found for found in after.obstacles if words in found.reason)
+    assert obstacle.hooks == hooks
+    assert obstacle.place is not None
+    assert (tree.root / obstacle.place.file).read_text().splitlines()[obstacle.place.line - 1].strip()
+    for hook in hooks:
+        question = next(found for found in after.open if found.key == f"hooks.{hook}.file")
+        assert f"{obstacle.place}: {obstacle.reason}" in question.look
+    [note] = [note for note in after.notes if words in note.message]
+    assert (note.code, note.severity) == ("VCG483", Severity.WARNING)
+    assert {"pixels: ", "module: ", "class: ", "hidden_size: "} <= {
+        line.strip().partition(" ")[0] + " " for line in after.text.splitlines()
+    }
+    with pytest.raises(DiagnosticError) as error:
+        load_descriptor_text(after.text, "draft.yaml")
+    assert {problem.code for problem in error.value.diagnostics} == {"VCG390"}
+
+
+#: name -> model, replacement, words of the refusal: of what remains nothing could be drafted
+REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
+    "inputs that cannot be read": (
+        "mllama4",
+        [("return dict(\n            pixel_values=", "return make(\n            pixel_values=")],
+        "does not list the inputs",
+    ),
     "nothing is encoded": (
         "mllama4",
         [
@@ -386,7 +460,7 @@ REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_layout_says_is_refused(name, copied_tree):
+def test_what_tells_nothing_is_refused(name, copied_tree):
     model, replacements, words = REFUSED[name]
     release, architecture = FILES[model]
     files = (f"{MODELS}/{model}.py", *MORE.get(model, ()))

@@ -32,9 +32,11 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG483",
         "the model is beyond the layouts",
-        "Packed rows, tiles and paths of tiles can be drafted. This model does something between its inputs and its "
-        "embeddings that none of them says; the message names it, its place, and the hook that would have to be "
-        "written by hand (`scaffold/descriptor/kinds.py` lists them).",
+        "Packed rows, tiles and paths of tiles can be said by a descriptor. This model does something between its "
+        "inputs and its embeddings that none of them says; the message names it, its place, and the hook that it would "
+        "need. The draft has all that the source tells besides, and a question below `hooks` for this part. Nothing is "
+        "generated from hooks yet (VCG442): a port of such a model needs code that is written by hand. As an error it "
+        "means that the model's inputs could not be read at all, so that there is nothing to draft.",
     ),
     Code(
         "VCG484",
