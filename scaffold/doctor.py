@@ -26,6 +26,9 @@ from scaffold.plugin import (
     DISABLE,
     MODE,
     MODELS,
+    V2_BY_DEFAULT_SINCE,
+    V2_CAPTURES_SINCE,
+    V2_SWITCH,
     Controls,
     generation_of,
     read_controls,
@@ -126,6 +129,15 @@ def examine(environ: Mapping[str, str]) -> Examination:
     active = not problems and not controls.disabled
     models: tuple[Model, ...] = ()
     if tree is not None and generation is not None:
+        if runs_without_graphs(tree.release or "", environ):
+            problems.append(
+                Diagnostic(
+                    "VCG495",
+                    f"vLLM {tree.release} would serve with its V2 model runner, which captures no encoder graphs",
+                    severity=Severity.WARNING,
+                    help=f"start vLLM with {V2_SWITCH}=0",
+                )
+            )
         models = tuple(_models(tree, generation, controls, active))
         for name, close in without_adapter(controls, generation).items():
             problems.append(
@@ -148,6 +160,14 @@ def examine(environ: Mapping[str, str]) -> Examination:
         gpus=tuple(_gpus()),
         problems=tuple(problems),
     )
+
+
+def runs_without_graphs(release: str, environ: Mapping[str, str]) -> bool:
+    """Whether vLLM takes a runner that captures no encoder graphs, for models with dense language models."""
+    number = tuple(int(part) for part in release.split(".")[:2])
+    wanted = environ.get(V2_SWITCH, "").strip()
+    asked = wanted != "0" if wanted else number >= V2_BY_DEFAULT_SINCE
+    return asked and number < V2_CAPTURES_SINCE
 
 
 def _controls(environ: Mapping[str, str], problems: list[Diagnostic]) -> Controls:

@@ -8,6 +8,7 @@ registry entry loads an adapter when vLLM loads that model, and a hook replaces 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.abc
 import importlib.machinery
 import logging
@@ -15,7 +16,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -30,6 +31,11 @@ MODES = {"all": (True, True), "adapters": (True, False), "manager": (False, True
 #: The first release that is supported: the plugin was not loaded into an older one.
 OLDEST = (0, 23)
 MANAGER_MODULE = "vllm.v1.worker.encoder_cudagraph"
+#: vLLM's second model runner. It serves models with dense language models by default from the one release on, and
+#: captures encoder graphs from the other on.
+V2_RUNNER_MODULE = "vllm.v1.worker.gpu.model_runner"
+V2_BY_DEFAULT_SINCE, V2_CAPTURES_SINCE = (0, 25), (0, 28)
+V2_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 #: What Python itself puts into a class.
 _MACHINERY = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol", "__subclasshook__", "__annotate_func__"})
@@ -127,6 +133,8 @@ def _register(controls: Controls) -> None:
     registered = register_adapters(generation, controls) if controls.adapters else []
     if controls.manager:
         replace_manager(controls.models)
+    if (_minor(vllm.__version__) or ()) < V2_CAPTURES_SINCE:
+        watch_v2_runner()
     if controls.adapters:
         for name, close in without_adapter(controls, generation).items():
             hint = f"; did you mean {close!r}?" if close else ""
@@ -226,11 +234,7 @@ def replace_manager(models: frozenset[str]) -> None:
     Every runner takes the class from that one module (`gpu_model_runner` when it creates one, the V2 runner's
     `model_states.interface` when it is imported, from 0.28), so the module is the place.
     """
-    module = sys.modules.get(MANAGER_MODULE)
-    if module is not None:
-        _put_manager(module, models)
-    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport(models))
+    _after_import(MANAGER_MODULE, lambda module: _put_manager(module, models))
 
 
 def _put_manager(module: ModuleType, models: frozenset[str]) -> None:
@@ -245,16 +249,62 @@ def _put_manager(module: ModuleType, models: frozenset[str]) -> None:
         _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `_put_manager` when vLLM's module has been executed."""
+# -- the runner that captures nothing
 
-    def __init__(self, models: frozenset[str]) -> None:
-        self._models = models
+
+def watch_v2_runner() -> None:
+    """Say so when encoder graphs are asked for and vLLM's V2 runner, which captures none yet, is made."""
+    _after_import(V2_RUNNER_MODULE, _watch_runner)
+
+
+def _watch_runner(module: ModuleType) -> None:
+    runner = module.GPUModelRunner
+    original = runner.__init__
+    if getattr(original, "is_watched", False):
+        return
+
+    @functools.wraps(original)
+    def __init__(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
+        if getattr(vllm_config.compilation_config, "cudagraph_mm_encoder", False):
+            _warn(no_graphs_in_v2(), here=True)
+        original(self, vllm_config, *arguments, **named)
+
+    __init__.is_watched = True  # type: ignore[attr-defined]
+    runner.__init__ = __init__
+
+
+def no_graphs_in_v2() -> str:
+    """Why there are none, and what to do."""
+    since = ".".join(map(str, V2_CAPTURES_SINCE))
+    return (
+        f"vLLM's V2 model runner captures no encoder graphs before {since}, and every image runs eager: "
+        f"start vLLM with {V2_SWITCH}=0"
+    )
+
+
+# -- imports to come
+
+
+def _after_import(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call `then` with a module of vLLM's: now if it is imported, else when it is. Called again, this adds nothing."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    elif not any(isinstance(finder, _AfterImport) and finder.name == name for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport(name, then))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `then` when vLLM's module has been executed."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self._then = then
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != MANAGER_MODULE:
+        if fullname != self.name:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -268,11 +318,14 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return None
 
     def _run_after(self, loader: Any) -> None:
-        execute, models = loader.exec_module, self._models
+        execute, then = loader.exec_module, self._then
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            _put_manager(module, models)
+            try:
+                then(module)
+            except Exception as error:  # nor for this
+                logger.debug("%s is not what it was", self.name, exc_info=error)
 
         loader.exec_module = exec_module
 

@@ -94,6 +94,10 @@ def test_what_would_serve_a_model(installed, environ, active, qwen2, kimi):
         ("0.33.0", None, {"VITCG_ENCODER_GRAPHS": '{"steps": 4}'}, []),
         ("0.33.0", None, {"VITCG_MODELS": "qwen2vl"}, ["VCG494"]),
         ("0.33.0", None, {"VLLM_PLUGINS": "other"}, ["VCG491"]),
+        ("0.26.0", None, {}, ["VCG495"]),
+        ("0.26.0", None, {"VLLM_USE_V2_MODEL_RUNNER": "0"}, []),
+        ("0.23.0", None, {"VLLM_USE_V2_MODEL_RUNNER": "1"}, ["VCG495"]),
+        ("0.33.0", None, {"VLLM_USE_V2_MODEL_RUNNER": "1"}, []),
     ],
 )
 def test_what_is_in_the_way(installed, monkeypatch, release, says, environ, codes):
@@ -104,7 +108,7 @@ def test_what_is_in_the_way(installed, monkeypatch, release, says, environ, code
     found = examine(environ)
 
     assert [problem.code for problem in found.problems] == codes
-    assert found.active is (not [code for code in codes if code != "VCG494"])
+    assert found.active is (not [code for code in codes if code not in ("VCG494", "VCG495")])
     assert all(problem.help or problem.code == "VCG402" for problem in found.problems)
 
 

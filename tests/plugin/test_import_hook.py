@@ -84,3 +84,48 @@ def test_a_module_that_vllm_has_not_is_not_found(finder):
 
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(NAME)
+
+
+class Config:
+    """What the runner's constructor is given."""
+
+    def __init__(self, graphs: bool) -> None:
+        self.compilation_config = self
+        self.cudagraph_mm_encoder = graphs
+
+
+class RunnerLoader(Loader):
+    def exec_module(self, module):
+        class GPUModelRunner:
+            def __init__(self, vllm_config, device):
+                self.made = (vllm_config, device)
+
+        module.GPUModelRunner = GPUModelRunner
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_runner_without_graphs_is_told_when_they_are_asked_for(finder, monkeypatch, caplog, graphs):
+    monkeypatch.setattr(plugin, "V2_RUNNER_MODULE", NAME)
+    monkeypatch.setattr(plugin, "MANAGER_MODULE", "vitcg_test_none")
+    finder(RunnerLoader())
+    plugin.watch_v2_runner()
+    plugin.watch_v2_runner()
+
+    module = importlib.import_module(NAME)
+    plugin.watch_v2_runner()  # loaded again, as vLLM does
+    config = Config(graphs)
+
+    assert module.GPUModelRunner(config, device="cuda").made == (config, "cuda")
+    assert module.GPUModelRunner(vllm_config=config, device="cuda").made == (config, "cuda")
+    told = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert told == ([plugin.no_graphs_in_v2()] if graphs else [])
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" in plugin.no_graphs_in_v2()
+
+
+def test_a_runner_that_is_another_one_is_left_alone(finder, monkeypatch):
+    monkeypatch.setattr(plugin, "V2_RUNNER_MODULE", NAME)
+    monkeypatch.setattr(plugin, "MANAGER_MODULE", "vitcg_test_none")
+    finder(Loader())
+    plugin.watch_v2_runner()
+
+    assert importlib.import_module(NAME).EncoderCudaGraphManager == "vLLM's"

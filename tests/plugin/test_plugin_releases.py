@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import vitcg_adapters
 
-from scaffold.plugin import MANAGER_MODULE, generation_of
+from scaffold.plugin import MANAGER_MODULE, V2_BY_DEFAULT_SINCE, V2_CAPTURES_SINCE, V2_SWITCH, generation_of
 
 ROOT = Path(__file__).parents[2]
 RELEASES = tuple(f"0.{minor}.0" for minor in range(23, 34))
 #: The first and the last release of every generation that has adapters; the others with VITCG_SLOW=1.
 SAMPLE = ("0.23.0", "0.26.0", "0.27.0", "0.33.0")
 #: Since when the V2 runner takes the manager at import.
-V2_SINCE = 28
+V2_SINCE = V2_CAPTURES_SINCE[1]
 
 
 @pytest.mark.trees
@@ -74,3 +74,17 @@ def test_every_runner_takes_the_manager_from_the_one_module(release, release_tre
 
     expected = {"gpu_model_runner"} | ({"interface"} if int(release.split(".")[1]) >= V2_SINCE else set())
     assert users == {user: {MANAGER_MODULE} for user in expected}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", RELEASES)
+def test_since_when_the_v2_runner_serves_and_captures(release, release_tree):
+    root, number = Path(release_tree(release).root), (0, int(release.split(".")[1]))
+    runner = (root / "vllm/v1/worker/gpu/model_states/interface.py").read_text(encoding="utf-8")
+    config = (root / "vllm/config/vllm.py").read_text(encoding="utf-8")
+    switches = (root / "vllm/envs.py").read_text(encoding="utf-8")
+
+    assert ("cudagraph_mm_encoder" in runner) is (number >= V2_CAPTURES_SINCE)
+    if number < V2_CAPTURES_SINCE:
+        assert ("or not model_config.is_moe" in config) is (number >= V2_BY_DEFAULT_SINCE)
+    assert f'"{V2_SWITCH}"' in switches

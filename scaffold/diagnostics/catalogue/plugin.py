@@ -37,4 +37,11 @@ CODES: tuple[Code, ...] = (
         "VITCG_MODELS takes names of adapters (`qwen2_vl`) or of architectures, separated by commas. For a model that "
         "has no adapter only the manager is used; a misspelt name has no effect.",
     ),
+    Code(
+        "VCG495",
+        "vLLM's V2 model runner captures no encoder graphs",
+        "vLLM 0.25 to 0.27 serve models with dense language models by their V2 runner by default, which has encoder "
+        "graphs from 0.28 on only: `cudagraph_mm_encoder` has no effect there, with this plugin or without. "
+        "VLLM_USE_V2_MODEL_RUNNER=0 chooses the other runner. The plugin warns when the runner is made.",
+    ),
 )
