@@ -44,6 +44,11 @@ def split_lines(text: str) -> list[str]:
     return list(io.StringIO(text, newline=""))
 
 
+def line_end(lines: Iterable[str]) -> str:
+    """What ends the first of the lines that has an end; a line feed when none has."""
+    return next((line[len(line.rstrip("\r\n")) :] for line in lines if line.endswith(("\n", "\r"))), "\n")
+
+
 def is_blank(line: str) -> bool:
     return not line.strip()
 
@@ -140,7 +145,7 @@ class PythonDocument:
         nodes = _parse_ast(body, shown, 1)
         lines = split_lines(body)
         is_closed = not lines or lines[-1].endswith(("\n", "\r"))
-        newline = next((line[len(line.rstrip("\r\n")) :] for line in lines if line.endswith(("\n", "\r"))), "\n")
+        newline = line_end(lines)
         if not is_closed:
             lines[-1] += newline  # every chunk ends its last line while it is edited; `text` takes this one back
         starts = {_first_line(node) - 1 for node in nodes}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
+from scaffold.protocol.profile import assigned_to
 
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
@@ -53,10 +54,7 @@ def _attributes(owner: ast.ClassDef) -> set[str]:
     """What the class defines in its body, and what its methods set on `self`."""
     names = {node.name for node in owner.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")}
     for node in ast.walk(owner):
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        for target in targets:
+        for target in assigned_to(node):
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
                 names.add(target.attr)
             elif isinstance(target, ast.Name) and node in owner.body:

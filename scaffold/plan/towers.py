@@ -18,7 +18,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.methods import TreeFacts, sequence_views
 from scaffold.plan.model import Fact
-from scaffold.protocol.profile import import_source, module_file
+from scaffold.protocol.profile import assigned_to, import_source, module_file
 
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
@@ -273,8 +273,7 @@ def _assigns(owner: ast.ClassDef, attribute: str) -> bool:
 
 
 def _sets(node: ast.AST, attribute: str) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return any(_is_attribute(target, attribute) for target in targets)
+    return any(_is_attribute(target, attribute) for target in assigned_to(node))
 
 
 def _is_attribute(node: ast.expr, attribute: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePosixPath
@@ -20,6 +20,7 @@ from scaffold.protocol.profile import (
     INTERFACES,
     PROTOCOL,
     FunctionNode,
+    assigned_to,
     dotted,
     find_class,
     import_source,
@@ -29,6 +30,7 @@ from scaffold.protocol.profile import (
     top_level,
 )
 from scaffold.protocol.signatures import Field
+from scaffold.protocol.tables import find_tables
 from scaffold.protocol.tree import SourceTree
 
 _MODELS = "vllm/model_executor/models"
@@ -628,40 +630,15 @@ def find_docs_table(tree: SourceTree) -> TableAnchor | None:
 
 
 def _read_tables(tree: SourceTree, path: str) -> Iterator[TableAnchor]:
-    """The tables of a Markdown file that have the column, by the token positions of a Markdown parser."""
-    from markdown_it import MarkdownIt
-
-    columns: list[str] = []
-    rows: list[TableRow] = []
-    cells: list[str] = []
-    span = (0, 0)
-    row_line = 0
-    in_head = False
-    # Cells are compared as they are written, so the inline rules, two thirds of the work, are left out.
-    parser = MarkdownIt("commonmark").enable("table").disable(["inline", "text_join"])
-    for token in parser.parse(tree.read(path)):
-        if token.type == "table_open":
-            assert token.map is not None
-            columns, rows, span = [], [], (token.map[0] + 1, token.map[1])
-        elif token.type in ("thead_open", "thead_close"):
-            in_head = token.type == "thead_open"
-        elif token.type == "tr_open":
-            assert token.map is not None
-            cells, row_line = [], token.map[0] + 1
-        elif token.type == "inline" and token.level >= 4:
-            cells.append(token.content)
-        elif token.type == "tr_close":
-            if in_head:
-                columns = cells
-            else:
-                rows.append(TableRow(tuple(cells), row_line))
-        elif token.type == "table_close" and _TABLE_COLUMN in columns:
-            yes, no = _marks(rows)
-            end = rows[-1].line if rows else span[0] + 1
-            yield TableAnchor(path, span[0], end, tuple(columns), tuple(rows), yes, no)
+    """The tables of a Markdown file that have the column."""
+    for table in find_tables(tree.read(path)):
+        if _TABLE_COLUMN in table.header:
+            rows = tuple(TableRow(cells, line) for cells, line in zip(table.rows, table.row_lines, strict=True))
+            end = rows[-1].line if rows else table.line + 1
+            yield TableAnchor(path, table.line, end, table.header, rows, *_marks(rows))
 
 
-def _marks(rows: list[TableRow]) -> tuple[str, str]:
+def _marks(rows: Sequence[TableRow]) -> tuple[str, str]:
     """The marks that most cells use for yes and for no."""
     cells = Counter(cell for row in rows for cell in row.cells[2:])
     yes = [cell for cell, _ in cells.most_common() if cell and cell[0] in _YES]
@@ -753,10 +730,7 @@ def _assignments(tree: SourceTree, path: str, name: str) -> list[tuple[ast.expr,
 def _assigned(module: ast.Module, name: str) -> list[tuple[ast.expr, int]]:
     found: list[tuple[ast.expr, int]] = []
     for item in top_level(module.body):
-        targets = (
-            item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        if any(isinstance(target, ast.Name) and target.id == name for target in assigned_to(item)):
             value = getattr(item, "value", None)
             if isinstance(value, ast.expr):
                 found.append((value, item.lineno))

@@ -210,6 +210,11 @@ def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from top_level(node.orelse)
 
 
+def assigned_to(node: ast.AST) -> list[ast.expr]:
+    """The targets of an assignment, annotated or not; none of any other node."""
+    return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+
+
 def _find_protocol(tree: SourceTree) -> tuple[str, ast.ClassDef]:
     """The file and the class of the protocol: the known file first, then any file of the package that defines it."""
     node = find_class(tree.parse(INTERFACES), PROTOCOL)
@@ -397,7 +402,4 @@ def _read_fields(node: ast.ClassDef, text: SourceLines) -> Iterator[Field]:
 
 def _constants(module: ast.Module) -> Iterator[str]:
     for node in module.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        yield from (target.id for target in targets if isinstance(target, ast.Name))
+        yield from (target.id for target in assigned_to(node) if isinstance(target, ast.Name))

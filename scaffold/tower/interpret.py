@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaffold.tower.model import Evidence, Form, Label
-from scaffold.tower.source import FunctionNode, Module, Program, decorator_names
+from scaffold.tower.source import FunctionNode, Module, Program, decorator_names, self_attribute
 from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
 
 DERIVED = Label.META | Label.DATA
@@ -665,7 +665,7 @@ class Interpreter:
 
     def _is_unreadable(self, func: ast.expr, args: list[Value], keywords: dict[str, Value], labels: Label) -> bool:
         """Whether a call hands data and metadata of no known role to a child whose class `__init__` does not show."""
-        if not (isinstance(func, ast.Attribute) and _is_self_attribute(func) and labels & Label.DATA):
+        if not (isinstance(func, ast.Attribute) and self_attribute(func) is not None and labels & Label.DATA):
             return False
         owner = self.frame.owner
         if owner is None or self.program.method(owner, func.attr) is not None:
@@ -741,7 +741,7 @@ class Interpreter:
             )
         if method and _is_inplace(name):
             return replace(value, role=base.role, trail=base.trail, source=base.source)
-        if base.cls is not None or (method and isinstance(node.func, ast.Attribute) and _is_self_attribute(node.func)):
+        if base.cls is not None or (method and self_attribute(node.func) is not None):
             # A child module applied to metadata only: a table of weights is looked up.
             touched = bool(labels & Label.DATA)
             if labels == Label.META:
@@ -1106,10 +1106,6 @@ def _on_numpy(node: ast.Call) -> bool:
 
 def _is_inplace(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__") and len(name) > 1
-
-
-def _is_self_attribute(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _is_boolean(node: ast.expr) -> bool:

@@ -39,7 +39,7 @@ from scaffold.tower.model import (
     TowerSlice,
     flatten,
 )
-from scaffold.tower.source import FunctionNode, Module, Program
+from scaffold.tower.source import FunctionNode, Module, Program, self_attribute
 from scaffold.tower.values import CONST, Role, Value
 
 METADATA_METHOD = "prepare_encoder_metadata"
@@ -653,7 +653,7 @@ class _Slicer:
             if leaf.place is not Place.STAY or isinstance(leaf.node, (ast.For, ast.While, ast.If, ast.Try)):
                 continue
             for call in ast.walk(leaf.node):
-                if isinstance(call, ast.Call) and _self_attribute(call.func) is not None:
+                if isinstance(call, ast.Call) and self_attribute(call.func) is not None:
                     self._try_child(leaf, call)
 
     def _try_child(self, leaf: Piece, call: ast.Call) -> None:
@@ -1193,12 +1193,6 @@ def _has_effect(node: ast.stmt) -> bool:
     )
 
 
-def _self_attribute(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return node.attr
-    return None
-
-
 def _own_expressions(node: ast.stmt) -> Iterator[tuple[ast.expr, str | None]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
@@ -1229,7 +1223,7 @@ def _describe(node: ast.expr) -> str:
     names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id not in ("self", "torch", "np", "F")]
     if isinstance(node, ast.Call):
         verb = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "value")
-        if _self_attribute(node.func) is not None:
+        if self_attribute(node.func) is not None:
             return verb
         return f"{names[0]}_{verb}" if names else verb
     if isinstance(node, ast.Attribute):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from scaffold.diagnostics import DiagnosticError, Span
+from scaffold.protocol.profile import assigned_to
 from scaffold.protocol.tree import SourceTree
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -23,7 +24,6 @@ class Module:
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     functions: dict[str, FunctionNode] = field(default_factory=dict)
     imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    globals: set[str] = field(default_factory=set)
 
     def span(self, node: ast.AST) -> Span:
         """Where a node stands."""
@@ -60,9 +60,6 @@ def index_module(source: SourceTree, file: str) -> Module:
             module.classes[statement.name] = statement
         elif isinstance(statement, FunctionNode):
             module.functions[statement.name] = statement
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            module.globals.update(t.id for t in targets if isinstance(t, ast.Name))
     return module
 
 
@@ -164,20 +161,20 @@ class Program:
         for node in ast.walk(function):
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(
-                isinstance(t, ast.Attribute)
-                and isinstance(t.value, ast.Name)
-                and t.value.id == "self"
-                and t.attr == attribute
-                for t in targets
-            ):
+            if any(self_attribute(target) == attribute for target in assigned_to(node)):
                 for call in ast.walk(node.value):
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
                         found = self.resolve(module, call.func.id)
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
         return None
+
+
+def self_attribute(node: ast.expr) -> str | None:
+    """`a` of `self.a`, None for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return None
 
 
 def plain_base(base: ast.expr) -> ast.expr:

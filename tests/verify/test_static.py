@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from scaffold.edit import AddBase, AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutMethods, apply_edits
-from scaffold.edit.tables import find_tables
 from scaffold.protocol import SourceTree, find_docs_table, find_example_list, find_test_registry, read_protocol
+from scaffold.protocol.tables import find_tables
 from scaffold.verify import PlannedFile, format_changed, verify_changes
 
 pytestmark = pytest.mark.trees
