@@ -78,7 +78,7 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
         sheet.ask_for_missing(missing_questions(sheet, first))
         sheet.ask_for_hooks()
     _output(sheet, program, model, tower, first)
-    gate = gate_of(program, model.owner)
+    gate = gate_of(program, model.owner, inputs.trace)
     if gate is not None:
         sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
     draft_integration(sheet, tree, model, tuple(modality.name for modality in modalities))

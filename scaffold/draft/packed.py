@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scaffold.descriptor import kinds
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.evaluate import Evaluator
+from scaffold.draft.evaluate import Evaluator, Trace
 from scaffold.draft.inputs import (
     SAME_SIZES,
     Beyond,
@@ -645,7 +645,18 @@ def _budget(scene: _Scene, kept: tuple[ModalityInputs, ...], first: ModalityInpu
         sheet.ask(Question("budget.frames", "the largest number of frames of a video", (), (info,)))
 
 
-def gate_of(program: Program, owner: Owner) -> tuple[str, Place] | None:
-    """The condition without which embeddings are edited after the encoder, where the model can prune them."""
-    found = assigned(program, owner, "is_multimodal_pruning_enabled")
-    return ("not self.is_multimodal_pruning_enabled", found[1]) if found else None
+_PRUNING = "is_multimodal_pruning_enabled"
+
+
+def gate_of(program: Program, owner: Owner, trace: Trace) -> tuple[str, Place] | None:
+    """The condition without which embeddings are edited after the encoder: where `embed_multimodal` reads it.
+
+    A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
+    """
+    if assigned(program, owner, _PRUNING) is None:
+        return None
+    for module, function in trace.visited:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
+                return f"not self.{_PRUNING}", Place(module.file, node.lineno)
+    return None
