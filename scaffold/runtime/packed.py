@@ -80,6 +80,9 @@ class PackedAdapter:
     def whole(self, inputs: Inputs) -> tuple[Inputs, AxisKeys]:
         return inputs, ()
 
+    def passes_through(self, inputs: Inputs) -> bool:
+        return True
+
     def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor]:
         total = key.budget * self._per_token
         # As many sequences as items, and one for the padded rows. The longest may take everything.

@@ -93,6 +93,12 @@ class PackedTower:
     def signature(self, inputs: Mapping[str, Any]) -> Hashable | None:
         return tuple(inputs["grids"])
 
+    def quick_signature(self, inputs: Mapping[str, Any]) -> Hashable | None:
+        return self.signature(inputs) if self.is_raw(inputs) else None
+
+    def passes_through(self, inputs: Mapping[str, Any]) -> bool:
+        return True
+
     def items(self, inputs: Mapping[str, Any]) -> list[Item]:
         self.calls["items"] += 1
         return [Item(cost=t * h * w * MERGE, tokens=t * h * w) for t, h, w in inputs["grids"]]

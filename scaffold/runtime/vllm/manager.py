@@ -323,9 +323,12 @@ class EncoderCudaGraphManager:
 
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """One tensor an item, in order; they never alias graph memory."""
-        core = self.core
+        core = self._core or self.core
+        self._set_hook(core)
+        outputs = core.execute_ready(mm_kwargs)
+        if outputs is not None:
+            return outputs
         if not core.adapter.is_raw(mm_kwargs) or self.use_dp:
-            self._set_hook(core)
             return core.execute(mm_kwargs)
         return self._execute_local(mm_kwargs)
 
