@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 from jinja2.exceptions import SecurityError
 
-from scaffold.render import Code, pyrepr, render_template, template_root
+from scaffold.render import Code, pyrepr, template_root
 from scaffold.render.environment import _environment, ident, path, pydict
 
 
@@ -106,9 +106,3 @@ def test_templates_lie_in_the_checkout_or_in_the_wheel(tmp_path, monkeypatch):
     assert template_root() == tmp_path / "templates"
     (tmp_path / "scaffold/_templates").mkdir(parents=True)
     assert template_root() == tmp_path / "scaffold/_templates"
-
-
-def test_rendering_is_repeatable():
-    values = {"entry_class": "C", "fields": [("a", Code("1"))]}
-
-    assert render_template("test/entry.py.jinja", **values) == render_template("test/entry.py.jinja", **values)
