@@ -193,7 +193,7 @@ def tile_sessions(
     """Managers and calls at the edges of numbers of tiles.
 
     `tokens` gives those of an item and `each` those of a tile. With `several_paths` an item above a budget may still be
-    replayed on one of them.
+    replayed on one of them; such a model's tiles are large, so there each edge is one call.
     """
     most = max(kind.counts[-1] for kind in found)
     smallest = max(tokens(min(kind.counts[0] for kind in found)), items)
@@ -207,15 +207,18 @@ def tile_sessions(
                 label = f"{name}, call {number}"
                 yield Case(label, modality, tuple(batch), several_paths, group=f"edge: {name}", source=source)
 
+        largest = [[top], [low, top]]
+        numbers = [kind.counts, kind.counts[::-1]]
+        above = [[top], [low, top, low]]
         whole += [
             *calls("the smallest item", kind.source, [low]),
-            *calls(f"the largest item, {top} tiles", kind.source, [top], [low, top]),
+            *calls(f"the largest item, {top} tiles", kind.source, *largest[-1 if several_paths else 0 :]),
             *calls("as many smallest items as slots, and one more", BUDGETS, [low] * items, [low] * (items + 1)),
-            *calls("numbers of tiles that the processor makes", kind.source, kind.counts, kind.counts[::-1]),
+            *calls("numbers of tiles that the processor makes", kind.source, *([] if several_paths else numbers)),
             *calls("the smallest item after the largest", kind.source, [low]),
         ]
         short += [
-            *calls("one token above the largest budget", BUDGETS, [top], [low, top, low]),
+            *calls("one token above the largest budget", BUDGETS, *above[-1 if several_paths else 0 :]),
             *calls("the largest item that fits, where the budget is no multiple", BUDGETS, [next_lower], [low]),
         ]
     frames = most if any(kind.modality == "video" for kind in found) else 0

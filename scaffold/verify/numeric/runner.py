@@ -23,6 +23,7 @@ from typing import Any
 
 import scaffold
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.cache import cache_root
 from scaffold.verify.numeric.model import (
     NoteTaker,
     NumericReport,
@@ -432,6 +433,4 @@ def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, 
 
 def _bytecode_cache() -> str:
     """Where compiled files of release trees are kept, so that the second import is fast and no tree is written to."""
-    import platformdirs
-
-    return str(platformdirs.user_cache_path("vitcg-scaffold") / "lab-bytecode" / f"cpython-{sys.hexversion:x}")
+    return str(cache_root() / "lab-bytecode" / f"cpython-{sys.hexversion:x}")

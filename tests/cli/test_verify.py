@@ -1,0 +1,117 @@
+"""`verify` on the command line: a line a property, what is said of real graphs, JSON. The lab is a few lines here."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from scaffold.verify.numeric import NumericReport, Property, installed, runner
+from scaffold.verify.numeric.model import Check
+
+SMALL = Check("a: small", "image", True, 0.0, 2e-7, group="small")
+LARGE = Check("a: large", "image", True, 0.0, 0.0, group="large", source="processor.py:7")
+BAD = Check("b: small", "image", False, 2.0, 0.5, "item 1; buffer 'x' is stale", group="small")
+
+CHILD = """
+import json, os, sys
+def say(**event): print(json.dumps(event), flush=True)
+json.loads(sys.stdin.readline())
+say(event="progress", text="imported")
+for line in sys.stdin:
+    json.loads(line)
+    say(event="case", text="image: small")
+    for found in json.loads({found!r}): say(event="property", data=found)
+    say(event="report", data=json.loads({report!r}))
+    say(event="ended", status=0)
+"""
+
+
+def lab(monkeypatch, cls, *checks: Check, machine: str = "") -> None:
+    """Let the process of this class report these checks; the first property comes before the report."""
+    from dataclasses import asdict
+
+    report = NumericReport("internvl", "", "fa2", checks, hits=3, misses=1, machine=machine)
+    first = [asdict(found) for found in report.properties()[:1]]
+    assert isinstance(report.properties()[0], Property)
+    script = CHILD.format(found=json.dumps(first), report=json.dumps(report.to_json()))
+    monkeypatch.setattr(cls, "command", (sys.executable, "-c", script))
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(installed, "_gpus", lambda: 0)
+
+
+@pytest.fixture
+def gpu(monkeypatch, small_tree):
+    monkeypatch.setattr(installed, "_gpus", lambda: 1)
+    monkeypatch.setattr(installed, "_cuda_of_torch", lambda: "13.0")
+    monkeypatch.setattr(installed, "_installed_root", lambda: small_tree)
+
+
+@pytest.mark.trees
+def test_one_line_a_property(run, small_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, SMALL, LARGE, SMALL)
+    done = run("verify", "internvl", "--vllm", small_tree)
+    assert done.code == 0, done.err
+    assert [" ".join(line.split()) for line in done.out.splitlines()] == [
+        "internvl on 0.22.0, fa2 attention tails",
+        "ok image small 2 compared largest error 2e-07",
+        "ok image large 1 compared largest error 0 [processor.py:7]",
+        "ok all no memory that nobody has written reaches a result 3 compared all of it is NaN",
+        "ok all metadata on the host no sync, no copy, no shape from data in a capture",
+        "PASS: 3 of 3 checks, 3 replayed, 1 eager, 0 hazards",
+        "real CUDA graphs were not run: there is no GPU here",
+    ]
+    assert "imported" not in done.err
+    verbose = run("verify", "internvl", "--vllm", small_tree, "-v", "--device", "cpu")
+    assert "imported" in verbose.err
+    assert verbose.out.count("a: small") == 2
+    assert verbose.out.splitlines()[-1] == "real CUDA graphs were not run: --device cpu was asked for"
+
+
+@pytest.mark.trees
+def test_a_failure_names_item_and_cause(run, small_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, SMALL, BAD)
+    done = run("verify", "internvl", "--vllm", small_tree, "--tail", "both")
+    assert done.code == 6
+    assert done.out.count("1 of 2 differ  b: small: item 1; buffer 'x' is stale") == 2, "once for each tail"
+    assert done.err.count("error[VCG650]") == 2
+
+
+@pytest.mark.trees
+def test_a_gpu_that_is_asked_for_has_to_be_there(run, small_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, SMALL)
+    done = run("verify", "internvl", "--vllm", small_tree, "--device", "cuda")
+    assert (done.code, done.out) == (4, "")
+    assert "VCG490" in done.err
+    assert "real CUDA graphs cannot be run: there is no GPU here" in done.err
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_gpu_adds_real_graphs_and_takes_nothing_away(run, small_tree, monkeypatch, gpu, device):
+    lab(monkeypatch, runner._Child, SMALL)
+    lab(monkeypatch, runner._RealChild, LARGE, machine="a GPU")
+    done = run("verify", "internvl", "--vllm", small_tree, "--device", device)
+    assert done.code == 0, done.err
+    verdicts = [line for line in done.out.splitlines() if line.startswith("PASS")]
+    assert verdicts == [
+        "PASS: 1 of 1 checks, 3 replayed, 1 eager, 0 hazards",
+        "PASS: 1 of 1 checks, 3 replayed, 1 eager, on a GPU",
+    ]
+    assert "internvl on 0.22.0, real CUDA graphs" in done.out.splitlines()
+    lab(monkeypatch, runner._Child, SMALL, BAD)
+    assert run("verify", "internvl", "--vllm", small_tree, "--device", device).code == 6
+
+
+@pytest.mark.trees
+def test_json_is_the_reports_and_nothing_else(run, small_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, SMALL)
+    done = run("verify", "internvl", "--vllm", small_tree, "--json")
+    (report,) = json.loads(done.out)
+    assert report["checks"][0]["name"] == "a: small"
+    assert {"checks", "hazards", "hits", "misses", "negative_lengths"} < set(report)
+    assert "PASS: 1 of 1 checks" in done.err

@@ -1,0 +1,186 @@
+"""Real CUDA graphs: when they can be run, and the process that runs them, with a CPU in place of the GPU."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffold.verify.numeric import (
+    Missing,
+    NumericOptions,
+    NumericReport,
+    NumericRequest,
+    check_real_graphs,
+    find_installed,
+    installed,
+    runner,
+)
+from scaffold.workflow import load_spec, numeric_requests
+
+MODEL = "vllm/model_executor/models/a.py"
+MANAGER = ("vllm/v1/worker/encoder_cudagraph.py", "vllm/v1/worker/encoder_cudagraph_defs.py")
+#: The first session of InternVL, which has images and videos, small and large ones.
+SHORT = """
+from scaffold.verify.numeric.recipes.internvl import RECIPE as SHIPPED
+
+
+class Short(type(SHIPPED)):
+    def sessions(self):
+        return super().sessions()[:1]
+
+
+RECIPE = Short()
+"""
+
+
+def make_tree(root: Path) -> Path:
+    for path in ("vllm/__init__.py", MODEL, *MANAGER):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"# {path}\n")
+    return root
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[NumericRequest, Path]:
+    """A request, and the folder of an installed vLLM, on a machine with a GPU."""
+    tree, site = make_tree(tmp_path / "tree"), make_tree(tmp_path / "site")
+    monkeypatch.setattr(installed, "_gpus", lambda: 1)
+    monkeypatch.setattr(installed, "_cuda_of_torch", lambda: "13.0")
+    monkeypatch.setattr(installed, "_installed_root", lambda: site)
+    return NumericRequest(tree, {MODEL: b"new", "docs/a.md": b"new"}, "internvl"), site
+
+
+def test_the_installed_release_runs_a_change(machine: tuple[NumericRequest, Path]) -> None:
+    request, site = machine
+    assert find_installed(request) == site
+    assert find_installed(replace(request, overlay={})) == site
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("_gpus", 0, "there is no GPU here"),
+        ("_cuda_of_torch", None, "torch is not installed here, or was built without CUDA"),
+        ("_installed_root", None, "vLLM is not installed here"),
+    ],
+)
+def test_what_is_missing_is_said(
+    name: str, value: Any, reason: str, machine: tuple[NumericRequest, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, name, lambda: value)
+    assert find_installed(machine[0]) == Missing(reason)
+
+
+@pytest.mark.parametrize("overlay", [{MODEL: b"new"}, {}], ids=["a change", "as it is"])
+@pytest.mark.parametrize("path", [MODEL, *MANAGER])
+def test_another_release_is_not_taken_for_the_tree(
+    path: str, overlay: dict[str, bytes], machine: tuple[NumericRequest, Path]
+) -> None:
+    request, site = machine
+    (site / path).write_text("# of another release\n")
+    assert find_installed(replace(request, overlay=overlay)) == Missing(
+        f"the installed vLLM is not this tree: {path} differs"
+    )
+    (site / path).unlink()
+    assert isinstance(find_installed(replace(request, overlay=overlay)), Missing)
+
+
+def test_this_machine_is_asked_without_importing_torch() -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    import torch
+
+    assert installed._cuda_of_torch() == torch.version.cuda
+    assert (installed._gpus() > 0) is torch.cuda.is_available()
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> str:
+    file = tmp_path / "short.py"
+    file.write_text(SHORT)
+    return str(file)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Path(__file__).with_name("real_child.py")
+    monkeypatch.setattr(runner._RealChild, "command", (sys.executable, str(child)))
+
+
+def port(release_tree: Any, recipe: str) -> NumericRequest:
+    (request,) = numeric_requests(load_spec("internvl"), release_tree("0.33.0"), recipe=recipe)
+    return replace(request, options=NumericOptions())
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
+    release_tree: Any, short: str, on_cpu: None
+) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    request = port(release_tree, short)
+    report = check_real_graphs(request, request.tree)
+
+    assert report.passed, "\n".join(report.lines())
+    assert report.machine == "a CPU"
+    assert report.hits > 30
+    assert report.misses > 5
+    names = [found.name for found in report.properties()]
+    assert names == [
+        "eager on the GPU, changed and pristine",
+        "eager on the GPU, changed and pristine",
+        "real graphs, our manager",
+        "real graphs, our manager",
+        "no memory that nobody has written reaches a result",
+    ]
+    assert report.verdict.startswith("PASS: 32 of 32 checks")
+    assert report.verdict.endswith(" eager, on a CPU")
+
+    path = "vllm/model_executor/models/internvl.py"
+    for before, after, code in (
+        ("output_tokens=n * self.num_image_token", "output_tokens=n * self.num_image_token - 1", "VCG650"),
+        ("def extract_feature(self", "def extract_feature(self,,", "VCG654"),
+    ):
+        text = request.overlay[path].decode()
+        changed = text.replace(before, after)
+        assert changed != text
+        wrong: NumericReport = check_real_graphs(
+            replace(request, overlay={**request.overlay, path: changed.encode()}), request.tree
+        )
+        assert not wrong.passed
+        assert code in {diagnostic.code for diagnostic in wrong.diagnostics()}, "\n".join(wrong.lines())
+
+
+@pytest.mark.trees
+def test_a_vllm_that_does_not_import_is_named(release_tree: Any, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import json, sys\nsys.stdin.readline()\n"
+        "print(json.dumps(dict(event='error', role='tree', stage='import', kind='ImportError', message='no kernels',"
+        " traceback=[])), flush=True)"
+    )
+    monkeypatch.setattr(runner._RealChild, "command", (sys.executable, "-c", script))
+    request = NumericRequest(release_tree("0.33.0").root, {}, short)
+    report = check_real_graphs(request, request.tree)
+    assert not report.passed
+    assert report.failure is not None
+    assert report.failure.code == "VCG656"
+    assert "import vllm" in str(report.failure.help)
+
+
+@pytest.mark.skipif(installed._gpus() == 0, reason="needs a GPU")
+@pytest.mark.parametrize("model", ["internvl", "qwen2_5_vl"])
+def test_a_port_of_the_installed_release_on_this_gpu(model: str) -> None:
+    from scaffold.protocol import resolve_target
+
+    (request,) = numeric_requests(load_spec(model), resolve_target("installed").tree)
+    root = find_installed(request)
+    assert isinstance(root, Path)
+    report = check_real_graphs(request, root)
+    assert report.passed, "\n".join(report.lines())
+    assert {"real graphs, vLLM's manager", "real graphs, our manager"} < {f.name for f in report.properties()}
