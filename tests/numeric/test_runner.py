@@ -131,6 +131,18 @@ def test_a_process_is_kept_warm_for_its_tree_only(
             os.kill(process, 0)
 
 
+def test_everything_that_is_kept_lies_in_the_one_cache(
+    request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VITCG_CACHE_DIR", str(tmp_path / "cache"))
+    body = f"ask(); say(event='progress', text=tree['bytecode_cache']); say(event='report', data={json.dumps(REPORT)})"
+    child(monkeypatch, f"{body}; say(event='ended', status=0)")
+    said: list[str] = []
+    check_numerics(request_for, progress=said.append)
+    (told,) = [text for text in said if "bytecode" in text]
+    assert str(tmp_path / "cache" / "lab-bytecode") in told
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
