@@ -56,7 +56,7 @@ def recorded(today: Path, tree: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A copy of the tool that has the profile entry, and nothing else."""
     copy = tmp_path_factory.mktemp("recorded") / "tool"
     shutil.copytree(today, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    done = run(copy, "-m", "scaffold.protocol.generations", "record", str(tree), f"{OLD_NAME}={NEW_NAME}")
+    done = run(copy, "-m", "scaffold.protocol.record", str(tree), f"{OLD_NAME}={NEW_NAME}")
     assert done.returncode == 0, done.stderr
     return copy
 
@@ -111,7 +111,7 @@ def test_a_wrong_name_is_not_recorded(taught: Path, tree: Path, tmp_path: Path, 
     shutil.copytree(taught, tool)
     (tool / "scaffold/protocol/known/v0_34.json").unlink()
 
-    done = run(tool, "-m", "scaffold.protocol.generations", "record", str(tree), pair)
+    done = run(tool, "-m", "scaffold.protocol.record", str(tree), pair)
 
     assert done.returncode == 2, done.stderr
     assert done.stderr

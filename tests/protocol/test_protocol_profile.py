@@ -23,8 +23,8 @@ from scaffold.protocol import (
     read_protocol,
 )
 from scaffold.protocol import generations as generations_module
-from scaffold.protocol.generations import record_generation
 from scaffold.protocol.profile import read_source
+from scaffold.protocol.record import record_generation
 from scaffold.protocol.signatures import ProtocolShape, canonical_value, compare_shapes
 
 pytestmark = pytest.mark.trees
@@ -245,7 +245,7 @@ def test_stored_signatures_have_the_stored_fingerprint(generation) -> None:
 
 @pytest.mark.parametrize("version", ["0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.27.0", "0.30.0"])
 def test_recording_a_known_release_changes_nothing(release_tree, tmp_path: Path, version: str) -> None:
-    known = shutil.copytree(generations_module._KNOWN, tmp_path / "known")
+    known = shutil.copytree(generations_module.KNOWN, tmp_path / "known")
     before = {path.name: path.read_bytes() for path in known.iterdir()}
     record_generation(release_tree(version), known)
     assert {path.name: path.read_bytes() for path in known.iterdir()} == before
@@ -255,7 +255,7 @@ def test_recording_into_an_empty_folder_reproduces_the_files(release_tree, tmp_p
     for version in GENERATION_OF:
         record_generation(release_tree(version), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        path.name: path.read_bytes() for path in generations_module._KNOWN.iterdir()
+        path.name: path.read_bytes() for path in generations_module.KNOWN.iterdir()
     }
 
 
@@ -277,7 +277,7 @@ def test_known_profile_is_what_is_read_from_each_release(release_tree, version: 
 
 
 def test_stored_files_hold_facts_only() -> None:
-    for path in generations_module._KNOWN.iterdir():
+    for path in generations_module.KNOWN.iterdir():
         facts = json.loads(path.read_text("utf-8"))
         assert set(facts) == {"name", "first", "last", "fingerprint", "shape", "modules", "constants", "manager"}
         assert ProtocolShape.from_canonical(facts["shape"]).canonical() == facts["shape"]
