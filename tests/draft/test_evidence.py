@@ -114,6 +114,8 @@ def lacks(word: str) -> Says:
     return lambda draft: word not in draft.text
 
 
+#: A line of `embed_multimodal`.
+PARSES = "        modalities = self._parse_and_validate_multimodal_inputs(**kwargs)\n"
 #: name -> model, what is replaced by what, and what the draft then says
 CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
     "another key of sizes": ("qwen2_vl", [("image_grid_thw", "sizes_of_images")], says("sizes: sizes_of_images")),
@@ -200,7 +202,8 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
             (
                 "        self.config = config\n        self.multi",
                 "        self.config = config\n        self.is_multimodal_pruning_enabled = True\n        self.multi",
-            )
+            ),
+            (PARSES, f"        if self.is_multimodal_pruning_enabled:\n            pass\n{PARSES}"),
         ],
         says("modalities: not self.is_multimodal_pruning_enabled"),
     ),
@@ -211,7 +214,8 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
                 "    def _parse_and_validate_image_input(",
                 "    def _setup(self):\n        self.is_multimodal_pruning_enabled = True\n\n"
                 "    def _parse_and_validate_image_input(",
-            )
+            ),
+            (PARSES, f"        if self.is_multimodal_pruning_enabled:\n            pass\n{PARSES}"),
         ],
         says("modalities: not self.is_multimodal_pruning_enabled"),
     ),
