@@ -82,7 +82,7 @@ def command(
     if device == "cuda" and isinstance(installed, Missing):
         help_text = "run it where this release of vLLM serves models, or leave --device out for the CPU proof alone"
         raise DiagnosticError(
-            Diagnostic("VCG490", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
+            Diagnostic("VCG470", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
         )
     shown = _Shown(console, verbose, as_json)
     reports = list(check_numerics_all(requests, watch=shown))

@@ -1,13 +1,15 @@
-"""Codes of `profile` and `bench`, which need a GPU: VCG470 to VCG479."""
+"""Codes of `profile`, `bench` and `verify --device cuda`, which need a GPU: VCG470 to VCG479."""
 
 from scaffold.diagnostics.catalogue import Code
 
 CODES: tuple[Code, ...] = (
     Code(
         "VCG470",
-        "no GPU to measure on",
-        "`profile` and `bench` measure the installed vLLM on a CUDA device of this machine. Nothing stands in for that "
-        "on a CPU. What an earlier run kept can be read on any machine: `profile --recording`, `bench --result`.",
+        "no GPU to run on",
+        "`profile`, `bench` and `verify --device cuda` run the installed vLLM on a CUDA device of this machine; for "
+        "`verify` it has to be the release of the tree. Nothing stands in for that on a CPU. What an earlier run kept "
+        "can be read on any machine (`profile --recording`, `bench --result`), and `verify` without the option does "
+        "all that needs no GPU.",
     ),
     Code(
         "VCG471",
