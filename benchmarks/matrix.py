@@ -20,8 +20,12 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scaffold.protocol import SourceTree
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
@@ -34,15 +38,22 @@ MARKS = {"proven": "✅", "refused": "➖", "failed": "❌", "not run": "·"}
 COLORS = {"proven": "#2e7d32", "refused": "#9e9e9e", "failed": "#c62828", "not run": "#eeeeee"}
 
 
+@lru_cache(maxsize=1)
+def tree_of(release: str) -> SourceTree:
+    """The release's tree; what was read of it serves the next model, too."""
+    from scaffold.protocol import resolve_target
+
+    return resolve_target(release).tree
+
+
 def run_cell(model: str, release: str) -> dict[str, Any]:
     """Generate and prove one model on one release."""
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.protocol import resolve_target
     from scaffold.verify.numeric import check_numerics_all
     from scaffold.workflow import load_spec, numeric_requests
 
     begin = time.monotonic()
-    spec, tree = load_spec(model), resolve_target(release).tree
+    spec, tree = load_spec(model), tree_of(release)
     try:
         requests = numeric_requests(spec, tree, tails=TAILS)
     except DiagnosticError as error:
@@ -80,11 +91,10 @@ def fingerprint(overlay: Mapping[str, bytes]) -> str:
 def current_code(model: str, release: str) -> str:
     """The hash that a cell would have now; empty when the port is refused."""
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.protocol import resolve_target
     from scaffold.workflow import load_spec, numeric_requests
 
     try:
-        (request,) = numeric_requests(load_spec(model), resolve_target(release).tree)
+        (request,) = numeric_requests(load_spec(model), tree_of(release))
     except DiagnosticError:
         return ""
     return fingerprint(request.overlay)
@@ -172,6 +182,17 @@ def main() -> int:
             *(f"{path.relative_to(ROOT)} is not what benchmarks/results/matrix.json says" for path in stale), sep="\n"
         )
         return 1 if stale else 0
+    from scaffold.verify.numeric import keep_warm
+
+    with keep_warm():
+        failed = fill(cells, arguments)
+    for path, text in render(cells).items():
+        path.write_text(text, encoding="utf-8")
+    return 1 if failed else 0
+
+
+def fill(cells: dict[str, Any], arguments: argparse.Namespace) -> int:
+    """Run the cells that are missing or outdated, a release at a time; returns how many failed."""
     failed = 0
     for release in arguments.releases.split(","):
         for model in arguments.models.split(","):
@@ -188,9 +209,7 @@ def main() -> int:
             # After each cell, so that an interrupted run keeps what it proved.
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(cells, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    for path, text in render(cells).items():
-        path.write_text(text, encoding="utf-8")
-    return 1 if failed else 0
+    return failed
 
 
 if __name__ == "__main__":
