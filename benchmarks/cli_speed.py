@@ -2,9 +2,9 @@
 
     python benchmarks/cli_speed.py [--vllm PATH|RELEASE] [--runs N] [--write]
 
-Bytecode is kept in a folder of the run, whatever the environment says: with PYTHONDONTWRITEBYTECODE each command compiles
-the tool anew, which takes a third of a second. The commands and a bare `python -c pass` take turns, so that a busy moment
-of the machine hits all of them. The table goes to stderr, JSON to stdout, and with --write to
+Bytecode is kept in a folder of the run, whatever the environment says: with PYTHONDONTWRITEBYTECODE each command
+compiles the tool anew, which takes a third of a second. The commands and a bare `python -c pass` take turns, so that a
+busy moment of the machine hits all of them. The table goes to stderr, JSON to stdout, and with --write to
 benchmarks/results/cli_speed.json. Exit 1 if a median misses its limit, 2 if a command fails.
 """
 
