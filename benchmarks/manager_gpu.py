@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import datetime
 import gc
+import itertools
 import json
 import random
 import statistics
@@ -48,8 +49,8 @@ from scaffold.verify.profiling.bench import error_of  # noqa: E402
 from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm  # noqa: E402
 
 MANY_GRAPHS = 48
-#: Untimed calls of our managers: what they capture on demand and compare is settled then.
-WARM_CALLS = 12
+#: Untimed calls of our managers, fewest and most: what they capture on demand and compare is settled then.
+WARM_CALLS = (6, 24)
 
 
 VIDEOS = {
@@ -176,6 +177,12 @@ def runs_of(manager: Any, inputs: dict[str, Any]) -> list[Any]:
     return [run for step in (plan.steps if plan else []) for run in step.runs]
 
 
+def on_trial(manager: Any) -> int:
+    """How many sizes still run both ways in turn."""
+    plans = manager.core._plans.values()
+    return sum(run.trial is not None for plan in plans for step in plan.steps for run in step.runs)
+
+
 def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any]:
     from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager as Theirs
 
@@ -249,10 +256,12 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
     samples: dict[tuple[str, str], list[float]] = {}
     shuffle = random.Random(0).shuffle
     with torch.inference_mode():
-        for _ in range(WARM_CALLS):
-            for inputs in calls.values():
-                ours.execute(inputs), fitted.execute(inputs)
-                torch.cuda.synchronize()
+        for turn in range(WARM_CALLS[1]):
+            for manager, inputs in itertools.product((ours, fitted), calls.values()):
+                torch.cuda.synchronize()  # a trial waits for an idle device
+                manager.execute(inputs)
+            if turn + 1 >= WARM_CALLS[0] and not any(on_trial(manager) for manager in (ours, fitted)):
+                break
         for turn in range(rounds + 1):
             for name, inputs in calls.items():
                 actions: dict[str, Callable[[], Any]] = {
@@ -332,6 +341,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
         "host_ms": host_ms,
         "crossover": {p: {"replay_ms": c.replay.points, "launch_ms": c.launch_ms, "extra_ms": c.extra_ms}
                       for p, c in ours.core.crossover.items()},
+        "on_trial": {"ours": on_trial(ours), "fitted": on_trial(fitted)},
         "wrong": wrong,
     }  # fmt: skip
     ours.clear(), fitted.clear(), theirs.clear()
