@@ -103,9 +103,9 @@ def _quantised(host):  # type: ignore[no-untyped-def]
 
 
 def _sharded(host):  # type: ignore[no-untyped-def]
-    for module in host.modules():
-        if hasattr(module, "tp_size"):
-            module.tp_size = 2
+    """Shards that gather what they computed, and split what they are given."""
+    for module in _each_linear(host):
+        module.tp_size, module.gather_output, module.input_is_parallel = 2, True, False
 
 
 def _with_lora(host):  # type: ignore[no-untyped-def]

@@ -87,7 +87,7 @@ def test_padding_says_what_memory_it_takes(report):
     ("kind", "reason"),
     [
         ("quantised", "its weights are quantised (Fp8LinearMethod)"),
-        ("sharded", "it is a tensor-parallel shard"),
+        ("sharded", "it is a tensor-parallel shard with whole inputs or outputs"),
         ("lora", "LoRA wraps it"),
     ],
 )

@@ -151,7 +151,11 @@ _LINEARS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "RowParallelLi
 
 
 def plain_linear(module: nn.Module | None) -> str | None:
-    """Why a module is no linear layer with whole, unquantised weights; None if it is one."""
+    """Why a module is no linear layer with plain weights; None if it is one.
+
+    A tensor-parallel shard is one: its rows, or columns, are those of a smaller layer. It must not gather its outputs
+    or split its inputs itself, as the two layers of an MLP do not.
+    """
     if module is None:
         return "there is no linear layer"
     name = type(module).__name__
@@ -163,8 +167,9 @@ def plain_linear(module: nn.Module | None) -> str | None:
         method = type(getattr(module, "quant_method", None)).__name__
         if method != "UnquantizedLinearMethod":
             return f"its weights are quantised ({method})"
-        if getattr(module, "tp_size", 1) != 1:
-            return "it is a tensor-parallel shard"
+        whole = getattr(module, "gather_output", False) or not getattr(module, "input_is_parallel", True)
+        if getattr(module, "tp_size", 1) != 1 and whole:
+            return "it is a tensor-parallel shard with whole inputs or outputs"
     if has_hooks(module):
         return "it has hooks"
     weight = getattr(module, "weight", None)

@@ -1,0 +1,259 @@
+"""Tune towers whose linear layers are vLLM's quantised ones, or wrapped for LoRA, with the installed wheel's kernels.
+
+    python tests/tuning/run_layers.py RECIPE...
+
+Prints one JSON object: for each of `KINDS` and each recipe how far the tuned tower is from the untuned one, how far the
+untuned one moves when its pixels do by half a step, what was tuned, why the rest was not, whether every parameter was
+left as it was, and which classes held the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from scaffold.verify.numeric.attention import flash_attn_varlen_func
+from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
+
+
+def int8(recipe):  # type: ignore[no-untyped-def]
+    """compressed-tensors: 8-bit weights with a scale a row, and activations quantised row by row when they come."""
+    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+
+    number = {"num_bits": 8, "type": "int", "symmetric": True}
+    groups = {
+        "targets": ["Linear"],
+        "weights": {**number, "strategy": "channel", "dynamic": False},
+        "input_activations": {**number, "strategy": "token", "dynamic": True},
+    }
+    given = {"format": "int-quantized", "config_groups": {"group_0": groups}, "ignore": []}
+    return CompressedTensorsConfig.from_config(given)
+
+
+def fp8(recipe):  # type: ignore[no-untyped-def]
+    """compressed-tensors: fp8 weights with a scale a row, and activations quantised row by row when they come."""
+    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+
+    number = {"num_bits": 8, "type": "float", "symmetric": True}
+    groups = {
+        "targets": ["Linear"],
+        "weights": {**number, "strategy": "channel", "dynamic": False},
+        "input_activations": {**number, "strategy": "token", "dynamic": True},
+    }
+    return CompressedTensorsConfig.from_config(
+        {"format": "float-quantized", "config_groups": {"group_0": groups}, "ignore": []}
+    )
+
+
+def int4(recipe):  # type: ignore[no-untyped-def]
+    """compressed-tensors: 4-bit weights packed into integers, activations as they are."""
+    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "dynamic": False}
+    groups = {"targets": ["Linear"], "weights": weights}
+    given = {"format": "pack-quantized", "config_groups": {"group_0": groups}, "ignore": []}
+    return CompressedTensorsConfig.from_config(given)
+
+
+def none(recipe):  # type: ignore[no-untyped-def]
+    return None
+
+
+#: `plain` layers are not quantised, but the wheel packs their weights for its own matrix kernels after loading.
+KINDS = {"plain": none, "int8": int8, "fp8": fp8, "int4": int4, "lora": none}
+#: Step3-VL gives its tower no quantisation, whatever the checkpoint says.
+PLAIN = ("plain", "lora")
+
+
+def main() -> int:
+    patch_vllm(flash_attn_varlen_func)
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+    from scaffold.verify.numeric.recipes.base import engine_config
+
+    report: dict[str, dict[str, object]] = {}
+    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    with tempfile.TemporaryDirectory() as scratch, set_current_vllm_config(current), torch.inference_mode():
+        start_distributed(Path(scratch))
+        # Quantised layers ask `model_config` for the type of their inputs, all layers whether the tower is replicated.
+        data = engine_config(None, ()).model_config.multimodal_config
+        for kind in KINDS:
+            # The kernels of fp8 and int4 give nothing wider.
+            dtype = torch.bfloat16 if kind in ("fp8", "int4") else torch.float32
+            torch.set_default_dtype(dtype)
+            current.model_config = SimpleNamespace(dtype=dtype, multimodal_config=data)
+            report[kind] = {name: check(name, kind) for name in sys.argv[1:] if name != "step3_vl" or kind in PLAIN}
+    print(json.dumps(report))
+    return 0
+
+
+def check(name, kind):  # type: ignore[no-untyped-def]
+    from run_tunings import same, shrink, state
+
+    from scaffold.runtime.tuning import NAMES, Choice, attention, largest_error, moved, tune
+    from scaffold.verify.numeric.recipes.base import load_recipe
+
+    attention.processors = lambda device: 4
+    recipe = load_recipe(name)
+    config = recipe.model_config()
+    if kind == "int4":  # its kernel takes multiples of 32 only
+        if name == "qwen2_vl":
+            config.vision_config.mlp_ratio = 3
+        else:
+            config.vision_config.intermediate_size = 96
+    else:
+        shrink(config.vision_config)
+    recipe.model_config = lambda: config
+    host = build(recipe, kind)
+    if kind == "lora":
+        wrap(host)
+    case = recipe.sessions()[0].cases[2]
+    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    dtype = torch.get_default_dtype()
+    inputs = {n: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for n, v in inputs.items()}
+    near = {n: moved(v, torch.finfo(v.dtype).eps) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+            for n, v in inputs.items()}  # fmt: skip
+    if kind == "lora":
+        plain = [t.clone() for t in host.embed_multimodal(**inputs)]
+        activate(host)
+    want = [t.clone() for t in host.embed_multimodal(**inputs)]
+    rounding = largest_error(list(host.embed_multimodal(**near)), want)
+    before = state(host)
+    tuned = tune(host, Choice(NAMES))
+    got = list(host.embed_multimodal(**inputs))
+    weights = {n: p.clone() for n, p in host.named_parameters()}
+    found = {
+        "error": largest_error(got, want),
+        "rounding": rounding,
+        "applied": {o.name: len(o.applied) for o in tuned.outcomes if o.applied},
+        "refused": {o.name: sorted(set(o.refused.values())) for o in tuned.outcomes if o.refused},
+        "weights_kept": all(w.shape == before[0][n][0].shape and torch.equal(w, before[0][n][0])
+                            for n, w in weights.items()),
+        "layers": sorted(set(kinds_of(host))),
+        "spread": float(want[0].std()),
+    }  # fmt: skip
+    if kind == "lora":
+        found["adapter_matters"] = largest_error(want, plain)
+    tuned.undo()
+    again = list(host.embed_multimodal(**inputs))
+    found["restored"] = same(state(host), before) and all(map(torch.equal, again, want))
+    return found
+
+
+def vision(host):  # type: ignore[no-untyped-def]
+    return [(n, m) for n, m in host.named_modules() if n and not n.startswith("language_model")]
+
+
+def kinds_of(host):  # type: ignore[no-untyped-def]
+    """Classes of what computes the linear layers of MLPs, with the type of their weights."""
+    for name, module in vision(host):
+        if "mlp" in name.split(".") and hasattr(module, "quant_method"):
+            method = getattr(module, "scheme", None) or module.quant_method
+            yield f"{type(method).__name__} {str(next(iter(module.parameters())).dtype).removeprefix('torch.')}"
+        if type(module).__name__.endswith("WithLoRA"):
+            yield type(module).__name__
+
+
+#: The scale of weights that fill their type's range, times what makes their products as large as their inputs.
+LARGEST = {"int8": 1 / 74, "fp8": 1 / 1.0, "int4": 1 / 4.6}
+
+
+def build(recipe, kind):  # type: ignore[no-untyped-def]
+    """A host with random weights of the types that its layers asked for."""
+    from vllm.model_executor.models import interfaces
+
+    from scaffold.verify.numeric.recipes import base
+
+    quantisation = KINDS[kind](recipe)
+    original = base.engine_config
+
+    def configured(*arguments):  # type: ignore[no-untyped-def]
+        config = original(*arguments)
+        config.quant_config = quantisation
+        return config
+
+    if quantisation is not None:  # as vLLM's model loader does
+        quantisation.packed_modules_mapping = getattr(recipe.load_class(), "packed_modules_mapping", {})
+    # Some hosts find it in a `VllmConfig` among their arguments, and this one is a stand-in.
+    interfaces.SupportsQuant._find_quant_config = staticmethod(lambda *_, **__: quantisation)
+    base.engine_config = configured
+    try:
+        host, _ = recipe.build()
+    finally:
+        base.engine_config = original
+    host.eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in host.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("weight_shape"):
+            continue
+        if "scale" in name:
+            owner = host.get_submodule(name.rpartition(".")[0])
+            parameter.data.fill_(LARGEST[kind] * 1.5 / owner.input_size**0.5)
+        elif parameter.dtype in (torch.int8, torch.int32):
+            bits = torch.iinfo(parameter.dtype)
+            parameter.data.copy_(torch.randint(bits.min, bits.max, parameter.shape, generator=generator,
+                                               dtype=torch.int64))  # fmt: skip
+        elif parameter.ndim >= 2:
+            fan_in = parameter[0].numel()
+            parameter.data.copy_((noise * (1.5 / fan_in**0.5)).to(parameter.dtype))
+        else:
+            parameter.data.copy_(1.0 + 0.2 * noise if "norm" in name and "weight" in name else 0.5 * noise)
+    for module in host.modules():
+        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
+        if method is not None:
+            method(module)
+    return host
+
+
+def wrap(host):  # type: ignore[no-untyped-def]
+    """Every linear layer of the tower in vLLM's own LoRA layer, as its LoRA manager does."""
+    from vllm.config.lora import LoRAConfig
+    from vllm.lora.utils import from_layer, replace_submodule
+    from vllm.model_executor.layers.linear import LinearBase
+
+    config = LoRAConfig(max_lora_rank=8, max_loras=1, lora_dtype=torch.float32)
+    host._adapters = Adapters()
+    for name, module in vision(host):
+        if isinstance(module, LinearBase):
+            packed = [name.rpartition(".")[2]] * (2 if "gate_up" in name else 3 if "qkv" in name else 1)
+            wrapped = from_layer(module, 1, config, packed, None)
+            assert wrapped is not module, f"vLLM has no LoRA layer for {name}"
+            replace_submodule(host, name, wrapped)
+            wrapped.set_mapping(host._adapters)
+
+
+class Adapters:
+    """vLLM's own arithmetic of adapters, for whatever number of rows a layer has: all of them use the same one."""
+
+    active = False
+
+    def add_lora_linear(self, y, x, *arguments, **keywords):  # type: ignore[no-untyped-def]
+        from vllm.lora.layers import LoRAMapping
+        from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+
+        if not self.active:
+            return None
+        rows = x.shape[0]
+        punica = PunicaWrapperCPU(rows, 1, torch.device("cpu"))
+        punica.update_metadata(LoRAMapping((1,) * rows, (1,), is_prefill=True), [1], 1, 64)
+        return punica.add_lora_linear(y, x, *arguments, **keywords)
+
+
+def activate(host):  # type: ignore[no-untyped-def]
+    """An adapter with weights of its own, active for every row."""
+    generator = torch.Generator().manual_seed(3)
+    for _, module in vision(host):
+        if type(module).__name__.endswith("WithLoRA"):
+            for stacked in (*module.lora_a_stacked, *module.lora_b_stacked):
+                stacked.copy_(0.3 * torch.randn(stacked.shape, generator=generator))
+    host._adapters.active = True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

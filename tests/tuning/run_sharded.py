@@ -1,0 +1,168 @@
+"""Tune towers that several ranks share, through vLLM's own distributed layer (gloo), with real classes.
+
+    python tests/tuning/run_sharded.py TREE RANKS RECIPE...
+
+With `mm_encoder_tp_mode="weights"` every rank holds other shards of the weights, with `data` the whole tower. Each
+rank prints one JSON object: for each mode and recipe how far the tuned tower is from the untuned one, what was tuned,
+why the rest was not, whether taking it back restored everything, how many linear layers were shards, and how far they
+are from each other after other weights were loaded through the layers' own loaders (`reloaded`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+
+def main() -> int:
+    if "VITCG_RANK" in os.environ:
+        return worker(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    with tempfile.TemporaryDirectory() as scratch:
+        workers = [
+            subprocess.Popen(
+                [sys.executable, __file__, *sys.argv[1:]],
+                env={**os.environ, "VITCG_RANK": str(rank), "VITCG_STORE": scratch, "GLOO_SOCKET_IFNAME": "lo"},
+            )
+            for rank in range(int(sys.argv[2]))
+        ]
+        codes = []
+        for process in workers:
+            try:
+                codes.append(process.wait(400))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(-1)
+    return 0 if codes == [0] * len(codes) else 1
+
+
+def worker(tree: Path, ranks: int, names: list[str]) -> int:
+    from scaffold.verify.numeric.cpu_imports import patch_vllm, prepare
+
+    prepare(tree, None)
+    import torch
+
+    from scaffold.verify.numeric.attention import flash_attn_varlen_func
+
+    patch_vllm(flash_attn_varlen_func)
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+
+    from scaffold.verify.numeric.recipes.base import engine_config
+
+    rank = int(os.environ["VITCG_RANK"])
+    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    report: dict[str, dict[str, object]] = {}
+    with set_current_vllm_config(current), torch.inference_mode():
+        parallel_state.init_distributed_environment(
+            world_size=ranks, rank=rank, local_rank=rank, backend="gloo",
+            distributed_init_method=f"file://{os.environ['VITCG_STORE']}/store",
+        )  # fmt: skip
+        parallel_state.initialize_model_parallel(ranks)
+        for mode in ("weights", "data"):
+            # Layers ask the current configuration whether the tower is replicated.
+            data = engine_config(None, ()).model_config.multimodal_config
+            data.mm_encoder_tp_mode = mode
+            current.model_config = SimpleNamespace(multimodal_config=data)
+            report[mode] = {name: check(name, mode, rank) for name in names}
+    # One write, line end included: the ranks share a pipe, and short writes do not mix.
+    os.write(1, f"{json.dumps({'rank': rank, **report})}\n".encode())
+    return 0
+
+
+def check(name, mode, rank):  # type: ignore[no-untyped-def]
+    import torch
+    from run_tunings import same, shrink, state
+
+    from scaffold.runtime.tuning import attention, largest_error, tune
+    from scaffold.verify.numeric.recipes import base
+
+    attention.processors = lambda device: 2
+    recipe = base.load_recipe(name)
+    config = recipe.model_config()
+    shrink(config.vision_config)
+    original = base.engine_config
+
+    def configured(*arguments):  # type: ignore[no-untyped-def]
+        made = original(*arguments)
+        made.model_config.multimodal_config.mm_encoder_tp_mode = mode
+        return made
+
+    recipe.model_config, base.engine_config = lambda: config, configured
+    try:
+        host, other = (build(recipe, rank) for _ in range(2))
+    finally:
+        del recipe.model_config
+        base.engine_config = original
+    case = recipe.sessions()[0].cases[2]
+    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    want = [t.clone() for t in host.embed_multimodal(**inputs)]
+    before = state(host)
+    tuned = tune(host)
+    error = largest_error(list(host.embed_multimodal(**inputs)), want)
+    tuned.undo()
+    again = list(host.embed_multimodal(**inputs))
+    restored = same(state(host), before) and all(map(torch.equal, again, want))
+    tune(other)
+    loaded = sum(load(one) for one in (host, other))
+    fresh = list(host.embed_multimodal(**inputs))
+    return {
+        "error": error,
+        "applied": {o.name: len(o.applied) for o in tuned.outcomes if o.applied},
+        "refused": {o.name: sorted(set(o.refused.values())) for o in tuned.outcomes if o.refused},
+        "restored": restored,
+        "shards": len(shards_of(host)),
+        "sum": float(want[0].double().sum()),
+        "loaded": loaded,
+        "reloaded": largest_error(list(other.embed_multimodal(**inputs)), fresh),
+        "changed": largest_error(fresh, want),
+    }
+
+
+def shards_of(host):  # type: ignore[no-untyped-def]
+    return [m for m in host.modules() if getattr(m, "tp_size", 1) > 1 and hasattr(m, "quant_method")]
+
+
+def build(recipe, rank):  # type: ignore[no-untyped-def]
+    """A host whose shards have weights of this rank, and all else the same ones everywhere."""
+    import torch
+
+    from scaffold.verify.numeric.recipes import base
+
+    host, _ = recipe.build()
+    host.eval().requires_grad_(False)
+    base.randomise(host, 0)
+    generator = torch.Generator().manual_seed(1 + rank)
+    for shard in shards_of(host):
+        shard.weight.copy_(torch.randn(shard.weight.shape, generator=generator) * 1.5 / shard.weight.shape[1] ** 0.5)
+    for module in host.modules():
+        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
+        if method is not None:
+            method(module)
+    return host
+
+
+def load(host):  # type: ignore[no-untyped-def]
+    """Load other weights of the MLPs, whole as in a checkpoint: each loader takes the part of its rank."""
+    import torch
+
+    generator, count = torch.Generator().manual_seed(9), 0
+    for path, module in host.named_modules():
+        kind = type(module).__name__
+        parallel = kind in ("MergedColumnParallelLinear", "ColumnParallelLinear", "RowParallelLinear")
+        if "mlp" not in path.split(".") or not parallel:
+            continue
+        sizes = module.output_sizes if kind == "MergedColumnParallelLinear" else [module.output_size]
+        for shard, size in enumerate(sizes):
+            whole = torch.randn(size, module.input_size, generator=generator) / module.input_size**0.5
+            module.weight.weight_loader(module.weight, whole, *([shard] if len(sizes) > 1 else []))
+            count += 1
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())
