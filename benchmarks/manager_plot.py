@@ -1,7 +1,6 @@
-"""Draw results of `manager_gpu.py` as an SVG for the docs.
+"""Draw results of `manager_gpu.py` as an SVG. `pages.py` makes the one of the docs; for any other files:
 
-    cd benchmarks/results
-    python ../manager_plot.py manager_h200.json manager_h200_step3.json ../../docs/runtime_h200.svg
+    python benchmarks/manager_plot.py RESULT.json ... PLOT.svg
 
 Each row of the files is one workload: time relative to an exact graph (1.0 is the practical limit). The heading is
 that of the first file.
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,12 @@ def draw(data: dict[str, Any]) -> str:
     return "\n".join([*out, "</svg>\n"])
 
 
+def together(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Rows of all, under the heading of the first."""
+    return {**results[0], "rows": [row for result in results for row in result["rows"]]}
+
+
 if __name__ == "__main__":
     *sources, target = map(Path, sys.argv[1:])
     results = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
-    everything = {**results[0], "rows": [row for result in results for row in result["rows"]]}
-    target.write_text(draw(everything), encoding="utf-8")
+    target.write_text(draw(together(results)), encoding="utf-8")

@@ -97,7 +97,22 @@ class Sentence:
         return [found.span(group) for group in range(1, len(self.values) + 1)]
 
 
-Part = Block | Sentence
+@dataclass(frozen=True)
+class File:
+    """A file that is written whole: a plot."""
+
+    page: str
+    text: str
+
+    def put(self, document: str) -> str:
+        return self.text
+
+    def spans(self, document: str) -> list[tuple[int, int]]:
+        """All of it."""
+        return [(0, len(document))]
+
+
+Part = Block | File | Sentence
 
 
 def load(name: str) -> dict[str, Any]:
