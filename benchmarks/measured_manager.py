@@ -161,6 +161,6 @@ def right() -> str:
     for row in differing:
         ours, theirs = f"{row['ours_error']:.4f}", f"{row['vllm_error']:.4f}"
         text += (
-            f";\n{NAMES[row['model']]}, {row['workload']} differed by {ours} of the largest value, vLLM's by {theirs}"
+            f";\n{NAMES[row['model']]}, {row['workload']} differs by {ours} of the largest value, vLLM's by {theirs}"
         )
     return text + "."
