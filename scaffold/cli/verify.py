@@ -85,13 +85,14 @@ def command(
             Diagnostic("VCG470", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
         )
     shown = _Shown(console, verbose, as_json)
-    reports = list(check_numerics_all(requests, watch=shown))
-    if isinstance(installed, Missing):
-        shown.line(f"real CUDA graphs were not run: {installed.reason}")
-    else:
-        shown.begin(f"{requests[0].recipe} on {requests[0].release}, real CUDA graphs")
-        reports.append(check_real_graphs(requests[0], installed, watch=shown))
-        shown.ended(reports[-1])
+    with shown:
+        reports = list(check_numerics_all(requests, watch=shown))
+        if isinstance(installed, Missing):
+            shown.line(f"real CUDA graphs were not run: {installed.reason}")
+        else:
+            shown.begin(f"{requests[0].recipe} on {requests[0].release}, real CUDA graphs")
+            reports.append(check_real_graphs(requests[0], installed, watch=shown))
+            shown.ended(reports[-1])
     if as_json:
         console.document(json.dumps([report.to_json() for report in reports], indent=2) + "\n")
     for report in reports:
@@ -111,6 +112,12 @@ class _Shown:
         self._seen: set[tuple[str, str]] = set()
         self._compared = 0
 
+    def __enter__(self) -> _Shown:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._status("")  # an error that ends the run starts on a line of its own
+
     def started(self, request: NumericRequest) -> None:
         self.begin(request.title)
 
@@ -128,9 +135,9 @@ class _Shown:
         else:
             self._status(text)
 
-    def case(self, text: str) -> None:
+    def case(self, text: str, total: int) -> None:
         self._compared += 1
-        self._status(f"{self._compared} compared; {text}")
+        self._status(f"{self._compared} of {total}: {text}")
 
     def settled(self, found: Property) -> None:
         key = found.modality, found.name

@@ -21,7 +21,7 @@ json.loads(sys.stdin.readline())
 say(event="progress", text="imported")
 for line in sys.stdin:
     json.loads(line)
-    say(event="case", text="image: small")
+    say(event="case", text="image: small", total=3)
     for found in json.loads({found!r}): say(event="property", data=found)
     say(event="report", data=json.loads({report!r}))
     say(event="ended", status=0)
@@ -115,3 +115,13 @@ def test_json_is_the_reports_and_nothing_else(run, small_tree, monkeypatch, no_g
     assert report["checks"][0]["name"] == "a: small"
     assert {"checks", "hazards", "hits", "misses", "negative_lengths"} < set(report)
     assert "PASS: 1 of 1 checks" in done.err
+
+
+@pytest.mark.trees
+def test_a_terminal_sees_what_is_being_compared(run, small_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, SMALL)
+    monkeypatch.setattr(sys.stderr.__class__, "isatty", lambda stream: True, raising=False)
+    done = run("verify", "internvl", "--vllm", small_tree)
+    assert "\r\x1b[K1 of 3: image: small\r\x1b[K" in done.err
+    assert done.err.endswith("\r\x1b[K"), "the last line is clear for what follows"
+    assert "\x1b" not in done.out

@@ -236,8 +236,9 @@ def _check(
     lab = Lab([request["root"], request["changed_root"]])
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
-    bench.say = lambda text: events.send("case", text=text)
     sessions = session.sessions_of(recipe, options["edges"])
+    total = sum(1 for _ in session.wanted_cases(sessions, modalities))
+    bench.say = lambda text: events.send("case", text=text, total=total)
     announce = Announcer(bench, events)
     if request["role"] != "both" and options["eager_identity"]:
         stages.stage = "eager"

@@ -401,8 +401,8 @@ class Watch(Protocol):
     def note(self, text: str) -> None:
         """A step is done."""
 
-    def case(self, text: str) -> None:
-        """A comparison is done; `text` names its property."""
+    def case(self, text: str, total: int) -> None:
+        """One of `total` calls was compared; `text` names its property."""
 
     def settled(self, found: Property) -> None:
         """The last comparison of a property is done."""
@@ -424,7 +424,7 @@ class NoteTaker:
         if self._progress is not None:
             self._progress(text)
 
-    def case(self, text: str) -> None:
+    def case(self, text: str, total: int) -> None:
         return None
 
     def settled(self, found: Property) -> None:

@@ -274,7 +274,9 @@ def compare_all(
     sessions = session.sessions_of(recipe, request["options"]["edges"])
     lab = Lab([request["root"], request["changed_root"]])
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], oracle, tolerance=ROUNDING)
-    bench.say = lambda text: events.send("case", text=text)
+    runs = machine.runs()
+    total = len(runs) * sum(1 for _ in session.wanted_cases(sessions, modalities))
+    bench.say = lambda text: events.send("case", text=text, total=total)
     announce = Announcer(bench, events)
     if request["role"] == "check":
         stages.stage = "eager"
@@ -286,7 +288,7 @@ def compare_all(
             bench.checks.append(replace(check, group="eager on the GPU, changed and pristine"))
         announce.settled(())
     stages.stage = "manager"
-    for name, run in machine.runs().items():
+    for name, run in runs.items():
         bench.start = partial(_start, run)
         for group in sessions:
             before = len(bench.checks)

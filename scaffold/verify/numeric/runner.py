@@ -340,7 +340,7 @@ class _Child:
             if message["event"] == "progress":
                 self.watch.note(message["text"])
             if message["event"] == "case":
-                self.watch.case(message["text"])
+                self.watch.case(message["text"], message["total"])
             if message["event"] == "property":
                 self.watch.settled(Property.from_json(message["data"]))
             if message["event"] in expected:
