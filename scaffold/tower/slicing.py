@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol.tree import SourceTree
 from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, exits, root_name
 from scaffold.tower.model import (
@@ -130,8 +130,6 @@ def _slice_class(
             )
         )
     module, holder, function = found
-    parameters = _parameters(function)
-    known = [parameter.name for parameter in parameters]
     base = TowerSlice(
         file=module.file,
         shown=module.shown,
@@ -140,12 +138,12 @@ def _slice_class(
         entry=entry,
         data=data,
         metadata=metadata,
-        parameters=parameters,
+        parameters=_parameters(function),
         keys=(),
         class_members=program.members(owner),
     )
     method = program.method(owner, METADATA_METHOD)
-    if METADATA_ARGUMENT in known and method is not None:
+    if method is not None and any(parameter.name == METADATA_ARGUMENT for parameter in base.parameters):
         if METADATA_ARGUMENT not in _reads(function):
             raise DiagnosticError(
                 Diagnostic(
@@ -157,28 +155,35 @@ def _slice_class(
                 )
             )
         return _already_split(program, base, function, method)
-    for name in (*data, *metadata):
+    _check_parameters(f"{owner[1].name}.{entry}", base, module.span(function.args))
+    return _Slicer(program, module, owner, function, base, values, depth).run()
+
+
+def _check_parameters(what: str, tower: TowerSlice, place: Span) -> None:
+    """Every parameter has its role: data, metadata, or a default. Raises VCG451."""
+    known = [parameter.name for parameter in tower.parameters]
+    given = (*tower.data, *tower.metadata)
+    for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             raise DiagnosticError(
                 Diagnostic(
                     "VCG451",
-                    f"`{owner[1].name}.{entry}` has no parameter `{name}`; it takes {', '.join(known)}",
-                    module.span(function.args),
+                    f"`{what}` has no parameter `{name}`; it takes {', '.join(known)}",
+                    place,
                     f"did you mean `{close[0]}`?" if close else "name the tower's data and metadata parameters",
                 )
             )
-    for parameter in parameters:
-        if parameter.name not in (*data, *metadata) and parameter.default is None:
+    for parameter in tower.parameters:
+        if parameter.name not in given and parameter.default is None:
             raise DiagnosticError(
                 Diagnostic(
                     "VCG451",
-                    f"parameter `{parameter.name}` of `{owner[1].name}.{entry}` is neither data nor metadata",
-                    module.span(function.args),
+                    f"parameter `{parameter.name}` of `{what}` is neither data nor metadata",
+                    place,
                     "say which it is: data follows the pixels, metadata follows the grid",
                 )
             )
-    return _Slicer(program, module, owner, function, base, values, depth).run()
 
 
 def _parameters(function: FunctionNode) -> tuple[Parameter, ...]:
@@ -213,25 +218,7 @@ def _already_split(
     Keys are those of the dict that it returns and of stores into that dict.
     """
     module, cls, method = found
-    returned = {
-        node.value.id for node in ast.walk(method) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
-    }
-    stored: dict[str, ast.expr] = {}
-    for node in ast.walk(method):
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
-            stored |= _entries(node.value)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name) and target.id in returned and isinstance(node.value, ast.Dict):
-                    stored |= _entries(node.value)
-                if (
-                    isinstance(target, ast.Subscript)
-                    and isinstance(target.value, ast.Name)
-                    and target.value.id in returned
-                    and isinstance(target.slice, ast.Constant)
-                    and isinstance(target.slice.value, str)
-                ):
-                    stored[target.slice.value] = node.value
+    stored = _stored(method)
     parameters = _parameters(method)
     interpreter = Interpreter(program)
     env = {
@@ -274,6 +261,30 @@ def _already_split(
         method_parameters=parameters,
         crossings=tuple(crossings),
     )
+
+
+def _stored(method: FunctionNode) -> dict[str, ast.expr]:
+    """What a metadata method puts under each key of the dict that it returns."""
+    returned = {
+        node.value.id for node in ast.walk(method) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+    }
+    stored: dict[str, ast.expr] = {}
+    for node in ast.walk(method):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
+            stored |= _entries(node.value)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and target.id in returned and isinstance(node.value, ast.Dict):
+                    stored |= _entries(node.value)
+                if (
+                    isinstance(target, ast.Subscript)
+                    and isinstance(target.value, ast.Name)
+                    and target.value.id in returned
+                    and isinstance(target.slice, ast.Constant)
+                    and isinstance(target.slice.value, str)
+                ):
+                    stored[target.slice.value] = node.value
+    return stored
 
 
 def _hazards_of_split_entry(
@@ -871,29 +882,31 @@ class _Slicer:
                 pad_before=pad_before,
             )
             found.append((crossing.defined_at[0] if crossing.defined_at else 0, crossing))
-        for hoist in self.hoists:
-            value = self.interpreter.values[hoist.node]
-            kind, evidence, certain = self._kind(hoist.name, value, [hoist.statement])
-            crossing = Crossing(
-                name=hoist.name,
-                key=hoist.name,
-                kind=kind,
-                form=value.form,
-                nullable=value.nullable,
-                evidence=evidence,
-                defined_at=(hoist.node.lineno,),
-                used_at=(hoist.node.lineno,),
-                certain=certain,
-                source=value.source,
-                expr=self.module.segment(hoist.node),
-                always=any(piece.node is hoist.statement for piece in pieces),
-                host=value.host,
-                users=(hoist.statement,),
-                definer=hoist.statement,
-            )
-            found.append((hoist.node.lineno, crossing))
+        found += [(hoist.node.lineno, self._hoisted(hoist, pieces)) for hoist in self.hoists]
         found.sort(key=lambda item: (item[0], item[1].used_at[0]))
         return [crossing for _, crossing in found]
+
+    def _hoisted(self, hoist: Hoist, pieces: tuple[Piece, ...]) -> Crossing:
+        """A named sub-expression as a crossing: its statement defines and uses it."""
+        value = self.interpreter.values[hoist.node]
+        kind, evidence, certain = self._kind(hoist.name, value, [hoist.statement])
+        return Crossing(
+            name=hoist.name,
+            key=hoist.name,
+            kind=kind,
+            form=value.form,
+            nullable=value.nullable,
+            evidence=evidence,
+            defined_at=(hoist.node.lineno,),
+            used_at=(hoist.node.lineno,),
+            certain=certain,
+            source=value.source,
+            expr=self.module.segment(hoist.node),
+            always=any(piece.node is hoist.statement for piece in pieces),
+            host=value.host,
+            users=(hoist.statement,),
+            definer=hoist.statement,
+        )
 
     def _version(self, use: _Use, writers: list[_Writer]) -> int:
         """The top-level statement (its position) after which a variable has the value that `use` reads; -1 at entry.
