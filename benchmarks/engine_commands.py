@@ -167,11 +167,11 @@ class Page:
 
     def all(self) -> None:
         """In an order in which each finds what it reads."""
-        serve = operator_page.serve_commands()
+        serve = [command for command in operator_page.serve_commands() if self.arguments.only in command]
         several = [command for command in serve if "parallel" in command]
         if self.arguments.parallel:
             return self.serve(several)
-        tools = [c for c in operator_page.commands() if c not in serve and not c.startswith("pip ")]
+        tools = [c for c in operator_page.commands() if "vllm serve " not in c and not c.startswith("pip ")]
         later = [command for command in serve if '"trace"' in command]
         reads = [command for command in tools if "sizes.json" in command or "stats.json" in command]
         for command in tools:
@@ -214,6 +214,7 @@ def main() -> int:
     options.add_argument("--out", type=Path)
     options.add_argument("--scale", choices=("tiny", "real"), default="real")
     options.add_argument("--parallel", action="store_true", help="the lines for several GPUs, and only these")
+    options.add_argument("--only", default="", help="servers whose line has this in it")
     options.add_argument("--at-once", type=int, default=8, help="servers")
     options.add_argument("--limit", type=float, default=80, help="seconds for a server to start")
     options.add_argument("--machine", default="")

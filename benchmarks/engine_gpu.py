@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import itertools
 import json
 import math
@@ -59,7 +60,7 @@ KINDS = ("ms", "engine_ms", "encoder_ms")
 AGAINST = ("eager", "vllm_graphs")
 #: Two logprobs of one engine that are closer than this may change places when rows are added in another order.
 TIE = 0.1
-#: Turns that do not count: graphs are captured when they are needed, and trials of a size take nine uses.
+#: Turns that do not count: ours captures graphs when they are needed, and its trials of a size take nine uses.
 WARM_UP = 9
 KV_CACHE_BYTES = 3 << 30
 
@@ -162,7 +163,9 @@ class Session:
         self.failed: dict[str, str] = {}
         self.release = ""
         self.starts: dict[str, Any] = {}
-        self.result: dict[str, Any] = {}
+        self.samples: dict[str, Samples] = {}
+        self.engines: dict[str, dict[str, Any]] = {}
+        self.detail: dict[str, Any] = {}
 
     def say(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.began:5.0f} s] {self.name}: {text}", flush=True)
@@ -173,10 +176,7 @@ class Session:
     # -- start
 
     def start(self) -> None:
-        """Ask all to start. `wait` waits for them."""
-        for child in [*self.children, *self.checked_only]:
-            self.release = child.receive()["vllm"]
-        self.say("imported")
+        """Let all start as soon as they have imported vLLM. `wait` waits for them."""
         for child in [*self.children, *self.checked_only]:
             child.send("start")
 
@@ -184,6 +184,7 @@ class Session:
         """Until all are up. A mode needs its first engine; without another one it is measured with fewer."""
         for child in [*self.children, *self.checked_only]:
             try:
+                self.release = child.receive()["vllm"]
                 self.starts[child.name] = child.receive()
                 self._must_be_meant(child)
             except RuntimeError as error:
@@ -216,71 +217,74 @@ class Session:
 
     # -- measure
 
-    def measure(self) -> None:
-        """Fill `result`."""
+    def measure(self, save: Callable[[], None]) -> None:
+        """Each part in turn. After each, `save` can take what there is from `result`."""
         arguments = self.arguments
-        everybody = [*self.children, *self.checked_only]
-        answers = ask_all(everybody, "check")
+        answers = ask_all([*self.children, *self.checked_only], "check")
         eager = answers["eager"]
-        checks = {name: check_answers(eager, found) for name, found in answers.items()}
-        for name, found in checks.items():
-            self.say(f"{name}: {found}")
-        only = {child.name: self._about(child, {"check": checks[child.name]}) for child in self.checked_only}
+        self.detail |= {"distinct_workloads": distinct(eager), "picture_effect": picture_effect(eager)}
+        for name, found in answers.items():
+            self.engines[name] = {"check": check_answers(eager, found)}
+            self.say(f"{name}: {self.engines[name]}")
+        save()
         for child in self.checked_only:
-            child.stop()
+            child.end()
         if arguments.requests:
             ask_all(self.children, "prepare_stream")
             self.say("the stream is prepared")
         ask_all(self.children, "settle", shared_cores(arguments.tensor_parallel))
-        idle = busy_cores()
-        self.say(f"{idle:.1f} cores busy while all engines wait")
-        requests = self._turns("requests_of", WARM_UP, arguments.turns, arguments.seconds)
-        encoders = self._turns("encoders_of", 1, arguments.encoder_turns, arguments.encoder_seconds)
-        streams = self._streams() if arguments.requests else {}
-        again = ask_all(self.children, "check")
-        ends = ask_all(self.children, "describe")
+        self.detail["busy_cores_while_waiting"] = round(busy_cores(), 1)
+        self.say(f"{self.detail['busy_cores_while_waiting']} cores busy while all engines wait")
+
+        requests = self._turns("requests_of", arguments.turns, arguments.seconds)
+        self.samples |= {"ms": _column(requests, 0), "engine_ms": _column(requests, 1)}
+        save()
+        self.samples["encoder_ms"] = self._turns("encoders_of", arguments.encoder_turns, arguments.encoder_seconds)
+        self._add("at_end", ask_all(self.children, "describe"))
+        save()
+        if arguments.requests:
+            self._add("stream", self._streams())
+            self._add("at_end", ask_all(self.children, "describe"))
+            save()
+        if arguments.final_check:
+            again = ask_all(self.children, "check")
+            self._add("check_after_all", {name: check_answers(eager, found) for name, found in again.items()})
+            save()
         self.say("measured")
 
-        samples: dict[str, Samples] = {
-            "ms": _column(requests, 0), "engine_ms": _column(requests, 1), "encoder_ms": _column(encoders, 0),
-        }  # fmt: skip
+    def _add(self, key: str, found: dict[str, Any]) -> None:
+        for name, value in found.items():
+            self.engines[name][key] = value
+
+    def result(self) -> dict[str, Any]:
+        """Rows and details of what has been measured so far."""
+        turns = {kind: len(next(iter(found["eager"].values()))) for kind, found in self.samples.items()}
         detail: dict[str, Any] = {
             "sizes_of": REAL.get(self.name, "tiny"),
-            "turns": {kind: len(next(iter(found["eager"].values()))) for kind, found in samples.items()},
-            "busy_cores_while_waiting": round(idle, 1),
-            "distinct_workloads": distinct(eager),
-            "picture_effect": picture_effect(eager),
+            "turns": turns,
             "engines_left_out": self.failed,
+            **self.detail,
             "engines": {
-                child.name: self._about(
-                    child,
-                    {
-                        "at_end": ends[child.name],
-                        "check": checks[child.name],
-                        "check_after_all": check_answers(eager, again[child.name]),
-                        "stream": streams.get(child.name),
-                        "warnings": child.warnings(),
-                    },
-                )
-                for child in self.children
-            }
-            | only,
-            "samples": {kind: _written(found) for kind, found in samples.items()},
+                child.name: {**self._about(child), **self.engines[child.name]}
+                for child in [*self.children, *self.checked_only]
+            },
+            "samples": {kind: _written(found) for kind, found in self.samples.items()},
         }
-        self.result = {"rows": [self._row(size, samples) for size in self.workloads], "detail": detail}
+        return {"rows": [self._row(size) for size in self.workloads] if self.samples else [], "detail": detail}
 
-    def _about(self, child: Child, more: dict[str, Any]) -> dict[str, Any]:
+    def _about(self, child: Child) -> dict[str, Any]:
         start = self.starts[child.name]
         return {
             "start_s": round(start["start_s"], 1),
             "capturing": child.capturing(),
             "at_start": start["ranks"],
-            **more,
+            "warnings": child.warnings(),
         }
 
-    def _turns(self, question: str, warm_up: int, turns: int, seconds: float) -> Samples:
+    def _turns(self, question: str, turns: int, seconds: float) -> Samples:
         """Engine -> size -> a sample of each turn that counts; fewer turns when time runs out."""
         found: Samples = {child.name: {size: [] for size in self.workloads} for child in self.children}
+        warm_up = 1 if self.samples else WARM_UP
         begin = time.perf_counter()
         for turn in range(warm_up + turns):
             if turn == warm_up:
@@ -288,7 +292,9 @@ class Session:
             elif turn > warm_up + 2 and time.perf_counter() - begin > seconds:
                 break
             order = self.random.sample(list(self.workloads), len(self.workloads))
-            for child in self.random.sample(self.children, len(self.children)):
+            # Only ours learns from so many requests; the others are as they will be after two.
+            children = [child for child in self.children if turn >= warm_up - 2 or child.mode.startswith("our")]
+            for child in self.random.sample(children, len(children)):
                 answers = child.ask(question, order, turn % PICTURES)
                 if turn >= warm_up:
                     for size, answer in zip(order, answers, strict=True):
@@ -312,21 +318,22 @@ class Session:
             for name, answer in answers.items()
         }
 
-    def _row(self, size: str, samples: dict[str, Samples]) -> dict[str, Any]:
+    def _row(self, size: str) -> dict[str, Any]:
+        kinds = [kind for kind in KINDS if kind in self.samples]
         row: dict[str, Any] = {"model": self.name, "vllm": self.release, "images": size}
         if self.arguments.tensor_parallel > 1:
             row["gpus"] = self.arguments.tensor_parallel
         by_mode: dict[tuple[str, str], list[list[float]]] = {
-            (mode, kind): [[v for (v,) in samples[kind][child.name][size]] for child in self.of_mode(mode)]
+            (mode, kind): [[v for (v,) in self.samples[kind][child.name][size]] for child in self.of_mode(mode)]
             for mode in self.modes
-            for kind in KINDS
+            for kind in kinds
         }
         for (mode, kind), engines in by_mode.items():
             row[f"{mode}_{kind}"] = round(statistics.median(itertools.chain(*engines)), 3)
-        row["spread"] = {kind: {mode: round(spread(by_mode[mode, kind]), 3) for mode in self.modes} for kind in KINDS}
+        row["spread"] = {kind: {mode: round(spread(by_mode[mode, kind]), 3) for mode in self.modes} for kind in kinds}
         for other in (mode for mode in AGAINST if mode in self.modes and "ours" in self.modes):
             row[f"ours_against_{other}"] = {
-                kind: compare(by_mode["ours", kind], by_mode[other, kind]).as_dict() for kind in KINDS
+                kind: compare(by_mode["ours", kind], by_mode[other, kind]).as_dict() for kind in kinds
             }
         return row
 
@@ -370,6 +377,7 @@ def main() -> int:
     options.add_argument("--encoder-turns", type=int, default=12)
     options.add_argument("--encoder-seconds", type=float, default=25)
     options.add_argument("--requests", type=int, default=200, help="of the stream; 0: none")
+    options.add_argument("--no-final-check", dest="final_check", action="store_false")
     options.add_argument("--video", action="store_true", help="leave videos allowed, as by default in vLLM")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--machine", default="")
@@ -402,18 +410,37 @@ def main() -> int:
             sessions = [session for session in sessions if attempt(session, session.wait, total)]
             failed += len(group) - len(sessions)
             for session in sessions:
-                if attempt(session, session.measure, total):
-                    failed += finish(session, total)
-                else:
-                    failed += 1
-                write(arguments.out, total)
-    write(arguments.out, total)
+                save = functools.partial(put, session, total, arguments.out)
+                failed += not attempt(session, functools.partial(session.measure, save), total)
+                failed += wrong_answers(session)
+                session.stop()
+                if session.samples:
+                    report(session)
+    put(None, total, arguments.out)
     return 1 if failed else 0
 
 
-def write(file: Path | None, total: dict[str, Any]) -> None:
+def put(session: Session | None, total: dict[str, Any], file: Path | None) -> None:
+    """What a session has measured so far into the result, and the result into its file."""
+    if session is not None:
+        result = session.result()
+        total["rows"] = [row for row in total["rows"] if row["model"] != session.name] + result["rows"]
+        total["models"][session.name] = result["detail"]
+        total["versions"] = versions(session.release)
+        total["date"] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     if file is not None:
         file.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+
+
+def wrong_answers(session: Session) -> int:
+    """How many of our engines gave an answer that is neither eager's nor a tie."""
+    checks = [
+        found[key]
+        for name, found in session.engines.items()
+        for key in ("check", "check_after_all")
+        if name.startswith("our") and key in found
+    ]
+    return sum(bool(check["wrong"]) for check in checks)
 
 
 def attempt(session: Session, step: Callable[[], None], total: dict[str, Any]) -> bool:
@@ -423,28 +450,10 @@ def attempt(session: Session, step: Callable[[], None], total: dict[str, Any]) -
     except Exception as error:
         traceback.print_exc()
         print(session.tails()[-12000:], flush=True)
-        total["models"][session.name] = {"error": str(error)[-2000:]}
+        total["models"].setdefault(session.name, {})["error"] = str(error)[-2000:]
         session.stop()
         return False
     return True
-
-
-def finish(session: Session, total: dict[str, Any]) -> int:
-    """Put what was measured into the result and show it. Returns how much is wrong with our answers."""
-    session.stop()
-    result = session.result
-    total["rows"] += result["rows"]
-    total["models"][session.name] = result["detail"]
-    total["versions"] = versions(session.release)
-    total["date"] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    report(session, result)
-    checks = [
-        found[key]
-        for name, found in result["detail"]["engines"].items()
-        for key in ("check", "check_after_all")
-        if name.startswith("our") and key in found
-    ]
-    return sum(bool(check["wrong"]) for check in checks)
 
 
 def versions(release: str) -> dict[str, str]:
@@ -460,9 +469,10 @@ def versions(release: str) -> dict[str, str]:
     return found
 
 
-def report(session: Session, result: dict[str, Any]) -> None:
+def report(session: Session) -> None:
     """The tables, for a reader of the log."""
-    for kind in KINDS:
+    result = session.result()
+    for kind in session.samples:
         for row in result["rows"]:
             line = [f"{mode} {row[f'{mode}_{kind}']:7.2f} ±{row['spread'][kind][mode]:.2f}" for mode in session.modes]
             for other in AGAINST:
@@ -472,11 +482,8 @@ def report(session: Session, result: dict[str, Any]) -> None:
                     line.append(f"| {other} {found['median_ms']:+.2f} [{ends}] {found['no_slower']}")
             print(f"{session.name} {kind:>10} {row['images']:>14}  {'  '.join(line)}")
     for name, part in result["detail"]["engines"].items():
-        print(
-            f"{session.name} {name}: start {part['start_s']} s, capturing {part['capturing']}, check {part['check']}, "
-            f"after all {part.get('check_after_all')}, stream {part.get('stream')}, warnings {part.get('warnings')}"
-        )
-        print(json.dumps(part.get("at_end", part["at_start"])[0])[:2500])
+        print(f"{session.name} {name}: {json.dumps({k: v for k, v in part.items() if not k.startswith('at_')})[:1500]}")
+        print(json.dumps(part.get("at_end", part["at_start"])[0])[:2000])
     session.say("done")
 
 

@@ -329,7 +329,7 @@ class Child:
         """Until it is gone."""
         self.end()
         try:
-            self.process.wait(20)
+            self.process.wait(8)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
