@@ -83,6 +83,7 @@ def _columns(descriptor: Descriptor) -> tuple[str, ...]:
 
 
 def names_are_known(context: Context) -> Problems:
+    """Names of expressions have a value where they stand, calls pass what they must: VCG301, VCG302, VCG304, VCG331."""
     descriptor = context.descriptor
     lets = tuple(descriptor.let or {})
     doubtful = _doubtful_columns(context)
@@ -165,6 +166,7 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
 
 
 def names_are_free(context: Context) -> Problems:
+    """No name has two meanings: VCG303."""
     descriptor = context.descriptor
     taken = dict(kinds.BATCH_NAMES)
     taken |= dict.fromkeys(FUNCTIONS, "a function")
@@ -223,6 +225,7 @@ def _size_rows(descriptor: Descriptor) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def names_are_used(context: Context) -> Problems:
+    """Each name that is defined is used: VCG305, a warning."""
     used: set[str] = set()
     for use in context.reader.uses:
         if isinstance(use.value, Expression):
@@ -245,6 +248,7 @@ def names_are_used(context: Context) -> Problems:
 
 
 def helpers_end(context: Context) -> Problems:
+    """A helper calls helpers above it only, and names its arguments once: VCG303, VCG308."""
     helpers = context.descriptor.helpers or {}
     order = list(helpers)
     for index, (name, helper) in enumerate(helpers.items()):
@@ -265,6 +269,7 @@ def helpers_end(context: Context) -> Problems:
 
 
 def kinds_match(context: Context) -> Problems:
+    """Conditions stand where conditions belong, numbers where numbers do: VCG306."""
     for use in context.reader.uses:
         if not isinstance(use.value, Expression):
             continue
@@ -287,6 +292,7 @@ _AMOUNTS = ("rows", "tokens", "merge", "shape", "side_limit", "min", "max", "hid
 
 
 def values_make_sense(context: Context) -> Problems:
+    """Literal amounts are at least 1, and nothing is divided by zero: VCG307."""
     for use in context.reader.uses:
         if not isinstance(use.value, Expression):
             continue
@@ -309,6 +315,7 @@ def values_make_sense(context: Context) -> Problems:
 
 
 def budgets_make_sense(context: Context) -> Problems:
+    """The range of budgets holds one: VCG370."""
     budget = context.descriptor.budget
     if budget is None or budget.min is None or budget.max is None:
         return
@@ -326,6 +333,7 @@ def budgets_make_sense(context: Context) -> Problems:
 
 
 def columns_fit(context: Context) -> Problems:
+    """The size columns are known and go with the layout: VCG310, VCG311."""
     descriptor = context.descriptor
     columns = descriptor.sizes and descriptor.sizes.columns
     if not columns:
@@ -347,6 +355,7 @@ def columns_fit(context: Context) -> Problems:
 
 
 def layout_is_complete(context: Context) -> Problems:
+    """The layout has the sections that it needs: VCG312."""
     descriptor, layout = context.descriptor, context.descriptor.layout
     if layout is None:
         return
@@ -382,6 +391,7 @@ def layout_is_complete(context: Context) -> Problems:
 
 
 def layout_has_nothing_else(context: Context) -> Problems:
+    """The layout has no section that it would ignore: VCG313."""
     layout = context.descriptor.layout
     foreign: list[tuple[str, str]] = []
     if layout == "tiles":
@@ -409,6 +419,7 @@ def layout_has_nothing_else(context: Context) -> Problems:
 
 
 def inputs_are_distinct(context: Context) -> Problems:
+    """A modality is told by its keys, which no other has: VCG314."""
     seen: dict[str, str] = {}
     for name, modality in (context.descriptor.modalities or {}).items():
         if modality is None:
@@ -429,6 +440,7 @@ def inputs_are_distinct(context: Context) -> Problems:
 
 
 def video_is_consistent(context: Context) -> Problems:
+    """Frames are limited where there are videos, and only there: VCG315, VCG316."""
     descriptor = context.descriptor
     if not descriptor.modalities:
         return
@@ -454,6 +466,7 @@ def video_is_consistent(context: Context) -> Problems:
 
 
 def attention_is_consistent(context: Context) -> Problems:
+    """Sequences and backends go with the kind of attention; windows have bounds: VCG324, VCG325."""
     attention = context.descriptor.attention
     if attention is None or attention.kind is None:
         return
@@ -504,6 +517,7 @@ def _sequence_buffers(descriptor: Descriptor) -> Iterator[tuple[str, str, str, S
 
 
 def buffers_are_distinct(context: Context) -> Problems:
+    """Each buffer has a name of its own: VCG323."""
     descriptor = context.descriptor
     seen: dict[str, str] = {}
     for name, modality in (descriptor.modalities or {}).items():
@@ -527,6 +541,7 @@ def buffers_are_distinct(context: Context) -> Problems:
 
 
 def buffers_are_consistent(context: Context) -> Problems:
+    """A buffer's kind, padding, residency and value at capture agree: VCG320 to VCG322, VCG326 to VCG328."""
     descriptor = context.descriptor
     roles = {buffer: (name, role) for name, role, buffer, _ in _sequence_buffers(descriptor)}
     backends = (descriptor.attention.backends if descriptor.attention else None) or ()
@@ -592,6 +607,7 @@ def _padding(context: Context, name: str, buffer: Buffer, kind: kinds.BufferKind
 
 
 def tower_names_are_buffers(context: Context) -> Problems:
+    """`tower.names` maps variables to buffers, one each: VCG329."""
     descriptor = context.descriptor
     known = [*(descriptor.buffers or {}), *(buffer for _, _, buffer, _ in _sequence_buffers(descriptor))]
     seen: dict[str, str] = {}
@@ -612,6 +628,7 @@ def tower_names_are_buffers(context: Context) -> Problems:
 
 
 def forward_is_given_once(context: Context) -> Problems:
+    """Exactly one thing says what is recorded: VCG330, VCG353."""
     descriptor = context.descriptor
     hooks = [name for name in ("forward", "model_forward") if name in (descriptor.hooks or {})]
     paths = descriptor.paths or {}
@@ -632,6 +649,7 @@ def forward_is_given_once(context: Context) -> Problems:
 
 
 def metadata_is_passed(context: Context) -> Problems:
+    """A packed call takes the metadata, and an eager call is given: VCG330, VCG332."""
     descriptor = context.descriptor
     call = descriptor.forward.call if descriptor.forward else None
     if call is None or descriptor.layout is None:
@@ -677,6 +695,7 @@ def derived_merge(descriptor: Descriptor) -> tuple[Expression, Expression] | Non
 
 
 def merge_is_known(context: Context) -> Problems:
+    """The merge size is known, and the tokens agree with it: VCG333."""
     descriptor = context.descriptor
     if descriptor.layout != "packed" or descriptor.item is None or descriptor.item.tokens is None:
         return
@@ -723,6 +742,7 @@ def merge_is_known(context: Context) -> Problems:
 
 
 def paths_are_consistent(context: Context) -> Problems:
+    """Paths stand for an item, and their outputs are put together: VCG340, VCG341, VCG343 to VCG345."""
     descriptor = context.descriptor
     if not context.written("paths") or descriptor.paths is None:
         return
@@ -767,6 +787,7 @@ def paths_are_consistent(context: Context) -> Problems:
 
 
 def post_is_consistent(context: Context) -> Problems:
+    """Every path is assembled once, by parts that make sense: VCG342, VCG353."""
     descriptor = context.descriptor
     called, assembled = context.written("post.call"), context.written("post.assemble")
     if context.written("post") and descriptor.post is not None and not called and not assembled:
@@ -810,6 +831,7 @@ def post_is_consistent(context: Context) -> Problems:
 
 
 def axes_are_consistent(context: Context) -> Problems:
+    """Each capture axis has its own name and its two hooks: VCG303, VCG351."""
     descriptor = context.descriptor
     names: set[str] = set()
     for index, axis in enumerate(descriptor.axes or ()):
@@ -843,6 +865,7 @@ _HOOK_NEEDS = {"axis_resolve": "axes", "axis_capture": "axes", "metadata_region"
 
 
 def hooks_are_used(context: Context) -> Problems:
+    """Each hook is called, and what a buffer comes from is there: VCG343, VCG351, VCG352."""
     descriptor = context.descriptor
     for name in descriptor.hooks or {}:
         needs = _HOOK_NEEDS.get(name)
@@ -876,6 +899,7 @@ def hooks_are_used(context: Context) -> Problems:
 
 
 def model_is_consistent(context: Context) -> Problems:
+    """The ported class does not opt out of its own port: VCG371."""
     model = context.descriptor.model
     for index, name in enumerate((model.optout if model else None) or ()):
         if name == model.class_:
@@ -885,6 +909,7 @@ def model_is_consistent(context: Context) -> Problems:
 
 
 def tests_are_consistent(context: Context) -> Problems:
+    """Test entries have their prompts, templates and settings, and no others: VCG360 to VCG363."""
     integration = context.descriptor.integration
     keys: set[str] = set()
     tests = (integration.test if integration else None) or ()

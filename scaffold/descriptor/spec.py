@@ -315,11 +315,6 @@ class AdapterSpec:
         return self.spans.get(path) or Span(self.file or "<descriptor>", 1, 1, 1, 1)
 
     @property
-    def short_module(self) -> str:
-        """Last part of the module's name: `internvl`."""
-        return self.module.rpartition(".")[2]
-
-    @property
     def has_video(self) -> bool:
         return any(modality.name in ("video", "vision_chunk") for modality in self.modalities)
 

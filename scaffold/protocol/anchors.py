@@ -85,10 +85,6 @@ class ModelAnchor:
     helpers: tuple[str, ...]
 
     @property
-    def decorated(self) -> bool:
-        return bool(self.decorators)
-
-    @property
     def implements(self) -> bool:
         return self.lists_protocol or self.inherited_from is not None
 

@@ -33,8 +33,8 @@ def value(spec: AdapterSpec, expression: Expression, **values: object) -> object
 
 def test_tiles() -> None:
     spec = spec_of(TILES)
-    assert (spec.name, spec.module, spec.short_module, spec.class_name, spec.tower) == (
-        "model", "vllm.model_executor.models.tiled", "tiled", "TiledModel", "vision_model",
+    assert (spec.name, spec.module, spec.class_name, spec.tower) == (
+        "model", "vllm.model_executor.models.tiled", "TiledModel", "vision_model",
     )  # fmt: skip
     assert [(modality.name, modality.inputs) for modality in spec.modalities] == [
         ("image", ("pixel_values_flat", "image_num_patches", "image_embeds")),

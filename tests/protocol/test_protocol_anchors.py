@@ -131,8 +131,8 @@ def test_model(release_tree, version, module, class_name, lists, inherited, meth
     assert len(anchor.protocol_methods) == methods
     assert anchor.helpers == helpers
     lines = tree.read(anchor.path).split("\n")
-    assert lines[anchor.first_line - 1].startswith("@" if anchor.decorated else "class ")
-    assert anchor.decorated == (inherited is None or module == "h2ovl")
+    assert lines[anchor.first_line - 1].startswith("@" if anchor.decorators else "class ")
+    assert bool(anchor.decorators) == (inherited is None or module == "h2ovl")
     assert lines[anchor.line - 1].startswith(f"class {class_name}(")
     assert lines[anchor.end_line - 1].startswith("    ")
     assert all(f"def {item.name}(" in lines[item.line - 1] for item in anchor.methods)
