@@ -26,6 +26,14 @@ from model_directory import MODELS, Model, write_model  # noqa: E402
 BUDGETS = [16, 64, 128]
 #: Step3-VL has 169 tokens an image; its own first path needs budgets from there.
 STEP3_BUDGETS = [192, 384]
+#: What each model is told about tower tuning, so that every way of saying it goes through an engine once.
+TUNING: dict[str, dict[str, Any]] = {
+    "qwen2_5_vl": {"tuning_check": True},
+    "qwen2_vl": {"tuning": ["fused-norms", "inplace-rotary"]},
+    "qwen3_vl": {"tuning": {"fused-norms": False}, "tuning_check": True},
+    "internvl": {"tuning": "list"},
+    "step3_vl": {"tuning": "off"},
+}
 VIDEO_FPS = 2.0
 
 
@@ -109,7 +117,7 @@ def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
             "encoder_cudagraph_max_frames_per_batch": 8,
         },
         # A replay on the CPU is slower than eager, and would be left out.
-        additional_config={"encoder_graphs": {"calibration_ms": 0, "trials": 0}},
+        additional_config={"encoder_graphs": {"calibration_ms": 0, "trials": 0, **TUNING.get(name, {})}},
         enable_prefix_caching=False,
         mm_processor_cache_gb=0,
         worker_extension_cls="engine_child.Probe",

@@ -147,6 +147,27 @@ def test_every_image_and_video_ran_through_a_graph(pair):
     assert len([g for g in stats["graphs"].values() if g["replays"]]) >= 2
 
 
+#: The tunings that act in each model, by what `engine_child.TUNING` says; `list` names them and does nothing. Weights
+#: are never touched here: the CPU's own matrix kernels keep them packed.
+TUNED = {
+    "qwen2_5_vl": ({"fused-activations", "fused-norms", "fused-residuals", "inplace-rotary", "small-windows"}, True),
+    "qwen2_vl": ({"fused-norms", "inplace-rotary"}, False),
+    "qwen3_vl": ({"fused-residuals", "inplace-rotary"}, True),
+    "internvl": ({"fused-norms", "fused-residuals", "unsplit-attention"}, False),
+    "step3_vl": (set(), False),
+}
+
+
+def test_the_configuration_chooses_and_proves_the_tunings(pair):
+    model, _, ours = pair
+    (rank,) = ours["ranks"]
+    acting, proved = TUNED[model]
+    assert {name for name, count in rank["tuned_modules"].items() if count} == acting
+    assert set(rank["tuning_errors"]) == (acting if proved else set())
+    assert all(error <= 1e-4 for error in rank["tuning_errors"].values())
+    assert rank["tuned"] == (bool(acting) and model != "internvl")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEFAULT)
 def test_our_manager_serves_vllms_own_implementations(served, name):
