@@ -47,6 +47,16 @@ class Bench:
 
     #: Called after each case with a text, and after each session with the checks that are settled.
     say: Callable[[str], None] = lambda text: None
+    #: Attributes of the host as it was made.
+    _own: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._own = frozenset(vars(self.host))
+
+    def forget_managers(self) -> None:
+        """The host as it was made: an engine gives a model one manager, so that none finds what an earlier one left."""
+        for name in vars(self.host).keys() - self._own:
+            delattr(self.host, name)
 
     def add(self, check: Check, case: Case) -> None:
         """Keep a check of a case."""
@@ -143,6 +153,7 @@ class ManagerRun:
         self._host = bench.host
         self._tolerance = bench.tolerance
         self._witness = Witness(bench.lab, bench.host)
+        bench.forget_managers()
         configure(bench.config, session, bench.modalities, context)
         with self._watched(), self._witness.capturing():
             self.manager = self._captured(bench)
