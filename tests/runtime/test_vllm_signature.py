@@ -1,0 +1,143 @@
+"""What tells two calls apart, and which calls take the short way, in the binding to vLLM."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from scaffold.runtime import Limits
+from scaffold.runtime.vllm import model as binding
+from scaffold.runtime.vllm.dialect import Dialect
+
+PLAIN = Dialect(
+    item_specs=False, post_hook=False, values=True, padding_hooks=False, path_argument=False, dual_path=False,
+    named_paths=False, axes=False, frames_in_config=False, validates_budgets=False,
+)  # fmt: skip
+
+
+class Model:
+    """Items are rows of a grid; metadata are the grid's."""
+
+    looks_at_pixels = False
+
+    def get_encoder_cudagraph_num_items(self, inputs):
+        return len(inputs["grid"])
+
+    def get_encoder_cudagraph_per_item_input_sizes(self, inputs):
+        return [h * w for h, w in torch.as_tensor(inputs["grid"]).tolist()]
+
+    get_encoder_cudagraph_per_item_output_tokens = get_encoder_cudagraph_per_item_input_sizes
+
+    def prepare_encoder_cudagraph_replay_buffers(self, inputs, items, frames):
+        marks = inputs["pixels"].float().sum() if self.looks_at_pixels else torch.as_tensor(inputs["grid"]).sum()
+        return SimpleNamespace(values={"pixels": inputs["pixels"], "marks": marks})
+
+
+class Owner:
+    def __init__(self, model=None, keeps_all=True):
+        self.model, self.config, self.keeps_all = model or Model(), SimpleNamespace(), keeps_all
+
+    def _limits(self):
+        return Limits(4)
+
+    def _ladders(self):
+        return {"default": [4, 8]}
+
+    def _select_items(self, inputs, indices):
+        pixels = inputs["pixels"] if self.keeps_all else inputs["pixels"] + 1
+        return {"pixels": pixels, "grid": inputs["grid"]}, ()
+
+
+def call(grid=((1, 2), (2, 3)), seed=0, dtype=torch.float32, **more):
+    rows = sum(h * w for h, w in grid)
+    pixels = torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return {"pixels": pixels, "grid": torch.tensor(grid), **more}
+
+
+def adapter(**owner):
+    return binding.VllmAdapter(Owner(**owner), PLAIN)
+
+
+def test_the_short_signature_is_the_signature_once_the_names_are_known():
+    speaker = adapter()
+    assert speaker.quick_signature(call()) is None
+    first = speaker.signature(call())
+    assert speaker.quick_signature(call(seed=1)) == speaker.signature(call(seed=2)) == first
+    assert hash(first) == hash(speaker.quick_signature(call()))
+    assert speaker.passes_through(call())
+
+
+@pytest.mark.parametrize(
+    ("other", "short"),
+    [
+        (call(((2, 1), (2, 3))), True),  # as many rows
+        (call(((1, 2),)), True),
+        ({**call(), "pixels": torch.zeros(8, 4)}, True),
+        ({**call(), "grid": torch.tensor([[[1, 2]], [[2, 3]]])}, True),
+        ({**call(), "grid": [[1, 2], [2, 3]]}, False),
+        ({**call(), "pixels": torch.zeros(8)}, False),  # may be sizes, whose values matter
+        (call(dtype=torch.float64), False),
+        ({name: call()[name] for name in ("grid", "pixels")}, False),
+    ],
+    ids=["order", "fewer", "wider", "deeper", "list", "flat", "type", "names"],
+)
+def test_what_differs_in_more_than_pixels_has_another_signature_or_the_long_way(other, short):
+    speaker = adapter()
+    first = speaker.signature(call())
+    found = speaker.quick_signature(other)
+    assert (found is not None) == short
+    assert found != first
+    hash(found)
+
+
+@pytest.mark.parametrize("given", [[[1, 2], [2, 3]], ((1, 2), (2, 3))], ids=["list", "tuple"])
+def test_what_is_no_tensor_takes_the_long_way(given):
+    speaker = adapter()
+    long = {**call(), "grid": given}
+    first = speaker.signature(long)
+    assert first is not None
+    assert speaker.quick_signature(long) is None
+    speaker.signature(call())
+    assert speaker.quick_signature(call()) is not None
+    assert speaker.quick_signature(long) is None  # the same names
+    assert speaker.signature(long) == first
+
+
+def test_no_short_way_where_selecting_changes_inputs():
+    speaker = adapter(keeps_all=False)
+    assert speaker.signature(call()) is not None
+    assert speaker.quick_signature(call()) is None
+    assert not speaker.passes_through(call())
+
+
+def test_no_signature_where_metadata_depend_on_pixels():
+    model = Model()
+    model.looks_at_pixels = True
+    speaker = adapter(model=model)
+    assert speaker.signature(call()) is None
+    assert speaker.quick_signature(call()) is None
+
+
+def test_many_numbers_are_not_read_in_every_call():
+    speaker = adapter()
+    large = call(more=torch.arange(binding.SIZE_NUMEL + 1))
+    assert speaker.signature(large) is not None
+    assert speaker.quick_signature(large) is None
+
+
+def test_sizes_on_a_device_are_read_with_vllms_permission(monkeypatch):
+    entered = []
+
+    class Permission:
+        def __enter__(self):
+            entered.append(True)
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(binding, "_sync_permission", lambda: Permission)
+    speaker = adapter()
+    first = speaker.signature(call())
+    assert speaker.quick_signature(call()) == first  # on the host: no permission is needed
+    on_device = {**call(), "grid": torch.tensor([[1, 2], [2, 3]], device="meta")}
+    assert speaker.quick_signature(on_device) is None
