@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 )
 @descriptor_argument()
 @target_option(required=False)
-@click.option("--diff", "mode", flag_value="diff", help="Print the change as a patch on stdout; write nothing.")
-@click.option("--check", "mode", flag_value="check", help="Exit 1 if anything would change; write nothing.")
+@click.option("--diff", is_flag=True, help="Print the change as a patch on stdout; write nothing.")
+@click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
 @click.option("--allow-dirty", is_flag=True, help="Edit files that have uncommitted changes.")
 @click.option(
@@ -42,7 +42,8 @@ def command(
     console: Console,
     descriptor: str,
     vllm: str | None,
-    mode: str | None,
+    diff: bool,
+    check: bool,
     replace: bool,
     allow_dirty: bool,
     into: Path | None,
@@ -60,6 +61,9 @@ def command(
     from scaffold.publish import require_finished
     from scaffold.workflow import load_spec, prepare_port
 
+    if diff and check:
+        raise click.UsageError("--diff and --check exclude each other: the one exits with 0, the other with 1.")
+    mode = "diff" if diff else "check" if check else None
     if vllm is None:
         load_spec(descriptor)  # what is wrong with it is said in the words of the command
         _generate_adapters(console, descriptor, mode, into or Path("generated"))

@@ -58,6 +58,7 @@ def test_light_commands_load_nothing_heavy(arguments):
         (["--formt", "json"], "Did you mean '--format'"),
         (["new", "internvl", "--dif"], "Did you mean '--diff'"),
         (["new"], "Missing argument 'DESCRIPTOR'"),
+        (["new", "internvl", "--vllm", ".", "--diff", "--check"], "--diff and --check exclude each other"),
         (["plan", "internvl"], "Missing option '--vllm'"),
         (["--format", "xml", "validate", "internvl"], "'xml' is not one of"),
         (["explain", "VCG52"], "did you mean VCG520"),
