@@ -100,8 +100,8 @@ class _CudaGraph:
     def __init__(self, graph: torch.cuda.CUDAGraph, output: torch.Tensor) -> None:
         self._graph = graph
         self.output = output
-        # Bound once, below torch's Python wrapper, which only checks inputs if its debug mode is on: the replay path then
-        # makes one call and no look-ups.
+        # Bound once, below torch's Python wrapper, which only serves its debug mode: the replay path then makes one
+        # call and no look-ups.
         launch = getattr(super(torch.cuda.CUDAGraph, graph), "replay", None)
         self.replay = graph.replay if launch is None or getattr(graph, "_tracker", None) is not None else launch
 
