@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.gpu import read_json, require_gpu, sized_model
+from scaffold.cli.gpu import misfit, read_configuration, require_gpu, sized_model, tower_options
 from scaffold.cli.options import descriptor_argument, examples
 from scaffold.cli.output import write_output
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -27,17 +27,11 @@ if TYPE_CHECKING:
     ),
 )
 @descriptor_argument()
-@click.option(
-    "--config",
-    "configuration",
-    type=click.Path(path_type=Path),
-    help="The model's config.json, for its sizes [sizes of the best-known checkpoint].",
-)
+@tower_options
 @click.option(
     "--tokens", "sizes", type=click.IntRange(1), multiple=True, help="Tokens of a call (repeatable) [a usual mix]."
 )
 @click.option("--rounds", type=click.IntRange(3), default=20, show_default=True, help="Timed calls of each.")
-@click.option("--backend", default="FLASH_ATTN", show_default=True, help="vLLM's attention backend.")
 @click.option("--result", type=click.Path(path_type=Path), help="Read an earlier result instead of using a GPU.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the result in this file, for `pr`.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write the table to this file [stdout].")
@@ -67,7 +61,7 @@ def command(
         benchmark = read_benchmark(result)
     else:
         name = sized_model(descriptor)
-        given = None if configuration is None else read_json(configuration, "VCG471", "a model's config.json")
+        given = read_configuration(configuration)
         require_gpu("a benchmark", "give --result FILE to read an earlier one anywhere")
         benchmark = _run(console, name, given, sizes, rounds, backend)
     if output is not None:
@@ -86,9 +80,7 @@ def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], rounds
     try:
         return run_bench(name, given, sizes, rounds, backend, console.note)
     except ValueError as error:
-        raise DiagnosticError(
-            Diagnostic("VCG471", f"{name}: {error}", help="give the config.json of a checkpoint of this model")
-        ) from error
+        raise misfit(name, error) from error
 
 
 def read_benchmark(path: Path) -> Benchmark:

@@ -1,12 +1,29 @@
-"""What the commands that need a GPU share: which models have real sizes, what is missing here, JSON files as input."""
+"""What the commands that need a GPU share: the tower that is measured, what is missing here, JSON files as input."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import click
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def tower_options(command: _Command) -> _Command:
+    """`--config` and `--backend`: the sizes of the tower and its attention."""
+    backend = click.option("--backend", default="FLASH_ATTN", show_default=True, help="vLLM's attention backend.")
+    config = click.option(
+        "--config",
+        "configuration",
+        type=click.Path(path_type=Path),
+        help="The model's config.json, for its sizes [sizes of the best-known checkpoint].",
+    )
+    return config(backend(command))
 
 
 def sized_model(descriptor: str) -> str:
@@ -37,6 +54,16 @@ def read_json(file: Path, code: str, wanted: str) -> Any:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         raise _error(code, f"{file}: {reason}", f"give {wanted}") from error
+
+
+def read_configuration(file: Path | None) -> Any:
+    """What `--config` names, None without it. Raises VCG471."""
+    return None if file is None else read_json(file, "VCG471", "a model's config.json")
+
+
+def misfit(name: str, error: ValueError) -> DiagnosticError:
+    """VCG471: a configuration that the model's own class refuses."""
+    return _error("VCG471", f"{name}: {error}", "give the config.json of a checkpoint of this model")
 
 
 def _error(code: str, message: str, help_text: str) -> DiagnosticError:

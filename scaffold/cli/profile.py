@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.gpu import read_json, require_gpu, sized_model
+from scaffold.cli.gpu import misfit, read_configuration, read_json, require_gpu, sized_model, tower_options
 from scaffold.cli.options import descriptor_argument, examples
 from scaffold.cli.output import write_output
 
@@ -26,14 +26,8 @@ if TYPE_CHECKING:
     ),
 )
 @descriptor_argument()
-@click.option(
-    "--config",
-    "configuration",
-    type=click.Path(path_type=Path),
-    help="The model's config.json, for its sizes [sizes of the best-known checkpoint].",
-)
+@tower_options
 @click.option("--tokens", "sizes", type=click.IntRange(1), multiple=True, help="Output tokens of a call (repeatable).")
-@click.option("--backend", default="FLASH_ATTN", help="vLLM's attention backend.", show_default=True)
 @click.option("--tuned", is_flag=True, help="Profile the tuned tower, too.")
 @click.option("--recording", type=click.Path(path_type=Path), help="Read recordings instead of using a GPU.")
 @click.option("--save", type=click.Path(path_type=Path), help="Keep the recordings in this file.")
@@ -62,7 +56,7 @@ def command(
         recordings = _read(recording)
     else:
         name = sized_model(descriptor)
-        given = None if configuration is None else read_json(configuration, "VCG471", "a model's config.json")
+        given = read_configuration(configuration)
         require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
         recordings = _run(console, name, given, sizes or (1196,), tuned, backend)
     from scaffold.verify.profiling.analyse import analyse
@@ -92,7 +86,7 @@ def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned:
     try:
         return run_profile(name, given, sizes, tuned, backend, console.note)
     except ValueError as error:
-        raise _error("VCG471", f"{name}: {error}", "give the config.json of a checkpoint of this model") from error
+        raise misfit(name, error) from error
 
 
 def _read(file: Path) -> list[Recording]:
