@@ -620,6 +620,8 @@ class EncoderGraphManager:
         self._pending = None
 
     def _forget_plans(self) -> None:
+        for plan in self._plans.values():
+            plan.ready = None  # it holds its plan and a graph: the memory would wait for the garbage collector
         self._plans.clear()
         self._plan_bytes = 0
 
@@ -710,7 +712,7 @@ class EncoderGraphManager:
         results: dict[int, torch.Tensor] = {}
         for step in plan.steps:
             self._run_step(plan, step, inputs, results)
-        if plan.memoised and not plan.provisional:
+        if not plan.provisional and signature is not None and self._plans.get(signature) is plan:
             plan.ready = self._make_ready(plan, signature, inputs)
         return [results[i] for i in range(len(plan.items))]
 
@@ -967,12 +969,16 @@ class EncoderGraphManager:
 
     def _remember(self, signature: Hashable, plan: _Plan) -> None:
         old = self._plans.pop(signature, None)
-        self._plan_bytes += plan.nbytes - (old.nbytes if old is not None else 0)
+        self._plan_bytes += plan.nbytes
+        if old is not None:
+            self._plan_bytes -= old.nbytes
+            old.ready = None
         self._plans[signature] = plan
         limit, limit_bytes = self.options.plan_entries, self.options.plan_bytes
         while self._plans and (len(self._plans) > limit or self._plan_bytes > limit_bytes):
             _, dropped = self._plans.popitem(last=False)
             self._plan_bytes -= dropped.nbytes
+            dropped.ready = None
 
     def _pack(self, items: list[Item]) -> list[packing.Batch]:
         if not items:

@@ -1,5 +1,8 @@
 """Caps on memory and time, pruning, shared graphs, crossover, lazy capture, statistics."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from helpers import assert_equals_eager, make_manager
@@ -386,3 +389,27 @@ def test_the_same_sizes_again_copy_pixels_only():
     assert real.equal(before)
     manager.execute(tower.call([(1, 1, 4)], 2))
     assert not real.equal(before)
+
+
+@pytest.mark.parametrize("way", ["clear", "evict"])
+def test_plans_that_are_gone_hold_no_graph_memory(way):
+    """Not even until the next run of the garbage collector."""
+    tower = PackedTower()
+    manager = make_manager(tower, [8], plan_entries=1)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for seed in range(4):
+            assert_equals_eager(manager, tower.call([(1, 1, 5)], seed))
+        (plan,) = manager._plans.values()
+        assert plan.ready is not None
+        blob = weakref.ref(plan.steps[0].runs[0].blob)
+        del plan
+        if way == "clear":
+            manager.clear()
+        else:
+            manager.execute(tower.call([(1, 1, 4)], 9))
+        assert blob() is None
+    finally:
+        if collecting:
+            gc.enable()
