@@ -94,7 +94,8 @@ class Engine:
         }
         self.llm: Any = None
         self.requests = 0
-        self.stream_inputs: list[Any] = []
+        self.stream_inputs: list[list[Any]] = []
+        self.passes = 0
 
     def _prompt(self, images: list[Any]) -> dict[str, Any]:
         return {"prompt": self.model.prompt(images=len(images)), "multi_modal_data": {"image": images}}
@@ -188,18 +189,23 @@ class Engine:
             answers[f"{name} #{number}"] = {"tokens": [int(t) for t in output.token_ids], "best": best}
         return answers
 
-    def prepare_stream(self) -> None:
+    def prepare_stream(self, passes: int) -> None:
         """Process all images of the stream, as a server does in other processes."""
         limit = self.job["stream_limit"]
-        for n, sizes in enumerate(draw_stream(self.job["requests"])):
-            images = [picture(n * 10 + i, min(w, limit), min(h, limit)) for i, (w, h) in enumerate(sizes)]
-            self.stream_inputs.append(self.llm._preprocess_cmpl_one(self._prompt(images)))
+        for _ in range(passes):
+            inputs = []
+            for n, sizes in enumerate(draw_stream(self.job["requests"])):
+                images = [picture(n * 10 + i, min(w, limit), min(h, limit)) for i, (w, h) in enumerate(sizes)]
+                inputs.append(self.llm._preprocess_cmpl_one(self._prompt(images)))
+            self.stream_inputs.append(inputs)
 
     def stream(self) -> dict[str, Any]:
-        """All requests of the stream, so many at a time: seconds, and milliseconds and tokens of each."""
+        """One prepared pass, so many requests at a time: seconds, milliseconds and tokens of each, and what the encoder
+        manager did for the first time."""
         parameters = self._parameters(STREAM_TOKENS)
-        engine, waiting = self.llm.llm_engine, list(enumerate(self.stream_inputs))[::-1]
-        self.stream_inputs = []
+        engine, waiting = self.llm.llm_engine, list(enumerate(self.stream_inputs.pop(0)))[::-1]
+        self.passes += 1
+        before = self.describe()[0]
         started: dict[str, float] = {}
         ms: dict[int, float] = {}
         tokens: dict[int, list[int]] = {}
@@ -208,7 +214,7 @@ class Engine:
         def submit() -> None:
             if waiting:
                 number, prompt = waiting.pop()
-                name = f"stream-{number}"
+                name = f"stream{self.passes}-{number}"
                 started[name] = time.perf_counter()
                 engine.add_request(name, prompt, parameters.clone())
 
@@ -225,7 +231,12 @@ class Engine:
                     submit()
         seconds = time.perf_counter() - begin
         order = range(number_of_requests)
-        return {"seconds": seconds, "ms": [ms[n] for n in order], "tokens": [tokens[n] for n in order]}
+        return {
+            "seconds": seconds,
+            "ms": [ms[n] for n in order],
+            "tokens": [tokens[n] for n in order],
+            "work": engine_worker.first_time_work(before, self.describe()[0]),
+        }
 
 
 def run_child(channel: Connection, job: dict[str, Any]) -> None:
@@ -256,7 +267,7 @@ class Child:
 
     def __init__(self, mode: str, number: int, job: dict[str, Any], folder: Path) -> None:
         graphs, plugins, environment = MODES[mode]
-        self.mode = mode
+        self.mode, self.number = mode, number
         self.name = mode if number == 0 else f"{mode}_{number + 1}"
         self.log = folder / f"{job['model']}-{self.name}.log"
         site = engine_worker.write_site(folder / "site")

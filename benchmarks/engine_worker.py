@@ -116,6 +116,22 @@ def describe_runner(runner: Any) -> dict[str, Any]:
     return answer
 
 
+def first_time_work(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
+    """Between two answers of `describe_runner`: graphs captured, sizes planned for, items replayed and run eager."""
+
+    def count(answer: dict[str, Any]) -> dict[str, int]:
+        stats = answer["stats"]
+        return {
+            "graphs": answer.get("capture", {}).get("graphs", 0),
+            "plans": stats.get("detail", {}).get("plans_built", 0),
+            "replayed": stats.get("graph_hits", 0),
+            "eager": stats.get("graph_misses", 0),
+        }
+
+    first, last = count(before), count(after)
+    return {name: last[name] - first[name] for name in last}
+
+
 def is_captured(manager: Any) -> bool:
     """Whether a manager has graphs. vLLM's own cannot be asked before 0.28."""
     ask = getattr(manager, "is_captured", None)

@@ -158,21 +158,31 @@ def memory(result: dict[str, Any]) -> str:
 
 
 def stream(result: dict[str, Any]) -> str:
-    head = ["model", "", "all requests, s", "median of a request, ms", "95 % below, ms", "answers as eager's"]
+    columns = {
+        "seconds": ("all requests, s", 2),
+        "p50_ms": ("median of a request, ms", 0),
+        "p95_ms": ("95 % below, ms", 0),
+    }
+    work = {"graphs": "graphs captured", "plans": "plans made", "eager": "items run eager"}
+    head = ["model", "", "pass", *(title for title, _ in columns.values()), "answers as eager's", *work.values()]
     lines = []
     for model, detail in _engines(result):
         for mode in MODES:
-            runs = [engine["stream"] for name, engine in detail.items() if _mode(name) == mode and engine.get("stream")]
-            if not runs:
-                continue
-            lines.append(
-                [
-                    NAMES[model], TITLES[mode],
-                    *(", ".join(f"{run[key]:.{digits}f}" for run in runs) for key, digits in (
-                        ("seconds", 2), ("p50_ms", 0), ("p95_ms", 0), ("requests_as_eager", 0),
-                    )),
-                ]
-            )  # fmt: skip
+            engines = [
+                engine["stream"] for name, engine in detail.items() if _mode(name) == mode and engine.get("stream")
+            ]
+            # A first result had one pass, and no list.
+            passes = zip(*(found if isinstance(found, list) else [found] for found in engines), strict=True)
+            for number, runs in enumerate(passes, 1):
+                done = [run["work"] for run in runs if mode == "ours" and "work" in run]
+                lines.append(
+                    [
+                        NAMES[model], TITLES[mode], str(number),
+                        *(", ".join(f"{run[key]:.{digits}f}" for run in runs) for key, (_, digits) in columns.items()),
+                        ", ".join(str(run["requests_as_eager"]) for run in runs),
+                        *(", ".join(str(each[key]) for each in done) for key in work),
+                    ]
+                )  # fmt: skip
     return table(head, lines)
 
 
