@@ -16,7 +16,7 @@ from scaffold.cli.options import examples
 from scaffold.cli.output import write_output
 
 if TYPE_CHECKING:
-    from scaffold.diagnostics import Diagnostic, Span
+    from scaffold.diagnostics import Diagnostic
     from scaffold.runtime.trace import CurvePoint, Trace, TraceError
 
 #: Graphs that the table goes up to. A graph takes about 3.5 MiB and 20 to 40 ms of start-up on an H200.
@@ -88,10 +88,9 @@ def _read(files: Sequence[Path]) -> Trace:
         try:
             text = file.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
-            span = _span_of(str(file), error.object[: error.start].decode("utf-8"), error.start, error.start + 1)
-            wrong.append(
-                Diagnostic("VCG800", f"byte 0x{error.object[error.start]:02x} is not UTF-8", span, "save it as UTF-8")
-            )
+            before, byte = error.object[: error.start].decode("utf-8"), error.object[error.start]
+            span = Span.at(str(file), before, len(before))
+            wrong.append(Diagnostic("VCG800", f"byte 0x{byte:02x} is not UTF-8", span, "save it as UTF-8"))
             continue
         except OSError as error:
             message = f"{file}: {error.strerror or error}"
@@ -107,7 +106,7 @@ def _read(files: Sequence[Path]) -> Trace:
 
 
 def _diagnose(error: TraceError, file: str, text: str) -> Diagnostic:
-    from scaffold.diagnostics import Diagnostic
+    from scaffold.diagnostics import Diagnostic, Span
 
     start, end = (error.at, error.at + 1) if error.at is not None else find_key(text, error.place)
     helps = {
@@ -116,16 +115,8 @@ def _diagnose(error: TraceError, file: str, text: str) -> Diagnostic:
     }
     code = _CODES[error.kind]
     help = helps.get(error.kind, f"see `vitcg-scaffold explain {code}` for what a trace looks like")
-    return Diagnostic(code, str(error), _span_of(file, text, start, end), help)
-
-
-def _span_of(file: str, text: str, start: int, end: int) -> Span:
-    from scaffold.diagnostics import Span
-
-    start = min(start, len(text))
-    line = text.count("\n", 0, start) + 1
-    column = start - (text.rfind("\n", 0, start) + 1) + 1
-    return Span(file, line, column, line, column + max(end - start, 1))
+    span = Span.at(file, text, min(start, len(text)), max(end - start, 1))
+    return Diagnostic(code, str(error), span, help)
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')

@@ -83,12 +83,11 @@ def decode_source(data: bytes, file: str) -> tuple[str | None, list[Diagnostic]]
     try:
         return data.decode("utf-8"), []
     except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8", "replace")
-        line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+        before = data[: error.start].decode("utf-8")
         help = "save the file as UTF-8"
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             help = "the file looks like UTF-16; save it as UTF-8"
-        span = Span(file, line, column, line, column + 1)
+        span = Span.at(file, before, len(before))
         return None, [Diagnostic("VCG102", f"byte 0x{data[error.start]:02x} is not UTF-8", span, help)]
 
 
@@ -104,7 +103,7 @@ def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
         return None, [_too_large(file)]
     bad = _BAD_CHARACTER.search(text)
     if bad is not None:
-        at = _span_at(text, bad.start(), file)
+        at = Span.at(file, text, bad.start())
         name = f"U+{ord(bad.group()):04X}"
         return None, [
             Diagnostic(
@@ -121,12 +120,6 @@ def _too_large(file: str) -> Diagnostic:
         Span(file, 1, 1, 1, 1),
         "a descriptor is about one page of YAML; is this the right file?",
     )
-
-
-def _span_at(text: str, offset: int, file: str) -> Span:
-    line = text.count("\n", 0, offset) + 1
-    column = offset - (text.rfind("\n", 0, offset) + 1) + 1
-    return Span(file, line, column, line, column + 1)
 
 
 class _StopComposing(Exception):

@@ -54,6 +54,13 @@ class Span:
     def __post_init__(self) -> None:
         assert (1, 1) <= (self.line, self.column) <= (self.end_line, self.end_column), self
 
+    @classmethod
+    def at(cls, file: str, text: str, offset: int, width: int = 1) -> Span:
+        """The place of `width` characters of one line of a text, whose lines end with a line feed."""
+        line = text.count("\n", 0, offset) + 1
+        column = offset - text.rfind("\n", 0, offset)
+        return cls(file, line, column, line, column + width)
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 

@@ -102,13 +102,12 @@ class SourceTree:
             try:
                 self._cache[key] = data.decode("utf-8")
             except UnicodeDecodeError as error:
-                line = data.count(b"\n", 0, error.start) + 1
-                column = len(data[data.rfind(b"\n", 0, error.start) + 1 : error.start].decode("utf-8")) + 1
+                before = data[: error.start].decode("utf-8")
                 raise DiagnosticError(
                     Diagnostic(
                         "VCG411",
                         f"`{relpath}` is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
-                        span=self.span(relpath, line, column),
+                        span=Span.at(self.display(relpath), before, len(before)),
                         help="save the file as UTF-8; vLLM's own files all are",
                     )
                 ) from error

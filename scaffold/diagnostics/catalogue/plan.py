@@ -80,8 +80,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG439",
         "no template for this layout",
-        "The descriptor is valid, but code is generated for packed patches and for tiles only; the layouts `padded` and "
-        "`ragged` have no template yet.",
+        "The descriptor is valid, but code is generated for packed patches and for tiles only; the layouts `padded` "
+        "and `ragged` have no template yet.",
     ),
     Code(
         "VCG442",
