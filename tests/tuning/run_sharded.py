@@ -78,7 +78,7 @@ def check(name, mode, rank):  # type: ignore[no-untyped-def]
     import torch
     from run_tunings import same, shrink, state
 
-    from scaffold.runtime.tuning import attention, largest_error, tune
+    from scaffold.runtime.tuning import attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes import base
 
     attention.processors = lambda device: 2
@@ -102,7 +102,13 @@ def check(name, mode, rank):  # type: ignore[no-untyped-def]
     inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
     want = [t.clone() for t in host.embed_multimodal(**inputs)]
     before = state(host)
-    tuned = tune(host)
+
+    def prove(step):  # type: ignore[no-untyped-def]
+        near = {n: moved(v, step) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+                for n, v in inputs.items()}  # fmt: skip
+        return host.embed_multimodal(**near)
+
+    tuned = tune(host, prove=prove)
     error = largest_error(list(host.embed_multimodal(**inputs)), want)
     tuned.undo()
     again = list(host.embed_multimodal(**inputs))
@@ -115,6 +121,7 @@ def check(name, mode, rank):  # type: ignore[no-untyped-def]
         "applied": {o.name: len(o.applied) for o in tuned.outcomes if o.applied},
         "refused": {o.name: sorted(set(o.refused.values())) for o in tuned.outcomes if o.refused},
         "restored": restored,
+        "proved": [o.error for o in tuned.outcomes if o.applied],
         "shards": len(shards_of(host)),
         "sum": float(want[0].double().sum()),
         "loaded": loaded,

@@ -37,6 +37,8 @@ def test_the_tuned_tower_computes_what_the_untuned_one_computes(report, mode, mo
     for found in (rank[mode][model] for rank in report):
         assert found["error"] <= 2e-6
         assert found["restored"]
+        assert found["proved"]
+        assert all(error is not None and error <= 1e-4 for error in found["proved"])
     # Both ranks end with the same embeddings, whatever each of them computed.
     assert report[0][mode][model]["sum"] == pytest.approx(report[1][mode][model]["sum"], rel=1e-5)
 

@@ -288,8 +288,10 @@ class EncoderCudaGraphManager:
 
         def make_call(key: GraphKey) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
             values = dict(core.adapter.capture_values(key, core.limits))
+            # The same on all ranks that share a tower: they judge the same outputs.
+            seed = torch.Generator(self.device).manual_seed(0)
             pixels = {
-                name: torch.randn_like(value)
+                name: torch.randn(value.shape, dtype=value.dtype, device=value.device, generator=seed)
                 for name, value in values.items()
                 if value is not None and value.is_floating_point() and core.description.buffer(name).is_data
             }
