@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from measured import NAMES, Block, Part, Sentence, by_model, load, low_high, mean, table
+from measured import NAMES, ROOT, Block, File, Part, Sentence, by_model, load, low_high, mean, table
+
+sys.path.insert(0, str(ROOT))
+
+from scaffold.verify.profiling.model import Ceilings, ClassTotal, KernelClass, Profile, Recording
+from scaffold.verify.profiling.report import to_svg
 
 PAGE = "docs/tuning.md"
 
 #: Workloads of the page's table; a model without these shows its smallest and largest.
-SHOWN = ("224x224", "1288x728", "1932x1092", "1 tile", "13 tiles")
+SHOWN = ("224x224", "1288x728", "1932x1092", "1 tile", "13 tiles", "no crop", "4 crops", "0+3+5 crops")
 
 
 def ratio(row: Mapping[str, Any]) -> float:
@@ -33,7 +39,10 @@ def parts() -> list[Part]:
     most = tuple(f"{value:.2f}" for value in means().values())
     tuned = [row for found in rows.values() for row in found]
     return [
+        File("docs/tuning_h200.svg", picture(result)),
+        Block(PAGE, "runs", runs(result)),
         Block(PAGE, "tuned", table(HEAD, workloads(rows))),
+        Block(PAGE, "classes", classes(result)),
         Block(PAGE, "single", singles(result)),
         Sentence(
             PAGE,
@@ -51,11 +60,6 @@ def parts() -> list[Part]:
             ),
         ),
         Sentence(
-            PAGE,
-            "at the rates of the same run ({} TFLOP/s, {} TB/s)",
-            (f"{result['ceilings']['tflops']:.0f}", f"{result['ceilings']['tbytes']:.2f}"),
-        ),
-        Sentence(
             "docs/measured.md",
             f"what each tuning did: [tuning.md](tuning.md)): {', '.join(f'{NAMES[name]} {{}}' for name in rows)}.",
             most,
@@ -65,6 +69,59 @@ def parts() -> list[Part]:
 
 def fully_tuned(result: Mapping[str, Any], name: str) -> bool:
     return not any("exceeds" in line for line in result["models"][name]["tuned"])
+
+
+def runs(result: Mapping[str, Any]) -> str:
+    """Which models were measured in which run, and the rates that their floors are made of."""
+    groups: dict[tuple[str, float, float], list[str]] = {}
+    for name in NAMES:
+        if name in result["models"]:
+            run = {**result, **result["models"][name].get("run", {})}
+            key = (run["date"], run["ceilings"]["tflops"], run["ceilings"]["tbytes"])
+            groups.setdefault(key, []).append(name)
+    rounds = {row["model"]: row.get("rounds", EARLIER_ROUNDS) for row in result["rows"]}
+    lines = []
+    for (date, tflops, tbytes), names in groups.items():
+        calls = ", ".join(f"{NAMES[name]} {rounds[name]}" for name in names)
+        lines.append([date, calls, f"{tflops:.0f}", f"{tbytes:.2f}"])
+    return table(("run of", "models, and calls that a median is of", "TFLOP/s", "TB/s"), lines)
+
+
+#: Calls of each median before the rows said it.
+EARLIER_ROUNDS = 15
+
+
+def picture(result: Mapping[str, Any]) -> str:
+    """Kernel time by class of each model, untuned and tuned."""
+    profiles = []
+    for name in NAMES:
+        found = result["models"].get(name)
+        for one in (found or {}).get("profiles", ()):
+            run = {**result, **found.get("run", {})}
+            ceilings = Ceilings(**run["ceilings"])
+            tuned = "tuned" if _is_tuned(one) else ""
+            recording = Recording(name, tuned, one["tokens"], ceilings, (), (), one["graph_ms"])
+            totals = [ClassTotal(KernelClass(kind), ms, count, floor) for kind, ms, count, floor in one["classes"]]
+            profiles.append(Profile(recording, tuple(totals), ()))
+    return to_svg(profiles)
+
+
+def _is_tuned(profile: Mapping[str, Any]) -> bool:
+    return profile["workload"].endswith(", tuned")
+
+
+def classes(result: Mapping[str, Any]) -> str:
+    """Kernel time by class, untuned to tuned, and the floor of the classes that have one."""
+    models = [name for name in NAMES if len(result["models"].get(name, {}).get("profiles", ())) == 2]
+    cells: dict[str, dict[str, str]] = {kind.value: {} for kind in KernelClass}
+    for name in models:
+        plain, tuned = sorted(result["models"][name]["profiles"], key=_is_tuned)
+        after = {kind: ms for kind, ms, _, _ in tuned["classes"]}
+        for kind, ms, _, floor in plain["classes"]:
+            least = f" ({floor:.1f})" if floor else ""
+            cells[kind][name] = f"{ms:.1f} to {after.get(kind, 0.0):.1f}{least}"
+    lines = [[kind, *(found.get(name, "") for name in models)] for kind, found in cells.items() if found]
+    return table(("", *(NAMES[name] for name in models)), lines)
 
 
 HEAD = ("model", "input", "tokens", "untuned exact, ms", "tuned exact, ms", "tuned `execute()`, ms",

@@ -1,7 +1,7 @@
 """Measure tuned vision towers against untuned ones, side by side in one run on one GPU.
 
-    python benchmarks/tuning_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--svg PICTURE.svg] [--profiles FILE]
-    python benchmarks/pages.py    # the new numbers into the pages
+    python benchmarks/tuning_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--profiles PROFILES.json]
+    python benchmarks/pages.py    # the new numbers into the pages, and the picture of kernel times
 
 Each model is built twice with equal random weights at real sizes: one tower stays as vLLM made it, the other is tuned
 by the manager. For every workload: the untuned and the tuned exact graph (captured for exactly that input), the whole
@@ -120,12 +120,12 @@ def measure(
     if restored != 0.0:
         raise RuntimeError(f"taking the tunings back left an error of {restored}")
 
-    floors = {}
+    floors, own = {}, []
     for name, items in subject.workloads.items():
         recording = profile_tower(plain, subject, name, items, ceilings)
         floors[name] = analyse(recording).floor_ms
         if name == large:
-            profiles.append(recording)
+            own.append(recording)
 
     begin = time.perf_counter()
     slow = [name for name in doubtful if name in singles and singles[name]["ms"] >= singles[name]["untuned_ms"]]
@@ -136,7 +136,8 @@ def measure(
     captured["seconds with tuning and its check"] = time.perf_counter() - begin
     assert manager.tuned is not None
     print(subject.name, captured, *manager.tuned.outcomes, sep="\n  ", flush=True)
-    profiles.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
+    own.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
+    profiles += own
     errors: dict[str, float] = {}
     for _ in range(WARM_CALLS):  # graphs are captured on demand, and a padded size is tried both ways
         for name, inputs in calls.items():
@@ -179,10 +180,21 @@ def measure(
         "extra_mb": manager.tuned.extra_bytes / 2**20,
         "tuned": [str(outcome) for outcome in manager.tuned.outcomes],
         "left_out": slow,
+        "profiles": [class_times(recording) for recording in own],
         "capture": captured,
     }
     manager.clear()
     return result
+
+
+def class_times(recording: Any) -> dict[str, Any]:
+    """What a recording comes to: by class milliseconds, launches and the floor, None where none is known."""
+    from scaffold.verify.profiling.analyse import analyse
+
+    totals = [[t.kind.value, round(t.ms, 3), t.launches, t.floor_ms and round(t.floor_ms, 3)]
+              for t in analyse(recording).totals]  # fmt: skip
+    return {"workload": recording.workload, "tokens": recording.tokens, "graph_ms": round(recording.graph_ms, 3),
+            "classes": totals}  # fmt: skip
 
 
 def check_kernels(
@@ -295,7 +307,6 @@ def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--profiles", type=Path, help="keep the recordings in this file")
-    options.add_argument("--svg", type=Path, help="draw kernel time by class, untuned and tuned, into this file")
     options.add_argument("--models", default=",".join(MODELS))
     options.add_argument("--doubtful", default="", help="tunings that run only where they gain alone")
     options.add_argument("--backend", default="FLASH_ATTN")
@@ -308,9 +319,7 @@ def main() -> int:
     context = start_vllm(arguments.backend)
     import vllm
 
-    from scaffold.verify.profiling.analyse import analyse
     from scaffold.verify.profiling.measure import measure_ceilings
-    from scaffold.verify.profiling.report import to_svg
 
     kernels = check_kernels()
     wrong = {name: e for name, e in kernels.items() if not e <= KERNEL_BOUNDS[name.rsplit(" ", 1)[1]]}
@@ -352,8 +361,6 @@ def main() -> int:
         profiles.sort(key=lambda recording: MODELS.index(recording.model))
         if arguments.profiles is not None:
             arguments.profiles.write_text(json.dumps([p.to_json() for p in profiles]) + "\n", encoding="utf-8")
-        if arguments.svg is not None:
-            arguments.svg.write_text(to_svg([analyse(p) for p in profiles]), encoding="utf-8")
         ratios = [row["tuned_execute_ms"] / row["untuned_exact_ms"] for row in rows]
         mean = statistics.geometric_mean(ratios)
         seconds = time.perf_counter() - begin
