@@ -22,7 +22,12 @@ CopiedTree = Callable[..., SourceTree]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip `slow` tests unless `VITCG_SLOW=1` is set or `-m` names the marker."""
+    """Skip `slow` tests unless `VITCG_SLOW=1` is set or `-m` names the marker. With several workers, the lab comes first:
+    its modules take minutes each and the others seconds, so that at the end no worker waits long for another one.
+    """
+    if hasattr(config, "workerinput"):
+        long = {item.path for item in items if item.get_closest_marker("lab")}
+        items.sort(key=lambda item: item.path not in long)
     if os.environ.get("VITCG_SLOW") == "1" or "slow" in (config.getoption("-m") or ""):
         return
     skip = pytest.mark.skip(reason="exhaustive: set VITCG_SLOW=1")
