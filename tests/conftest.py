@@ -22,7 +22,7 @@ CopiedTree = Callable[..., SourceTree]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip `slow` tests unless `VITCG_SLOW=1` is set or `-m` names the marker. With several workers, the lab comes first:
+    """Skip `slow` tests unless `VITCG_SLOW=1` is set or `-m` names the marker. Several workers begin with the lab:
     its modules take minutes each and the others seconds, so that at the end no worker waits long for another one.
     """
     if hasattr(config, "workerinput"):
