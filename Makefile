@@ -52,6 +52,8 @@ lint: setup  ## ruff, mypy, the import contracts
 unit: setup  ## the test suite, with the branch coverage that the project promises
 	@# A module stays on one worker, since its fixtures run a release once for all its tests; tests of the lab go by
 	@# release (tests/conftest.py), and come first.
+	@# What a run that was stopped left would be added to the coverage of this one.
+	rm -f .coverage .coverage.*
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
