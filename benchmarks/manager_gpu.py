@@ -45,7 +45,7 @@ def load_recipes() -> None:
 
 
 load_recipes()
-from scaffold.verify.profiling.bench import error_of  # noqa: E402
+from scaffold.verify.profiling.bench import error_of, exact_replay  # noqa: E402
 from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm  # noqa: E402
 
 MANY_GRAPHS = 48
@@ -123,32 +123,6 @@ def capture_measured(make: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         "device_mb": (after[0] - before[0]) / 2**20,
         "reserved_mb": (after[1] - before[1]) / 2**20,
     }
-
-
-def capture_exact(subject: Subject, host: Any, inputs: dict[str, Any], count: int) -> Callable[[], None]:
-    """Graphs for exactly this input. All memory stays with the graphs."""
-    graphs, keep = [], []
-    for path in subject.paths:
-        if path == "local" and not len(inputs["patch_pixel_values"]):
-            continue
-        frames = sum(t for t, _, _ in inputs["video_grid_thw"].tolist()) if "video_grid_thw" in inputs else 0
-        values = dict(host.prepare_encoder_cudagraph_replay_buffers(inputs, count, frames, path).values)
-        with torch.inference_mode():
-            for _ in range(2):
-                host.encoder_cudagraph_forward(dict(values), path=path)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                keep.append(host.encoder_cudagraph_forward(dict(values), path=path))
-        graphs.append(graph)
-        keep.append(values)
-
-    def replay() -> None:
-        for graph in graphs:
-            graph.replay()
-
-    replay.keep = keep  # type: ignore[attr-defined]
-    return replay
 
 
 @contextlib.contextmanager
@@ -252,7 +226,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
         bad = [f for f in findings if not f.ok]
         print(f"self-check with poisoned memory: {len(findings)} graphs, {len(bad)} differ", bad[:4])
 
-    exact = {name: capture_exact(subject, host, inputs, len(specs[name])) for name, inputs in calls.items()}
+    exact = {name: exact_replay(subject, host, inputs, len(specs[name])) for name, inputs in calls.items()}
     samples: dict[tuple[str, str], list[float]] = {}
     shuffle = random.Random(0).shuffle
     with torch.inference_mode():

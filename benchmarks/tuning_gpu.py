@@ -35,9 +35,9 @@ from manager_gpu import (
     DTYPE,
     WARM_CALLS,
     Subject,
-    capture_exact,
     capture_measured,
     error_of,
+    exact_replay,
     once,
     runs_of,
     start_vllm,
@@ -95,13 +95,13 @@ def measure(
     # Single tunings, before the manager tunes everything.
     large = LARGE.get(subject.name, "1288x728")
     count = len(specs[large])
-    untuned = capture_exact(subject, plain, calls[large], count)
+    untuned = exact_replay(subject, plain, calls[large], count)
     singles = {}
     for name in (*NAMES, "all"):
         tuned = tune(host, Choice(NAMES if name == "all" else (name,)))
         changed = sum(len(outcome.applied) for outcome in tuned.outcomes)
         if changed:
-            graph = capture_exact(subject, host, calls[large], count)
+            graph = exact_replay(subject, host, calls[large], count)
             with torch.inference_mode():
                 error = error_of(list(host.embed_multimodal(**calls[large])), want[large])
             times = settle({"untuned": untuned, "tuned": graph}, max(rounds // 2, 5))
@@ -139,15 +139,15 @@ def measure(
     own.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
     profiles += own
     errors: dict[str, float] = {}
-    for _ in range(WARM_CALLS):  # graphs are captured on demand, and a padded size is tried both ways
+    for _ in range(max(WARM_CALLS)):  # graphs are captured on demand, and a padded size is tried both ways
         for name, inputs in calls.items():
             errors[name] = max(errors.get(name, 0.0), error_of(manager.execute(dict(inputs)), want[name]))
     rows = []
     for name, inputs in calls.items():
         times = settle(
             {
-                "untuned exact": capture_exact(subject, plain, inputs, len(specs[name])),
-                "tuned exact": capture_exact(subject, host, inputs, len(specs[name])),
+                "untuned exact": exact_replay(subject, plain, inputs, len(specs[name])),
+                "tuned exact": exact_replay(subject, host, inputs, len(specs[name])),
                 "tuned execute": lambda i=inputs: manager.execute(i),  # type: ignore[misc]
                 "untuned eager": lambda i=inputs: plain.embed_multimodal(**i),  # type: ignore[misc]
             },

@@ -166,6 +166,7 @@ def _interleave(ways: Mapping[str, Mapping[str, Callable[[], Any]]], rounds: int
         for _ in range(WARM_CALLS):
             for actions in ways.values():
                 for action in actions.values():
+                    torch.cuda.synchronize()  # our manager compares replay and eager on an idle device only
                     action()
         for _ in range(rounds):
             for label, actions in ways.items():

@@ -144,7 +144,8 @@ def captured_forward(host: Any, inputs: dict[str, Any], count: int, path: str) -
     from scaffold.runtime.vllm.dialect import installed_dialect
 
     dialect = installed_dialect()
-    arguments: list[Any] = [inputs, count, 0]
+    frames = sum(t for t, _, _ in inputs["video_grid_thw"].tolist()) if "video_grid_thw" in inputs else 0
+    arguments: list[Any] = [inputs, count, frames]
     if dialect.path_argument:
         arguments.append(path)
     replay = host.prepare_encoder_cudagraph_replay_buffers(*arguments)
