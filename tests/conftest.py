@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from scaffold.protocol.cache import cached_tree
 
 #: Every stable minor release that the tool speaks to; patch releases are named where they matter.
 SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))
+
+_WARM: pytest.StashKey[Any] = pytest.StashKey()
 
 ReleaseTree = Callable[[str], SourceTree]
 CopiedTree = Callable[..., SourceTree]
@@ -42,10 +45,18 @@ def _warm_lab(request: pytest.FixtureRequest) -> Iterator[None]:
     if any(item.get_closest_marker("lab") for item in request.session.items):
         from scaffold.verify.numeric import keep_warm
 
-        with keep_warm():
+        with keep_warm() as warm:
+            request.config.stash[_WARM] = warm
             yield
     else:
         yield
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A gigabyte is given back before tests that run vLLM in another way."""
+    warm = item.config.stash.get(_WARM, None)
+    if warm is not None and item.path.parent.name not in ("lab", "numeric", "regen"):
+        warm.close()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -109,7 +109,7 @@ def test_a_process_is_kept_warm_for_its_tree_only(
         return [int(line) for line in log.read_text().split()]
 
     said: list[str] = []
-    with runner.keep_warm():
+    with runner.keep_warm() as warm:
         assert runner.check_numerics(request_for).failure is None
         with runner.keep_warm():  # an inner one has its own, and ends it
             assert runner.check_numerics(request_for, progress=said.append).failure is None
@@ -126,6 +126,11 @@ def test_a_process_is_kept_warm_for_its_tree_only(
             runner.check_numerics(replace(request_for, recipe="resnet"))
         runner.check_numerics(request_for)
         assert len(processes()) == 6  # after an exception nobody knows what it was doing
+        warm.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(processes()[-1], 0)
+        runner.check_numerics(request_for)
+        assert len(processes()) == 7
     for process in processes():
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)

@@ -106,15 +106,15 @@ def check_real_graphs(request: NumericRequest, installed: Path, *, watch: Watch 
 
 
 @contextmanager
-def keep_warm() -> Iterator[None]:
+def keep_warm() -> Iterator[WarmProcess]:
     """Inside, the process that imported a tree stays for the next call with that tree: the import takes longest.
 
     For callers that check one tree again and again, one call at a time. The tree must not change meanwhile.
     """
-    warm = _Warm()
+    warm = WarmProcess()
     outer = _WARM.set(warm)
     try:
-        yield
+        yield warm
     finally:
         warm.close()
         _WARM.reset(outer)
@@ -134,7 +134,7 @@ def _bench_of(tree: Path, watch: Watch) -> Iterator[_Bench]:
             yield bench
 
 
-class _Warm:
+class WarmProcess:
     """At most one bench that outlives the call that opened it."""
 
     def __init__(self) -> None:
@@ -150,12 +150,13 @@ class _Warm:
         return self._bench
 
     def close(self) -> None:
+        """End the process and give its memory back; a later call starts another one."""
         if self._bench is not None:
             self._bench.__exit__()
         self._bench = None
 
 
-_WARM: ContextVar[_Warm | None] = ContextVar("_WARM", default=None)
+_WARM: ContextVar[WarmProcess | None] = ContextVar("_WARM", default=None)
 
 
 class _Bench:
