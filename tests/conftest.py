@@ -53,7 +53,7 @@ def _warm_lab(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A gigabyte is given back before tests that run vLLM in another way."""
+    """Give memory back before tests that run vLLM in another way."""
     warm = item.config.stash.get(_WARM, None)
     if warm is not None and item.path.parent.name not in ("lab", "numeric", "regen"):
         warm.close()
