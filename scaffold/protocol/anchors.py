@@ -405,16 +405,16 @@ def _reachable(users: dict[str, set[str | None]], protocol: frozenset[str], cand
 
 def _used_elsewhere(tree: SourceTree, path: str, class_name: str, names: set[str]) -> set[str]:
     """Which of `names` another file uses on this class: it names the class, or a class in it descends from it."""
-    hits = tree.containing("vllm", ".py", [class_name, *sorted(names)])
     used: set[str] = set()
-    for relpath, found in hits.items():
-        suspects = (set(found) & names) - used
+    for relpath, found in tree.containing("vllm", ".py", sorted(names)).items():
+        suspects = set(found) - used
         if relpath == path or not suspects:
             continue
-        if class_name not in found and not _may_descend(tree, relpath, suspects):
+        is_named = class_name in tree.read(relpath)
+        if not is_named and not _may_descend(tree, relpath, suspects):
             continue
         module = tree.parse(relpath)
-        if class_name in found:
+        if is_named:
             used |= suspects & _names_in(module)
             continue
         for item in top_level(module.body):
