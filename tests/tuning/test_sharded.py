@@ -16,10 +16,14 @@ LEFT = {"qwen2_vl": {"inplace-rotary": ["it is a tensor-parallel shard"]}}
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 
-@pytest.fixture(scope="module")
-def report(release_tree):
+RELEASES = [pytest.param("0.20.0", marks=pytest.mark.slow), pytest.param("0.27.0", marks=pytest.mark.slow), "0.33.0"]
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def report(request, release_tree):
+    tree = str(release_tree(request.param).root)
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_sharded.py")), str(release_tree("0.33.0").root), "2", *FIVE],
+        [sys.executable, str(Path(__file__).with_name("run_sharded.py")), tree, "2", *FIVE],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
