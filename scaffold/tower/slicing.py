@@ -250,6 +250,9 @@ def _already_split(
                 source=_source_key(interpreter, names, stored, value.source, key),
             )
         )
+    crossings += [
+        crossing for child in _merged_children(program, (module, cls), method) for crossing in child.crossings
+    ]
     hazards = [*_hazards_of_split_entry(program, base, (module, cls), entry)]
     hazards += [_hazard(raw, moved=True) for raw in interpreter.hazards.values()]
     return replace(
@@ -285,6 +288,29 @@ def _stored(method: FunctionNode) -> dict[str, ast.expr]:
                 ):
                     stored[target.slice.value] = node.value
     return stored
+
+
+def _merged_children(
+    program: Program, owner: tuple[Module, ast.ClassDef], method: FunctionNode
+) -> Iterator[TowerSlice]:
+    """Split children whose metadata a method takes into its own: `metadata = self.CHILD.prepare...; {**metadata}`."""
+    taken = {
+        ast.unparse(value)
+        for node in ast.walk(method)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if key is None
+    }
+    for node in ast.walk(method):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        func = node.value.func
+        attribute = self_attribute(func.value) if isinstance(func, ast.Attribute) else None
+        child = program.attribute_class(owner, attribute) if attribute is not None else None
+        if child is not None and ast.unparse(node.targets[0]) in taken and METADATA_METHOD in program.members(child):
+            found = _slice_class(program, child, ("forward", (), ()), {})
+            if found.already_split:
+                yield found
 
 
 def _hazards_of_split_entry(

@@ -10,7 +10,8 @@ import pytest
 from tower_scene import MODULE, apply_split, run_module, slice_small, small_source, texts
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.tower import TowerSlice, prove_split, split_tower
+from scaffold.protocol.tree import SourceTree
+from scaffold.tower import TowerSlice, prove_split, slice_tower, split_tower
 
 #: name -> (body of forward, {key: kind}, texts that must be among the moved lines, texts among the staying lines)
 RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
@@ -393,6 +394,10 @@ def test_split_of_rule_is_a_move_and_computes_the_same(name: str, tmp_path: Path
     before = small_source(body)
     after = apply_split(before, split, MODULE)
     assert [d.message for d in prove_split(before, after, split)] == []
+    (tmp_path / MODULE).write_text(after)
+    again = slice_tower(SourceTree(root=tmp_path, label="tree", release=None, read_only=True), MODULE, "Tower")
+    assert again.already_split
+    assert set(again.keys) == set(split.keys), "a second port would not find the metadata of the first one"
     old, new = run_module(before, "before").Tower(), run_module(after, "after").Tower()
     new.load_state_dict(old.state_dict())
     for grid in GRIDS:
