@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from measured import NAMES, ROOT, Block, File, Part, Sentence, by_model, load, low_high, mean, table
+from measured import NAMES, RESULTS, ROOT, Block, File, Part, Sentence, by_model, load, low_high, mean, table
 
 sys.path.insert(0, str(ROOT))
 
+from scaffold.verify.profiling.analyse import analyse
 from scaffold.verify.profiling.model import Ceilings, ClassTotal, KernelClass, Profile, Recording
 from scaffold.verify.profiling.report import to_svg
 
@@ -43,6 +46,7 @@ def parts() -> list[Part]:
         Block(PAGE, "runs", runs(result)),
         Block(PAGE, "tuned", table(HEAD, workloads(rows))),
         Block(PAGE, "classes", classes(result)),
+        Block(PAGE, "profiled", profiled()),
         Block(PAGE, "single", singles(result)),
         Sentence(
             PAGE,
@@ -122,6 +126,19 @@ def classes(result: Mapping[str, Any]) -> str:
             cells[kind][name] = f"{ms:.1f} to {after.get(kind, 0.0):.1f}{least}"
     lines = [[kind, *(found.get(name, "") for name in models)] for kind, found in cells.items() if found]
     return table(("", *(NAMES[name] for name in models)), lines)
+
+
+def profiled() -> str:
+    """What `profile --config` said about a checkpoint's sizes: its sums, and its largest findings."""
+    given = json.loads(gzip.decompress((RESULTS / "profile_qwen2_5_vl_3b_h200.json.gz").read_bytes()))
+    plain, tuned = (analyse(Recording.from_json(one)) for one in given)
+    said = (
+        f"With the `config.json` of Qwen2.5-VL-3B on an H200, {plain.recording.tokens} tokens: "
+        f"{plain.recording.graph_ms:.2f} ms as a graph, {tuned.recording.graph_ms:.2f} ms tuned, floor "
+        f"{plain.floor_ms:.2f} ms. The largest of {len(plain.findings)} findings:"
+    )
+    lines = [[f.what, f"`{f.module}`", f"{f.ms:.2f}", f"{f.gain_ms:.2f}", f.remedy] for f in plain.findings[:5]]
+    return f"{said}\n\n{table(('what', 'module', 'ms', 'expected gain, ms', 'remedy'), lines)}"
 
 
 HEAD = ("model", "input", "tokens", "untuned exact, ms", "tuned exact, ms", "tuned `execute()`, ms",
