@@ -171,7 +171,7 @@ class UnsplitAttention(Tuning):
         if getattr(module, "fp8_enabled", False):
             return "attention runs in fp8"
         version = getattr(module, "_fa_version", None)
-        return None if version in (None, 3) else f"FlashAttention {version} does not split"
+        return None if version in (None, 3) else f"it is FlashAttention {version}, not 3"
 
     def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
         original = module.forward
