@@ -38,4 +38,4 @@ def test_hand_written_port_has_the_defects(release_tree, release):
 def test_last_release_without_a_port(release_tree):
     source = "vllm/model_executor/models/gemma3_mm.py"
     assert "get_encoder_cudagraph_config" not in release_tree(PRISTINE).read(source)
-    assert "get_encoder_cudagraph_config" in release_tree("0.26.0").read(source)
+    assert "get_encoder_cudagraph_config" in release_tree("0.25.0").read(source)
