@@ -267,6 +267,7 @@ class Session:
         turns = {kind: len(next(iter(found["eager"].values()))) for kind, found in self.samples.items()}
         detail: dict[str, Any] = {
             "sizes_of": REAL.get(self.name, "tiny"),
+            "settings": settings(self.arguments),
             "turns": turns,
             "engines_left_out": self.failed,
             **self.detail,
@@ -407,17 +408,9 @@ def main() -> int:
         "machine": arguments.machine,
         "versions": {},
         "date": "",
-        "settings": {},
         "rows": [],
         "models": {},
     }
-    total["settings"] = {
-        **{name: getattr(arguments, name) for name in (
-            "modes", "engines", "check_only", "tensor_parallel", "turns", "encoder_turns", "requests", "video", "scale",
-            "seed",
-        )},
-        "concurrent": CONCURRENT, "warm_up": WARM_UP, "kv_cache_bytes": KV_CACHE_BYTES,
-    }  # fmt: skip
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         names = arguments.models.split(",")
@@ -436,6 +429,16 @@ def main() -> int:
                     report(session)
     put(None, total, arguments.out)
     return 1 if failed else 0
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for."""
+    names = (
+        "engines", "once", "check_only", "tensor_parallel", "turns", "encoder_turns", "requests", "stream_passes",
+        "video", "scale", "seed",
+    )  # fmt: skip
+    asked = {name: getattr(arguments, name) for name in names}
+    return {**asked, "concurrent": CONCURRENT, "warm_up": WARM_UP, "kv_cache_bytes": KV_CACHE_BYTES}
 
 
 def put(session: Session | None, total: dict[str, Any], file: Path | None) -> None:

@@ -82,8 +82,7 @@ def verdicts(result: dict[str, Any]) -> str:
 
 def times(result: dict[str, Any]) -> str:
     """Where and when; and two tables for each model: medians, and what ours takes more or less."""
-    versions, count = result["versions"], result["settings"]["engines"]
-    found = [f"vLLM {versions['vllm']}, {result['machine']}, {result['date']}; engines of each mode: {count}."]
+    found = [f"vLLM {result['versions']['vllm']}, {result['machine']}, {result['date']}."]
     for model, rows in _by_model(result["rows"]):
         heads = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
         kinds = [kind for kind in heads if f"ours_{kind}" in rows[0]]
@@ -112,12 +111,13 @@ def difference(found: dict[str, Any]) -> str:
 
 
 def _title(result: dict[str, Any], model: str) -> str:
-    """Its sizes, and how many turns were measured."""
+    """Its sizes, how many turns were measured, and by how many engines of each mode."""
     detail = result["models"][model]
     turns = f"{detail['turns']['engine_ms']} turns"
     if "encoder_ms" in detail["turns"]:
         turns += f", {detail['turns']['encoder_ms']} of the encoder"
-    return f"{detail['sizes_of']} ({turns})"
+    modes = Counter(map(_mode, detail["engines"]))
+    return f"{detail['sizes_of']} ({turns}; engines: {', '.join(f'{modes[mode]} {TITLES[mode]}' for mode in MODES)})"
 
 
 def answers(result: dict[str, Any]) -> str:
@@ -145,13 +145,12 @@ def memory(result: dict[str, Any]) -> str:
             if not engines:
                 continue
             last = [engine.get("at_end", engine["at_start"]) for engine in engines]
-            graphs = [rank["capture"]["graphs"] for rank in last[0] if "capture" in rank]
-            own = [rank["stats"].get("num_budgets") for rank in last[0] if rank["stats"]]
+            graphs = [_graphs(ranks[0]) for ranks in last]
             lines.append(
                 [
                     NAMES[model], TITLES[mode], ", ".join(f"{engine['start_s']:.1f}" for engine in engines),
                     ", ".join(_bytes(engine["at_start"]) for engine in engines), ", ".join(map(_bytes, last)),
-                    ", ".join(map(str, graphs or own)),
+                    ", ".join(filter(None, graphs)),
                 ]
             )  # fmt: skip
     return table(head, lines)
@@ -164,7 +163,15 @@ def stream(result: dict[str, Any]) -> str:
         "p95_ms": ("95 % below, ms", 0),
     }
     work = {"graphs": "graphs captured", "plans": "plans made", "eager": "items run eager"}
-    head = ["model", "", "pass", *(title for title, _ in columns.values()), "answers as eager's", *work.values()]
+    head = [
+        "model",
+        "",
+        "pass",
+        "requests",
+        *(title for title, _ in columns.values()),
+        "answers as eager's",
+        *work.values(),
+    ]
     lines = []
     for model, detail in _engines(result):
         for mode in MODES:
@@ -177,13 +184,18 @@ def stream(result: dict[str, Any]) -> str:
                 done = [run["work"] for run in runs if mode == "ours" and "work" in run]
                 lines.append(
                     [
-                        NAMES[model], TITLES[mode], str(number),
+                        NAMES[model], TITLES[mode], str(number), str(result["models"][model]["settings"]["requests"]),
                         *(", ".join(f"{run[key]:.{digits}f}" for run in runs) for key, (_, digits) in columns.items()),
                         ", ".join(str(run["requests_as_eager"]) for run in runs),
                         *(", ".join(str(each[key]) for each in done) for key in work),
                     ]
                 )  # fmt: skip
     return table(head, lines)
+
+
+def _graphs(rank: dict[str, Any]) -> str:
+    """How many there are; nothing for an eager engine."""
+    return str(rank["capture"]["graphs"] if "capture" in rank else rank["stats"].get("num_budgets", ""))
 
 
 def _bytes(ranks: list[dict[str, Any]]) -> str:

@@ -60,6 +60,22 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     assert inside >= 52
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        ([1.0, 1.1, 1.2], [[2.0, 2.1, 2.2], [1.9, 2.3, 2.4]], HOLDS),
+        ([3.0, 3.1, 3.2], [[2.0, 2.1, 2.2], [1.9, 2.3, 2.4]], FAILS),
+        # Faster in each turn and by each pair, but of three turns that is no news.
+        ([1.0, 1.1, 1.95], [[2.0, 2.1, 2.2], [1.9, 2.3, 2.4]], NOISE),
+    ],
+)
+def test_few_turns_need_samples_that_are_all_apart(ours, theirs, verdict):
+    found = compare([ours], theirs)
+    assert found.verdict == verdict
+    differences = [x - statistics.fmean(others) for x, *others in zip(ours, *theirs, strict=True)]
+    assert found.interval == (pytest.approx(min(differences)), pytest.approx(max(differences)))
+
+
 def test_a_missing_turn_is_refused():
     with pytest.raises(ValueError, match="every turn"):
         compare([[1.0, 2.0]], [[1.0]])
