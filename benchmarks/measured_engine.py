@@ -59,12 +59,6 @@ def parts() -> list[Part]:
     ]
 
 
-def encoder(model: str, images: str) -> dict[str, float]:
-    """Milliseconds of the encoder of a request, by mode."""
-    row = next(row for row in load("engine_h200")["rows"] if (row["model"], row["images"]) == (model, images))
-    return {mode: row[f"{mode}_encoder_ms"] for mode in MODES}
-
-
 def verdicts(result: dict[str, Any]) -> str:
     """Of how many sizes ours is known to be faster, or slower, and than what."""
     kinds = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
