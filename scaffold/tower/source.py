@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -11,6 +13,7 @@ from scaffold.protocol.profile import assigned_to
 from scaffold.protocol.tree import SourceTree
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 @dataclass(eq=False)
@@ -47,7 +50,7 @@ def index_module(source: SourceTree, file: str) -> Module:
     tree = source.parse(file)
     text = source.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
     module = Module(file, source.display(file), text, tree)
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 module.imports[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
@@ -61,6 +64,16 @@ def index_module(source: SourceTree, file: str) -> Module:
         elif isinstance(statement, FunctionNode):
             module.functions[statement.name] = statement
     return module
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, outer ones first, as `ast.walk` has them: nine of ten nodes are expressions, which it enters."""
+    pending = deque[ast.AST](tree.body)
+    while pending:
+        node = pending.popleft()
+        yield node
+        inner = (child for child in ast.iter_child_nodes(node) if isinstance(child, _HOLD_STATEMENTS))
+        pending.extend(inner)
 
 
 def _absolute(file: str, level: int, name: str | None) -> str:
