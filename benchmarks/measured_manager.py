@@ -1,7 +1,4 @@
-"""Numbers of `manager_gpu.py` on the pages, and the plot of its rows.
-
-Step3-VL's column is of `manager_h200_step3.json` where the main file has none.
-"""
+"""Numbers of `manager_gpu.py` on the pages, and the plot of its rows."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import manager_plot
-from measured import NAMES, Block, File, Part, Sentence, by_model, exists, load, table
+from measured import NAMES, Block, File, Part, Sentence, by_model, exists, load, mean, table
 
 #: What is wanted of `execute()` over an exact graph: the mean with the default and with a fitted ladder, and the worst.
 TARGETS = {"ours/exact": 1.03, "ours_fitted/exact": 1.015}
@@ -23,22 +20,13 @@ LADDERS = {"ours": "default ladder", "ours_fitted": "fitted ladder"}
 
 def rows() -> list[dict[str, Any]]:
     """Every workload that the page's table is made of."""
-    found = load("manager_h200")["rows"]
-    if not any(row["model"] == "step3_vl" for row in found) and exists("manager_h200_step3"):
-        found += load("manager_h200_step3")["rows"]
-    return found
+    return load("manager_h200")["rows"]
 
 
 def models() -> dict[str, tuple[str, dict[str, Any]]]:
     """Model -> heading of its column, and what was measured, in the order of the pages."""
-    found = {name: (NAMES[name], measured) for name, measured in load("manager_h200")["models"].items()}
-    if "step3_vl" not in found and exists("manager_h200_step3"):
-        result = load("manager_h200_step3")
-        found["step3_vl"] = ("Step3-VL (earlier)", result["models"]["step3_vl"])
-        # Eager was measured once in that run, and there is no comparison of the fitted ladder with it.
-        worst = max(row["ours_fitted_ms"] / row["eager_ms"] for row in result["rows"])
-        found["step3_vl"][1]["summary"].setdefault("ours_fitted/eager worst", worst)
-    return {name: found[name] for name in NAMES if name in found}
+    found = load("manager_h200")["models"]
+    return {name: (NAMES[name], found[name]) for name in NAMES if name in found}
 
 
 def over_exact(kind: str) -> list[float]:
@@ -51,13 +39,13 @@ def parts() -> list[Part]:
     means = [f"{named[0]} {{}} against vLLM's {{}}", *(f"{name} {{}} against {{}}" for name in named[1:])]
     pairs = zip(over_exact("ours"), over_exact("vllm"), strict=True)
     small = next(row for row in load("manager_h200")["rows"] if row["model"] == "qwen2_5_vl")
-    results = [load("manager_h200"), *([load("manager_h200_step3")] if _step3_is_earlier() else [])]
     return [
-        Block("docs/runtime.md", "manager", ratios(models()) + (EARLIER if _step3_is_earlier() else "")),
+        Block("docs/runtime.md", "manager", ratios(models())),
+        Block("docs/runtime.md", "all", over_all()),
         Block("docs/runtime.md", "not reached", "\n".join(not_reached()) or "Every workload reaches what is wanted."),
         Block("docs/runtime.md", "other backends", "\n".join(other_backends())),
         Block("docs/runtime.md", "right", right()),
-        File("docs/runtime_h200.svg", manager_plot.draw(manager_plot.together(results))),
+        File("docs/runtime_h200.svg", manager_plot.draw(load("manager_h200"))),
         Sentence(
             "docs/measured.md",
             f"(geometric mean, vLLM 0.33, FLASH_ATTN): {', '.join(means)}.",
@@ -109,15 +97,14 @@ def ratios(columns: dict[str, tuple[str, dict[str, Any]]]) -> str:
     return table(["", *(heading for heading, _ in columns.values())], rows)
 
 
-EARLIER = """
-
-**Step3-VL's column is of an earlier run** (`manager_h200_step3.json`), before three changes that were made for it: the
-packer decides by tokens (what it lost to eager were two replays where one fits), only small graphs are run before the
-capture, and the pool is laid out in one block."""
-
-
-def _step3_is_earlier() -> bool:
-    return "step3_vl" not in load("manager_h200")["models"] and exists("manager_h200_step3")
+def over_all() -> str:
+    """Every workload of the table in one mean."""
+    text = f"Over all {len(rows())} workloads the geometric means are"
+    labels = {"vllm": "vLLM", "ours": "ours with the default ladder", "ours_fitted": "with a fitted one"}
+    for kind, label in labels.items():
+        ratios = [row[f"{kind}_ms"] / row["exact_ms"] for row in rows()]
+        text += f"{',' if kind != 'vllm' else ''}\n{label} {mean(ratios):.3f} (worst {max(ratios):.2f})"
+    return text + "."
 
 
 def not_reached() -> Iterator[str]:
@@ -128,7 +115,7 @@ def not_reached() -> Iterator[str]:
         for key, target in TARGETS.items():
             kind = key.split("/")[0]
             if round(summary[key], 4) > target:
-                yield f"* {label}, {LADDERS[kind]}: {summary[key]:.4f} of an exact graph in the mean, not {target}."
+                yield f"* {label}, {LADDERS[kind]}: {summary[key]:.3f} of an exact graph in the mean, not {target}."
             for row in found[name]:
                 if (ratio := row[f"{kind}_ms"] / row["exact_ms"]) > WORST:
                     yield f"* {label}, {row['workload']}, {LADDERS[kind]}: {ratio:.3f} of an exact graph."

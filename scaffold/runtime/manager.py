@@ -461,10 +461,11 @@ class EncoderGraphManager:
             queue = largest + [key for key in reversed(keys) if key not in largest]
         while queue:
             key = queue.pop(0)
-            used = self.backend.memory_used() - before
-            if cap_bytes is not None and report.captured and used > cap_bytes:
-                report.dropped[key] = f"{used / 2**20:.0f} MiB of {cap_bytes / 2**20:.0f} MiB allowed are in use"
-                continue
+            if cap_bytes is not None and report.captured:
+                used = self.backend.memory_used() - before
+                if used > cap_bytes:
+                    report.dropped[key] = f"{used / 2**20:.0f} MiB of {cap_bytes / 2**20:.0f} MiB allowed are in use"
+                    continue
             tick = time.perf_counter()
             self._capture_one(key, report)
             tock = time.perf_counter()
