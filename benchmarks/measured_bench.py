@@ -5,27 +5,11 @@ A result is a file that `bench -o` wrote, kept as `results/bench_NAME_MODEL.json
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from measured import NAMES, RESULTS, Block, Part, load
+from measured import NAMES, RESULTS, Block, File, Part, load
 
 from scaffold.verify.profiling.benchreport import Benchmark, to_markdown, to_svg
 
 PAGE = "docs/bench.md"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A file of its own, written whole."""
-
-    page: str
-    text: str
-
-    def put(self, document: str) -> str:
-        return self.text
-
-    def spans(self, document: str) -> list[tuple[int, int]]:
-        return [(0, len(document))]
 
 
 def benchmarks() -> dict[str, Benchmark]:
@@ -36,9 +20,9 @@ def benchmarks() -> dict[str, Benchmark]:
     return dict(sorted(found.items(), key=lambda item: (order.index(item[1].model), item[0])))
 
 
-def parts() -> list[Part | Picture]:
+def parts() -> list[Part]:
     found = benchmarks()
-    pictures = [Picture(f"docs/{name}.svg", to_svg(result)) for name, result in found.items()]
+    pictures = [File(f"docs/{name}.svg", to_svg(result)) for name, result in found.items()]
     texts = (
         f"## {NAMES[result.model]}\n\n{to_markdown(result)}\n![time over an exact graph]({name}.svg)"
         for name, result in found.items()
