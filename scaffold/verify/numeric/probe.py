@@ -32,7 +32,6 @@ def run_probe(
     lab = Lab(roots)
     for tensor in (*host.parameters(), *host.buffers()):
         lab.place(tensor)
-    bench = Bench(lab, host, config, recipe, recipe.modalities, {}, {})
     session = Session("probe", (asked["budget"],), asked["max_items"], asked["max_frames"], ())
     found: dict[str, Any] = {
         **{key: {} for key in ("captured", "replayed", "served", "selected")},
@@ -42,6 +41,8 @@ def run_probe(
         "error": "",
     }
     with _observed(lab, host, asked, found) as graph_buffers:
+        # Made now: what the host has when its bench is made stays when a manager is made (`Bench.forget_managers`).
+        bench = Bench(lab, host, config, recipe, recipe.modalities, {}, {})
         inputs = recipe.make_inputs(asked["modality"], asked["items"], torch.Generator().manual_seed(0))
         stage = "capture"
         try:
