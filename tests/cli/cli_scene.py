@@ -43,8 +43,12 @@ def environment(**more: str) -> dict[str, str]:
 def child(
     *arguments: str | Path, before: str = "", cwd: Path | None = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own; `before` is Python that runs first, to inject a failure."""
-    script = f"import sys\n{before}\nfrom scaffold.cli.app import main\nmain(sys.argv[1:])"
+    """The command line in a process of its own; `before` is Python that runs first, to inject a failure.
+
+    Ctrl-C reaches it as in the foreground: a shell lets what it runs in the background ignore SIGINT.
+    """
+    foreground = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{foreground}\n{before}\nfrom scaffold.cli.app import main\nmain(sys.argv[1:])"
     return subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
