@@ -1,5 +1,8 @@
 """Which tunings run: the setting's forms, and what is refused."""
 
+import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -57,3 +60,14 @@ def test_every_tuning_is_described():
         assert tuning.level in ("exact", "rounding")
         assert tuning.summary
         assert tuning.measured
+
+
+def test_gains_are_those_of_the_results_file():
+    results = Path(__file__).parents[2] / "benchmarks/results/tuning_h200.json"
+    models = json.loads(results.read_text(encoding="utf-8"))["models"]
+    for tuning in TUNINGS:
+        said = re.findall(r"([A-Z][\w.]+-?VL) ([\d.]+) to ([\d.]+) ms", tuning.measured)
+        assert len(said) == tuning.measured.count(" ms") > 0, tuning.measured
+        for model, before, after in said:
+            alone = models[model.lower().replace("-vl", "_vl").replace(".", "_")]["single"]["tunings"][tuning.name]
+            assert (before, after) == (f"{alone['untuned_ms']:.1f}", f"{alone['ms']:.1f}"), (tuning.name, model)

@@ -44,7 +44,7 @@ class InplaceRotary(Tuning):
     summary = "rotate queries and keys where the projection wrote them"
     level = "exact"
     needs_triton = True
-    measured = "Qwen2-VL 25.4 to 23.3 ms, Qwen2.5-VL 27.8 to 26.7 ms, Qwen3-VL 18.2 to 17.3 ms"
+    measured = "Qwen2-VL 25.6 to 23.6 ms, Qwen2.5-VL 27.7 to 26.6 ms, Qwen3-VL 18.5 to 17.6 ms"
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
         return (
@@ -103,7 +103,7 @@ class SmallWindows(Tuning):
     summary = "attend inside short windows with one program a window and head"
     level = "rounding"
     needs_triton = True
-    measured = "Qwen2.5-VL 27.9 to 26.8 ms"
+    measured = "Qwen2.5-VL 27.7 to 26.6 ms"
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():

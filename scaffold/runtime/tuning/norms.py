@@ -72,7 +72,7 @@ class FusedNorms(Tuning):
     level = "rounding"
     needs_triton = True
     measured = (
-        "Qwen2.5-VL 27.8 to 21.5 ms, Step3-VL 67.9 to 65.4 ms, InternVL 13.0 to 12.5 ms, Qwen2-VL 25.2 to 24.7 ms"
+        "Qwen2.5-VL 27.8 to 21.4 ms, Step3-VL 68.7 to 65.7 ms, InternVL 13.0 to 12.4 ms, Qwen2-VL 25.6 to 25.0 ms"
     )
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
@@ -153,7 +153,7 @@ class FusedResiduals(Tuning):
     level = "rounding"
     needs_triton = True
     measured = (
-        "Qwen2.5-VL 27.8 to 21.5 ms, Step3-VL 67.9 to 64.0 ms, InternVL 13.1 to 11.5 ms, Qwen3-VL 18.4 to 17.8 ms"
+        "Qwen2.5-VL 27.8 to 21.4 ms, Step3-VL 68.3 to 65.5 ms, InternVL 13.4 to 11.7 ms, Qwen3-VL 18.5 to 17.9 ms"
     )
 
     def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
