@@ -31,6 +31,7 @@ from scaffold.plugin import (
     V2_SWITCH,
     Controls,
     generation_of,
+    minor_of,
     read_controls,
     supported_releases,
     without_adapter,
@@ -164,7 +165,7 @@ def examine(environ: Mapping[str, str]) -> Examination:
 
 def runs_without_graphs(release: str, environ: Mapping[str, str]) -> bool:
     """Whether vLLM takes a runner that captures no encoder graphs, for models with dense language models."""
-    number = tuple(int(part) for part in release.split(".")[:2])
+    number = minor_of(release) or ()
     wanted = environ.get(V2_SWITCH, "").strip()
     asked = wanted != "0" if wanted else number >= V2_BY_DEFAULT_SINCE
     return asked and number < V2_CAPTURES_SINCE

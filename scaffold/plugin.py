@@ -87,23 +87,24 @@ def without_adapter(controls: Controls, generation: str) -> dict[str, str | None
 
 def generation_of(release: str) -> str | None:
     """The protocol generation of a vLLM version, None when it is not supported. Patch releases count as their minor."""
-    number = _minor(release)
+    number = minor_of(release)
     if number is None or number < OLDEST:
         return None
     releases: dict[str, tuple[str, str]] = vitcg_adapters.RELEASES
     for generation, (first, last) in releases.items():
-        if (_minor(first) or ()) <= number <= (_minor(last) or ()):
+        if (minor_of(first) or ()) <= number <= (minor_of(last) or ()):
             return generation
     return None
 
 
 def supported_releases() -> str:
     """The range of supported releases, in words."""
-    newest = max(_minor(last) or () for _, last in vitcg_adapters.RELEASES.values())
+    newest = max(minor_of(last) or () for _, last in vitcg_adapters.RELEASES.values())
     return f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, newest))}"
 
 
-def _minor(release: str) -> tuple[int, ...] | None:
+def minor_of(release: str) -> tuple[int, ...] | None:
+    """Major and minor number of a release; None where it has none."""
     match = re.match(r"(\d+)\.(\d+)", release)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -133,7 +134,7 @@ def _register(controls: Controls) -> None:
     registered = register_adapters(generation, controls) if controls.adapters else []
     if controls.manager:
         replace_manager(controls.models)
-    if (_minor(vllm.__version__) or ()) < V2_CAPTURES_SINCE:
+    if (minor_of(vllm.__version__) or ()) < V2_CAPTURES_SINCE:
         watch_v2_runner()
     if controls.adapters:
         for name, close in without_adapter(controls, generation).items():

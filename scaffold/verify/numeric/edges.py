@@ -165,7 +165,7 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
     limit = frames if "video" in modalities else 0
     return (
         Session(
-            f"edges: budgets {small}, {large}; {items} items; {frames} frames",
+            f"edges: budgets {small}, {large}; {items} items; {limit} frames",
             (small, large),
             items,
             limit,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from scaffold.protocol.profile import assigned_to
 from scaffold.verify.numeric.model import NumericRequest
 from scaffold.verify.numeric.overlay import changed_modules
 
@@ -77,13 +78,8 @@ def _cuda_of_torch() -> str | None:
     with suppress(OSError, SyntaxError):
         module = ast.parse(Path(spec.submodule_search_locations[0], "version.py").read_text(encoding="utf-8"))
         for node in module.body:
-            if isinstance(node, ast.Assign):
-                names, value = node.targets, node.value
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                names, value = [node.target], node.value
-            else:
-                continue
-            if any(isinstance(name, ast.Name) and name.id == "cuda" for name in names):
+            if any(isinstance(name, ast.Name) and name.id == "cuda" for name in assigned_to(node)):
+                value = node.value  # type: ignore[attr-defined]
                 return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
     return None
 

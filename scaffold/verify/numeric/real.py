@@ -17,7 +17,6 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +288,7 @@ def compare_all(
         announce.settled(())
     stages.stage = "manager"
     for name, run in runs.items():
-        bench.start = partial(_start, run)
+        bench.start = run
         for group in sessions:
             before = len(bench.checks)
             session.run_session(bench, group)
@@ -309,10 +308,6 @@ def compare_all(
         machine=machine.describe(),
     )
     return report.to_json()
-
-
-def _start(run: Any, bench: Any, session: Any) -> Any:
-    return run(bench, session)
 
 
 if __name__ == "__main__":

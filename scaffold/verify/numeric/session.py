@@ -43,9 +43,8 @@ class Bench:
     misses: int = 0
     tolerance: float = TOLERANCE
     #: Makes a captured manager for a session; None: the release's own on emulated graphs.
-    start: Callable[[Bench, Session | None], ManagerRun] | None = None
-
-    #: Called after each case with a text, and after each session with the checks that are settled.
+    start: Callable[[Bench, Session | None, int], ManagerRun] | None = None
+    #: Called after each case, with its property.
     say: Callable[[str], None] = lambda text: None
     #: Attributes of the host as it was made.
     _own: frozenset[str] = field(init=False)
@@ -65,7 +64,7 @@ class Bench:
 
     def manager_run(self, session: Session | None, context: int = 4096) -> ManagerRun:
         """A manager that captured its graphs, with the limits of `session`."""
-        return ManagerRun(self, session, context) if self.start is None else self.start(self, session)
+        return (self.start or ManagerRun)(self, session, context)
 
 
 def sessions_of(recipe: Recipe, edges: bool) -> tuple[Session, ...]:
