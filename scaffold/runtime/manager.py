@@ -660,7 +660,7 @@ class EncoderGraphManager:
 
     def execute(self, inputs: Inputs) -> list[torch.Tensor]:
         """One output tensor an item, `[tokens, width]`, in the order of the call. The caller owns them."""
-        outputs = self.execute_ready(inputs)
+        outputs = self.execute_known(inputs)
         if outputs is not None:
             return outputs
         self.stats.calls += 1
@@ -672,14 +672,15 @@ class EncoderGraphManager:
             return self._execute_sharded(inputs, self.group)
         return self.execute_local(inputs)
 
-    def execute_ready(self, inputs: Inputs) -> list[torch.Tensor] | None:
-        """As `execute` for sizes whose plan is ready; None: take the long way. Counts the call if it runs it."""
+    def execute_known(self, inputs: Inputs) -> list[torch.Tensor] | None:
+        """As `execute` for sizes whose plan is known; None: take the long way. Counts the call if it runs it."""
         if self._quick_signature is None or self.replay_hook is not None:
             return None
-        plan = self._plans.get(self._quick_signature(inputs))
-        if plan is None or plan.ready is None or not in_inference_mode():
+        signature = self._quick_signature(inputs)
+        plan = self._plans.get(signature)
+        if plan is None or not in_inference_mode():
             return None
-        outputs = plan.ready(inputs)
+        outputs = plan.ready(inputs) if plan.ready is not None else self._execute(inputs, signature)
         self.stats.calls += 1
         return outputs
 
@@ -690,8 +691,10 @@ class EncoderGraphManager:
         with torch.inference_mode():
             return self._execute(inputs)
 
-    def _execute(self, inputs: Inputs) -> list[torch.Tensor]:
-        signature = None if self.replay_hook is not None else self.adapter.signature(inputs)
+    def _execute(self, inputs: Inputs, signature: Hashable | None = None) -> list[torch.Tensor]:
+        """By a plan. `signature` of the inputs, where it is known already."""
+        if signature is None and self.replay_hook is None:
+            signature = self.adapter.signature(inputs)
         plan = self._plans.get(signature) if signature is not None else None
         if plan is None:
             plan = self._build_plan(inputs, signature)

@@ -327,7 +327,7 @@ class EncoderCudaGraphManager:
         """One tensor an item, in order; they never alias graph memory."""
         core = self._core or self.core
         self._set_hook(core)
-        outputs = core.execute_ready(mm_kwargs)
+        outputs = core.execute_known(mm_kwargs)
         if outputs is not None:
             return outputs
         if not core.adapter.is_raw(mm_kwargs) or self.use_dp:
