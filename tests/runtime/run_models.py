@@ -1,6 +1,6 @@
 """Run our drop-in on the real classes of one release tree, on the CPU, and compare with the model's own eager answer.
 
-    python tests/runtime/run_models.py TREE RECIPE...
+    python tests/runtime/run_models.py TREE BACKEND RECIPE...
 
 Prints one JSON object: the items that were replayed and run eager, by reason, and every wrong result.
 """
@@ -22,9 +22,11 @@ def main() -> int:
     prepare(Path(sys.argv[1]), None)
     import torch
 
-    from scaffold.verify.numeric.attention import flash_attn_varlen_func, set_tail
+    from scaffold.verify.numeric import attention
+    from scaffold.verify.numeric.attention import set_tail
 
-    patch_vllm(flash_attn_varlen_func)
+    prefill = attention.cudnn_batch_prefill_with_kv_cache if sys.argv[2] == "FLASHINFER" else None
+    patch_vllm(attention.flash_attn_varlen_func, prefill)
     set_tail("fa3")  # the semantics in which an unwritten row spoils others
     report: dict[str, object] = {"wrong": []}
     with tempfile.TemporaryDirectory() as scratch:
@@ -32,7 +34,7 @@ def main() -> int:
 
         with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
             start_distributed(Path(scratch))
-            for name in sys.argv[2:]:
+            for name in sys.argv[3:]:
                 with torch.inference_mode():
                     report[name] = check(import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE, report)
     print(json.dumps(report))

@@ -12,6 +12,7 @@ import pytest
 import run_upstream
 
 from scaffold.runtime.vllm.dialect import read_dialect
+from scaffold.runtime.vllm.manager import _in_words
 from scaffold.runtime.vllm.settings import VARIABLE, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,12 +42,18 @@ def test_the_releases_own_unit_test_passes(version, release_tree):
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize("version", GENERATIONS)
-def test_real_vision_classes_give_what_eager_gives(version, release_tree):
-    models, _ = GENERATIONS[version]
+@pytest.mark.parametrize(
+    ("version", "backend", "models"),
+    [
+        *((version, "FLASH_ATTN", models) for version, (models, _) in GENERATIONS.items()),
+        ("0.22.0", "FLASHINFER", ("qwen2_5_vl",)),
+        ("0.33.0", "FLASHINFER", ("qwen2_5_vl", "qwen3_vl")),
+    ],
+)
+def test_real_vision_classes_give_what_eager_gives(version, backend, models, release_tree):
     script = Path(__file__).with_name("run_models.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(release_tree(version).root), *models],
+        [sys.executable, str(script), str(release_tree(version).root), backend, *models],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
@@ -115,6 +122,12 @@ def test_the_dialect_is_read_off_the_data_classes(version, generation, release_t
         assert read_dialect(module).generation == generation
     finally:
         del sys.modules[spec.name]
+
+
+def test_a_ladder_of_hundreds_is_logged_by_its_ends():
+    assert _in_words({"global": [169, 338, 676], "local": [0, 81], "idle": [0]}) == (
+        "global 169 to 676 (3), local 81 to 81 (1), idle (none)"
+    )
 
 
 # -- settings

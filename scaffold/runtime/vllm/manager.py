@@ -7,7 +7,7 @@ objects without `__init__`, so state beyond vLLM's own attributes is created on 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,13 @@ UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
 
 #: Tokens of the smallest budget that a tuning is proved on.
 PROOF_TOKENS = 256
+
+
+def _in_words(ladders: Mapping[str, Sequence[int]]) -> str:
+    """`default 64 to 8192 (225)`: a ladder may have hundreds of budgets."""
+    ends = {path: [budget for budget in ladder if budget] for path, ladder in ladders.items()}
+    words = [f"{path} {b[0]} to {b[-1]} ({len(b)})" if b else f"{path} (none)" for path, b in ends.items()]
+    return ", ".join(words)
 
 
 class VllmGroup:
@@ -94,8 +101,9 @@ class EncoderCudaGraphManager:
         self.options = self._choose_options(vllm_config)
         logger.info(
             "encoder graphs: budgets %s, at most %d items and %d frames a replay",
-            self._ladders(), self.max_batch_size, self.max_frames_per_batch,
+            _in_words(self._ladders()), self.max_batch_size, self.max_frames_per_batch,
         )  # fmt: skip
+        logger.debug("encoder graphs: %s", self._ladders())
 
     # -- construction
 

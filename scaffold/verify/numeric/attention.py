@@ -1,4 +1,4 @@
-"""A reference for the variable-length FlashAttention kernels, exact about what they leave undefined.
+"""References for the variable-length kernels of FlashAttention and cuDNN, exact about what they leave undefined.
 
 Rows are packed; sequence i is rows `cu_seqlens[i]` to `cu_seqlens[i + 1]`. What real kernels do beyond the formula:
 
@@ -8,6 +8,9 @@ Rows are packed; sequence i is rows `cu_seqlens[i]` to `cu_seqlens[i + 1]`. What
 * `fa2`: key/value rows after the end of a sequence are zero-filled in the last tile, so they cannot matter;
 * `fa3` (and FA4): the last tile is loaded whole. Its scores are masked, but its value rows are multiplied by a
   probability of zero, and 0 * NaN is NaN. Rows after the end of the tensor are zero-filled.
+
+cuDNN's prefill, which FlashInfer calls, takes the length of each sequence and the offset of its first element in each
+tensor. Rows of no sequence are not written here either.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ _LIBRARY = torch.library.Library("vitcg_lab", "DEF")
 _LIBRARY.define(
     "varlen_attention_(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, int max_seqlen, float scale, Tensor(a!) out)"
     " -> ()"
+)
+_LIBRARY.define(
+    "prefill_attention_(Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor offsets, Tensor offsets_v, int max_seqlen,"
+    " float scale, Tensor(a!) out) -> ()"
 )
 
 
@@ -103,3 +110,71 @@ def _varlen_attention(
 
 
 _LIBRARY.impl("varlen_attention_", _varlen_attention, "CPU")
+
+
+def cudnn_batch_prefill_with_kv_cache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    scale: float,
+    workspace_buffer: torch.Tensor,
+    *,
+    max_token_per_sequence: int,
+    max_sequence_kv: int,
+    actual_seq_lens_q: torch.Tensor,
+    actual_seq_lens_kv: torch.Tensor,
+    causal: bool,
+    return_lse: bool,
+    batch_offsets_q: torch.Tensor,
+    batch_offsets_o: torch.Tensor,
+    batch_offsets_k: torch.Tensor,
+    batch_offsets_v: torch.Tensor,
+    out: torch.Tensor | None = None,
+    **unused: Any,
+) -> tuple[torch.Tensor, None]:
+    """FlashInfer's function of this name, as far as the releases call it: attention within each packed sequence."""
+    if out is None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if causal or return_lse or max_sequence_kv != max_token_per_sequence:
+        raise NotImplementedError("vision towers use full attention over packed sequences")
+    torch.ops.vitcg_lab.prefill_attention_(
+        q, k_cache, v_cache, actual_seq_lens_q, batch_offsets_q, batch_offsets_v, max_token_per_sequence, scale, out
+    )
+    return out, None
+
+
+def _prefill_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    lengths: torch.Tensor,
+    offsets: torch.Tensor,
+    offsets_v: torch.Tensor,
+    max_seqlen: int,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    row = q.shape[1] * q.shape[2]
+    # One offset a sequence is used; the last of an array of cumulative ones is where the next would begin.
+    for length, first, first_v in zip(
+        lengths.flatten().tolist(), offsets.flatten().tolist(), offsets_v.flatten().tolist(), strict=False
+    ):
+        if length < 0:
+            Counters.negative_lengths += 1
+        if length <= 0:
+            continue
+        Counters.sequences += 1
+        start, start_v = first // row, first_v // v.stride(0)
+        if first % row or first_v % v.stride(0) or start != start_v or start + length > q.shape[0]:
+            raise IndexError(
+                f"{length} rows from the elements {first} and {first_v} are no sequence of {q.shape[0]} rows"
+            )
+        if length > max_seqlen:
+            Counters.cut = length, max_seqlen
+        members = slice(start, start + min(length, max_seqlen))
+        queries, keys, values = (x[members].transpose(0, 1) for x in (q, k, v))
+        scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
+        out[members] = torch.matmul(torch.softmax(scores, dim=-1), values).transpose(0, 1).to(out.dtype)
+
+
+_LIBRARY.impl("prefill_attention_", _prefill_attention, "CPU")

@@ -158,11 +158,12 @@ def _remember_python_operators(torch: Any) -> None:
     torch.library.Library.impl = impl
 
 
-def patch_vllm(varlen_attention: Callable[..., Any]) -> None:
+def patch_vllm(varlen_attention: Callable[..., Any], prefill: Callable[..., Any] | None = None) -> None:
     """Route vision attention through vLLM's FlashAttention code path, ending in `varlen_attention`.
 
     `MMEncoderAttention.forward_cuda` and the wrapper operators of the tree run unchanged; only the kernel behind
-    `flash_attn_varlen_func` is replaced, and the platform's answers that choose that path.
+    `flash_attn_varlen_func` is replaced, and the platform's answers that choose that path. With `prefill` it is the
+    FlashInfer path, ending in that in the place of `flashinfer.prefill.cudnn_batch_prefill_with_kv_cache`.
     """
     import torch
 
@@ -173,7 +174,7 @@ def patch_vllm(varlen_attention: Callable[..., Any]) -> None:
     from vllm.v1.attention.ops import vit_attn_wrappers
 
     def get_vit_attn_backend(cls: Any, head_size: int, dtype: Any, backend: Any = None) -> Any:
-        return AttentionBackendEnum.FLASH_ATTN
+        return AttentionBackendEnum.FLASH_ATTN if prefill is None else AttentionBackendEnum.FLASHINFER
 
     type(current_platform).get_vit_attn_backend = classmethod(get_vit_attn_backend)
     fa_utils.flash_attn_varlen_func = varlen_attention
@@ -185,6 +186,18 @@ def patch_vllm(varlen_attention: Callable[..., Any]) -> None:
     from vllm.model_executor.layers.attention import MMEncoderAttention
 
     MMEncoderAttention.forward_cpu = MMEncoderAttention.forward_cuda
+    if prefill is not None:
+        _patch_flashinfer(torch, prefill)
+
+
+def _patch_flashinfer(torch: Any, prefill: Callable[..., Any]) -> None:
+    from vllm.model_executor.layers.attention import mm_encoder_attention
+
+    package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.prefill")
+    package.prefill, module.cudnn_batch_prefill_with_kv_cache = module, prefill  # type: ignore[attr-defined]
+    sys.modules |= {"flashinfer": package, "flashinfer.prefill": module}
+    # The release allocates it on the GPU.
+    mm_encoder_attention._flashinfer_workspace_buffer = torch.zeros(0, dtype=torch.uint8)
 
 
 #: Not every name: elsewhere the tree asks `hasattr` to find out what was compiled.
