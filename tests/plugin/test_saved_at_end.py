@@ -1,11 +1,16 @@
-"""The trace and the counters are written when a process of vLLM's ends, whatever started it."""
+"""The trace and the counters are written while a server waits for images, and when its process ends."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from scaffold.runtime.vllm import served
+from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
 from scaffold.runtime.vllm.served import ServedManager
 
 
@@ -28,3 +33,59 @@ def test_files_are_written_at_the_end_of_a_process(tmp_path, method, failed):
 
     assert process.exitcode == 0
     assert (tmp_path / "file").exists() is not failed
+
+
+@pytest.fixture
+def manager(tmp_path, monkeypatch):
+    """A manager that counts its calls, and writes each count as soon as it may."""
+    monkeypatch.setattr(served, "SAVE_AFTER", 0.0)
+    monkeypatch.setattr(EncoderCudaGraphManager, "execute", lambda self, inputs: self.calls.append(inputs) or [])
+    made = ServedManager.__new__(ServedManager)
+    made.calls, made._logged = [], float("inf")
+    made.settings = SimpleNamespace(stats=str(tmp_path / "stats.json"), record=None)
+    made.get_cumulative_stats = lambda: {"calls": len(made.calls)}
+    made._save_at_end()
+    yield made
+    made.keep_files()
+
+
+def wait_for_writers() -> None:
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(60)
+
+
+def calls_in(file) -> int | None:
+    return json.loads(file.read_text())["calls"] if file.exists() else None
+
+
+def test_an_image_that_no_other_follows_is_in_the_files(manager, tmp_path):
+    for number in (1, 2, 3):
+        manager.execute({})
+        wait_for_writers()
+        assert calls_in(tmp_path / "stats.json") == number
+
+
+def test_images_that_come_before_a_writing_share_it(manager, monkeypatch, tmp_path):
+    monkeypatch.setattr(served, "SAVE_AFTER", 3600.0)
+    manager.execute({})
+    writer = manager._writer
+    manager.execute({})
+    assert manager._writer is writer
+    assert calls_in(tmp_path / "stats.json") is None
+    writer.function()
+    assert calls_in(tmp_path / "stats.json") == 2
+    manager.execute({})
+    assert manager._writer not in (None, writer)
+    writer.cancel()
+
+
+def test_files_that_cannot_be_written_are_tried_once(manager, caplog, tmp_path):
+    (tmp_path / "stats.json").mkdir()
+    manager.execute({})
+    wait_for_writers()
+    manager.execute({})
+    assert manager._writer is None
+    assert [record.message for record in caplog.records if "cannot be written" in record.message] == [
+        caplog.records[-1].message
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from dataclasses import replace
 from multiprocessing.util import Finalize
@@ -25,8 +26,9 @@ logger = logging.getLogger("scaffold.runtime.vllm")
 
 #: After so many faults in a row the graphs are given up: each costs a plan, and the log a line.
 FAULTS = 3
-#: Seconds between two writings of the trace and the counters, and between two lines in the log.
-SAVE_EVERY, LOG_EVERY = 10.0, 60.0
+#: Seconds from an image that the files lack to the next writing of the trace and the counters, and between two lines in
+#: the log.
+SAVE_AFTER, LOG_EVERY = 10.0, 60.0
 
 
 class ServedManager(EncoderCudaGraphManager):
@@ -39,7 +41,7 @@ class ServedManager(EncoderCudaGraphManager):
     _ranks: int = 1
     #: Whether the tower's layers are spread over the ranks, so that all of them must run the same forward.
     _is_spread: bool = False
-    _saved: float = 0.0
+    _writer: threading.Timer | None = None
     _logged: float = 0.0
     _said: str = ""
     _at_end: Finalize | None = None
@@ -107,9 +109,9 @@ class ServedManager(EncoderCudaGraphManager):
                 self._give_up(f"{FAULTS} batches in a row failed", error, logging.INFO)
             return None
         self._faults_in_a_row = 0
+        if self._at_end is not None and self._writer is None:
+            self._save_soon()
         now = time.monotonic()
-        if now - self._saved > SAVE_EVERY and (self.settings.record or self.settings.stats):
-            self.save()
         if now - self._logged > LOG_EVERY:
             self._logged = now
             self._log_stats()
@@ -117,24 +119,36 @@ class ServedManager(EncoderCudaGraphManager):
 
     def save(self) -> None:
         """Write the trace and the counters to the files that the settings name."""
-        self._saved = time.monotonic()
+        self._writer = None  # images from here on need another writing
         try:
             self.save_trace()
             if self.settings.stats:
                 _write(Path(self.settings.stats), json.dumps(self.get_cumulative_stats(), indent=1) + "\n")
         except OSError as error:
             self.keep_files()
-            self._saved = float("inf")
             logger.warning("the trace or the counters cannot be written, and no more are: %s", error)
+
+    def _save_soon(self) -> None:
+        """Write once, later, in a thread of its own.
+
+        No request waits for the disk, and all images are in the files even if no other follows: vLLM may kill a process
+        before it can write at its end.
+        """
+        self._writer = threading.Timer(SAVE_AFTER, self.save)
+        self._writer.daemon = True
+        self._writer.start()
 
     def _save_at_end(self) -> None:
         # Not `atexit`: a process that vLLM forked ends without it.
         self._at_end = Finalize(None, self.save, exitpriority=0)
 
     def keep_files(self) -> None:
-        """Write nothing at the end of the process."""
+        """Write nothing more, at the end of the process neither."""
+        if self._writer is not None:
+            self._writer.cancel()
         if self._at_end is not None:
             self._at_end.cancel()
+        self._writer = self._at_end = None
 
     def _agree(self) -> None:
         """Keep the graphs that every rank has: a rank that ran eager would wait in other collectives than the rest."""
@@ -214,7 +228,7 @@ def words(stats: Stats) -> str:
 
 def _write(path: Path, text: str) -> None:
     """Whoever reads the file meanwhile sees the old one."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
