@@ -42,7 +42,7 @@ def parts() -> list[Part]:
     return [
         Block("docs/runtime.md", "manager", ratios(models())),
         Block("docs/runtime.md", "all", over_all()),
-        Block("docs/runtime.md", "not reached", "\n".join(not_reached()) or "Every workload reaches what is wanted."),
+        Block("docs/runtime.md", "not reached", "\n".join(not_reached()) or "Every model reaches these bounds."),
         Block("docs/runtime.md", "other backends", "\n".join(other_backends())),
         Block("docs/runtime.md", "right", right()),
         File("docs/runtime_h200.svg", manager_plot.draw(load("manager_h200"))),
