@@ -1,7 +1,10 @@
 """The documented example, and attention backends for towers of one's own."""
 
 import re
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from helpers import assert_equals_eager, make_manager
 
 from scaffold.runtime import PackedAdapter, choose_attention
 from scaffold.runtime.attention import UNCAPTURABLE
+from scaffold.verify.numeric import attention as kernels
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
 
@@ -72,34 +76,64 @@ def reference(rows, lengths):
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["torch", "flash_attn", "flashinfer"])
-def test_attention_in_a_graph_equals_plain_attention(name):
-    try:
-        attention = choose_attention(name)
-    except ImportError as error:
-        pytest.skip(str(error))
-    cuda = torch.cuda.is_available()
-    if name != "torch" and not cuda:
-        pytest.skip("needs a GPU")
-    device = torch.device("cuda" if cuda else "cpu")
-    dtype = torch.bfloat16 if cuda else torch.float32
+def check_in_graphs(name, device, dtype, backend=None):
+    """Calls of many sizes against plain attention of each sequence by itself."""
     adapter = PackedAdapter(
-        tower, width=128, row=torch.empty(384, device=device, dtype=dtype), attention=attention, attention_width=128
-    )
-    backend = None
-    if cuda:
-        from scaffold.runtime import CudaGraphBackend
-
-        backend = CudaGraphBackend(device)
+        tower, width=128, row=torch.empty(384, device=device, dtype=dtype), attention=choose_attention(name),
+        attention_width=128,
+    )  # fmt: skip
     manager = make_manager(adapter, [16, 40, 64], items=3, backend=backend, device=device, dtype=dtype)
     assert manager.report.failed == {}
     for seed, lengths in enumerate(([40], [3], [7, 20], [1, 1, 60], [64], [5, 5, 5, 5, 30])):
         torch.manual_seed(seed)
         rows = torch.randn(sum(lengths), 384, device=device, dtype=dtype)
         got = torch.cat(manager.execute({"rows": rows, "lengths": lengths}))
-        tolerance = 3e-2 if cuda else 1e-4
+        tolerance = 3e-2 if dtype is torch.bfloat16 else 1e-4
         torch.testing.assert_close(got, reference(rows, lengths), rtol=tolerance, atol=tolerance)
     assert manager.stats.misses == 0
+
+
+@pytest.mark.parametrize("name", ["torch", "flash_attn", "flashinfer"])
+def test_attention_in_a_graph_equals_plain_attention(name):
+    try:
+        choose_attention(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+    if torch.cuda.is_available():
+        from scaffold.runtime import CudaGraphBackend
+
+        device = torch.device("cuda")
+        check_in_graphs(name, device, torch.bfloat16, CudaGraphBackend(device))
+    elif name == "torch":
+        check_in_graphs(name, torch.device("cpu"), torch.float32)
+    else:
+        pytest.skip("needs a GPU")
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """The packages, with kernels that leave undefined what the real ones do."""
+
+    def varlen(q, k, v, offsets, offsets_k, longest, longest_k):
+        return kernels.flash_attn_varlen_func(q, k, v, longest, offsets, longest_k, offsets_k)
+
+    flash, flashinfer, prefill = (ModuleType(name) for name in ("flash_attn", "flashinfer", "flashinfer.prefill"))
+    flash.flash_attn_varlen_func = varlen
+    prefill.cudnn_batch_prefill_with_kv_cache = kernels.cudnn_batch_prefill_with_kv_cache
+    for module in (flash, flashinfer, prefill):
+        module.__spec__ = ModuleSpec(module.__name__, None)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    yield
+    kernels.set_tail("fa2")
+
+
+@pytest.mark.parametrize(("name", "tail"), [("flash_attn", "fa2"), ("flash_attn", "fa3"), ("flashinfer", "fa2")])
+def test_what_a_package_leaves_undefined_does_not_reach_an_output(packages, name, tail):
+    kernels.set_tail(tail)
+    check_in_graphs(name, torch.device("cpu"), torch.float32)
+    assert kernels.Counters.sequences > 0
+    assert kernels.Counters.negative_lengths == 0
+    assert kernels.Counters.cut is None
 
 
 def test_rows_that_are_no_whole_tokens_are_refused():
