@@ -4,12 +4,12 @@
     python benchmarks/matrix.py --render                                 # forget outdated cells, draw, run nothing
     python benchmarks/matrix.py --check                                  # exit 1 if a picture is not what ran
 
-A cell generates the port into the release's tree and runs `vitcg-scaffold verify` on it, with both semantics of
-attention tails, for each modality. It is *proven* (every comparison equal, no hazard), *refused* (with a reason), or
-*failed*. Results are kept in benchmarks/results/matrix.json together with a hash of the files that were proven: those
-of the release's package with the generated code in them, and nothing else. A cell whose files have changed is shown
-as not run, never as proven; adapters, tests, docs rows and examples are no part of a cell. A changed lab or recipe does
-not outdate a cell: run it again with --all.
+A cell generates the port into the release's tree and runs `vitcg-scaffold verify --tail all` on it: with every
+attention kernel that the model may have there, for each modality. It is *proven* (every comparison equal, no hazard),
+*refused* (with a reason), or *failed*. Results are kept in benchmarks/results/matrix.json together with a hash of the
+files that were proven: those of the release's package with the generated code in them, and nothing else. A cell whose
+files have changed is shown as not run, never as proven; adapters, tests, docs rows and examples are no part of a cell.
+A changed lab or recipe does not outdate a cell: run it again with --all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ CORE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
 FURTHER = ("mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl")
 MODELS = (*CORE, *FURTHER)
 RELEASES = tuple(f"0.{minor}.0" for minor in range(20, 34))
-TAILS = ("fa2", "fa3")
 MARKS = {"proven": "✅", "refused": "➖", "failed": "❌", "not run": "·"}
 COLORS = {"proven": "#2e7d32", "refused": "#9e9e9e", "failed": "#c62828", "not run": "#eeeeee"}
 
@@ -50,12 +49,12 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     """Generate and prove one model on one release."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.verify.numeric import check_numerics_all
-    from scaffold.workflow import load_spec, numeric_requests
+    from scaffold.workflow import load_spec, numeric_requests, tails_of
 
     begin = time.monotonic()
     spec, tree = load_spec(model), tree_of(release)
     try:
-        requests = numeric_requests(spec, tree, tails=TAILS)
+        requests = numeric_requests(spec, tree, tails=tails_of(spec, tree))
     except DiagnosticError as error:
         first = error.diagnostics[0]
         return {"state": "refused", "reason": f"{first.code}: {first.message}", "code": ""}
@@ -122,8 +121,8 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
         "# Support matrix",
         "",
         "Made by `make matrix` from what ran: the port is generated into the release's tree and compared in the CPU",
-        "lab (real classes, the release's own manager, emulated graphs, both attention tails) with the pristine tree's",
-        "`embed_multimodal`. A cell that was not run with today's generated code is shown as not run.",
+        "lab (real classes, the release's own manager, emulated graphs, each attention kernel) with the pristine",
+        "tree's `embed_multimodal`. A cell that was not run with today's generated code is shown as not run.",
         "",
         "![matrix](matrix.svg)",
         "",

@@ -106,14 +106,14 @@ def find_change(spec: AdapterSpec, tree: SourceTree, base: SourceTree | None, sc
 def prove_change(
     change: PortChange, spec: AdapterSpec, recipe: str | None = None, progress: Callable[[str], None] | None = None
 ) -> list[NumericReport]:
-    """The numerical proof of the changed files against the tree before them, with both attention tails."""
+    """The numerical proof of the changed files against the tree before them, with every attention kernel."""
     from dataclasses import replace
 
     from scaffold.verify.numeric import check_numerics_all
-    from scaffold.workflow import numeric_requests
+    from scaffold.workflow import numeric_requests, tails_of
 
     overlay = {file.path: file.after for file in change.files if file.after and file.path.startswith("vllm/")}
-    requests = numeric_requests(spec, change.tree, tails=("fa2", "fa3"), as_is=True, recipe=recipe)
+    requests = numeric_requests(spec, change.tree, tails=tails_of(spec, change.tree), as_is=True, recipe=recipe)
     return list(
         check_numerics_all(
             [replace(request, tree=change.base, overlay=overlay) for request in requests], progress=progress
@@ -279,7 +279,7 @@ def _verification(reports: Sequence[NumericReport]) -> Iterator[str]:
     yield "Numerical proof on the CPU: the real classes, tiny, with random weights and emulated graphs, driven by this"
     yield "tree's own manager, against `embed_multimodal` of the tree before the change:"
     yield ""
-    yield "| attention tails | modality | comparisons equal | largest relative error |"
+    yield "| attention kernel | modality | comparisons equal | largest relative error |"
     yield "| --- | --- | --- | --- |"
     for report in reports:
         for modality in dict.fromkeys(check.modality for check in report.checks):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
-    from scaffold.verify.numeric import NumericReport, NumericRequest
+    from scaffold.verify.numeric import NumericReport, NumericRequest, Tail
 
 
 _REPORT_IT = "this is a bug of vitcg-scaffold or of a snippet of yours: report it with the descriptor and these files"
@@ -141,13 +141,13 @@ def prove_numerics(
     spec: AdapterSpec,
     tree: SourceTree,
     *,
-    tails: Sequence[str] = ("fa2",),
+    tails: Sequence[Tail] = ("fa2",),
     modalities: Sequence[str] = (),
     as_is: bool = False,
     recipe: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[NumericReport]:
-    """Run the port of `spec` in the CPU lab: one report an attention tail.
+    """Run the port of `spec` in the CPU lab: one report an attention kernel (`tail`).
 
     The generated code replaces whatever the tree has; with `as_is` the tree's own implementation is checked instead.
     `recipe` is a Python file that knows how to build the model tiny, for a model that no shipped recipe is for.
@@ -158,16 +158,28 @@ def prove_numerics(
     return list(check_numerics_all(requests, progress=progress))
 
 
+def tails_of(spec: AdapterSpec, tree: SourceTree) -> tuple[Tail, ...]:
+    """The attention kernels that a port must be right with.
+
+    FlashInfer's wants the lengths of sequences beside their offsets, which not every release's tower makes
+    (Qwen2.5-VL's from 0.22 on); elsewhere that backend raises, with and without graphs.
+    """
+    if "FLASHINFER" not in spec.attention.backends:
+        return ("fa2", "fa3")
+    source = tree.read(spec.module.replace(".", "/") + ".py")
+    return ("fa2", "fa3", "cudnn") if "maybe_compute_seq_lens(" in source else ("fa2", "fa3")
+
+
 def numeric_requests(
     spec: AdapterSpec,
     tree: SourceTree,
     *,
-    tails: Sequence[str] = ("fa2",),
+    tails: Sequence[Tail] = ("fa2",),
     modalities: Sequence[str] = (),
     as_is: bool = False,
     recipe: str | None = None,
 ) -> list[NumericRequest]:
-    """What `prove_numerics` asks the lab, one request an attention tail. Requests of one tree share its import."""
+    """What `prove_numerics` asks the lab, one request a kernel (`tail`). Requests of one tree share its import."""
     from scaffold.verify.numeric import NumericOptions, NumericRequest
     from scaffold.verify.numeric.recipes import recipe_of
 
@@ -189,7 +201,7 @@ def numeric_requests(
             recipe=recipe or recipe_of(spec.name, spec.module),
             modalities=tuple(modalities) or tuple(modality.name for modality in spec.modalities),
             release=tree.release or "",
-            tail="fa3" if tail == "fa3" else "fa2",
+            tail=tail,
             options=options,
         )
         for tail in tails

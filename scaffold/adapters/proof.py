@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
-    from scaffold.verify.numeric import NumericReport
+    from scaffold.verify.numeric import NumericReport, Tail
 
 #: Where the adapter lies in the lab's tree of links: a module beside the release's models, which nothing else has.
 _MODULE = "vllm.model_executor.models.vitcg_adapter"
@@ -20,7 +20,7 @@ def prove_adapter(
     adapter: Path,
     tree: SourceTree | str,
     *,
-    tail: str = "fa2",
+    tail: Tail = "fa2",
     progress: Callable[[str], None] | None = None,
 ) -> NumericReport:
     """Run the file `adapter` in the CPU lab of `tree` (a release such as `0.30.0` is fetched).

@@ -67,7 +67,7 @@ def command(
         spec,
         reports=reports,
         benchmark=measured,
-        command=f"vitcg-scaffold verify {descriptor} --vllm . --tail both",
+        command=f"vitcg-scaffold verify {descriptor} --vllm . --tail all",
     )
     console.note(f"Title: {pull_request_title(spec)}")
     results = list(check_rules(change))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -14,20 +14,21 @@ from scaffold.cli.options import descriptor_argument, examples, open_target, tar
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 
 if TYPE_CHECKING:
-    from scaffold.verify.numeric import NumericReport, NumericRequest, Property
+    from scaffold.verify.numeric import NumericReport, NumericRequest, Property, Tail
 
 
 @click.command(
     "verify",
-    epilog=examples("verify internvl --vllm 0.22.0 --tail both", "verify internvl --vllm installed --device cuda"),
+    epilog=examples("verify internvl --vllm 0.22.0 --tail all", "verify internvl --vllm installed --device cuda"),
 )
 @descriptor_argument()
 @target_option(required=True)
 @click.option(
     "--tail",
-    type=click.Choice(["fa2", "fa3", "both"]),
+    type=click.Choice(["fa2", "fa3", "cudnn", "both", "all"]),
     default="fa2",
-    help="What attention does with rows after a sequence's end.",
+    help="The attention kernel: FlashAttention 2 or 3 (they differ in rows after a sequence's end), FlashInfer's, or "
+    "all that the model may have.",
 )
 @click.option("--modality", "modalities", multiple=True, help="Only this modality (repeatable).")
 @click.option(
@@ -49,7 +50,7 @@ def command(
     console: Console,
     descriptor: str,
     vllm: str,
-    tail: str,
+    tail: Tail | Literal["both", "all"],
     modalities: tuple[str, ...],
     device: str,
     recipe: str | None,
@@ -66,14 +67,18 @@ def command(
     the release's manager and of ours are compared with eager results, too, with the graphs' memory poisoned.
     """
     from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
-    from scaffold.workflow import load_spec, numeric_requests
+    from scaffold.workflow import load_spec, numeric_requests, tails_of
 
     spec = load_spec(descriptor, report=console.report)
     tree = open_target(console, vllm).tree
+    every = tails_of(spec, tree)
+    if tail == "cudnn" and tail not in every:
+        reason = "this release's tower, or its descriptor, is not for FLASHINFER; use fa2, fa3 or all"
+        raise click.BadParameter(reason, param_hint="--tail")
     requests = numeric_requests(
         spec,
         tree,
-        tails=("fa2", "fa3") if tail == "both" else (tail,),
+        tails=every if tail == "all" else ("fa2", "fa3") if tail == "both" else (tail,),
         modalities=modalities,
         as_is=as_is,
         recipe=recipe,

@@ -83,6 +83,28 @@ def test_a_failure_names_item_and_cause(run, small_tree, monkeypatch, no_gpu):
 
 
 @pytest.mark.trees
+@pytest.mark.parametrize(
+    ("model", "kernels"),
+    [("qwen3_vl", ["fa2 attention tails", "fa3 attention tails", "FlashInfer's attention"]),
+     ("qwen2_vl", ["fa2 attention tails", "fa3 attention tails"])],
+)  # fmt: skip
+def test_all_kernels_are_those_that_the_model_may_have(run, release_tree, monkeypatch, no_gpu, model, kernels):
+    lab(monkeypatch, runner._Child, SMALL)
+    done = run("verify", model, "--vllm", release_tree("0.33.0").root, "--tail", "all")
+    assert done.code == 0, done.err
+    heads = [line for line in done.out.splitlines() if line.startswith(model)]
+    assert heads == [f"{model} on 0.33.0, {kernel}" for kernel in kernels]
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(("model", "release"), [("qwen2_vl", "0.33.0"), ("qwen2_5_vl", "0.21.0")])
+def test_flashinfer_is_refused_for_a_tower_that_is_not_for_it(run, release_tree, no_gpu, model, release):
+    done = run("verify", model, "--vllm", release_tree(release).root, "--tail", "cudnn")
+    assert (done.code, done.out) == (2, "")
+    assert "is not for FLASHINFER; use fa2, fa3 or all" in done.err
+
+
+@pytest.mark.trees
 def test_a_gpu_that_is_asked_for_has_to_be_there(run, small_tree, monkeypatch, no_gpu):
     lab(monkeypatch, runner._Child, SMALL)
     done = run("verify", "internvl", "--vllm", small_tree, "--device", "cuda")

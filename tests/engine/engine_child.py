@@ -39,10 +39,9 @@ VIDEO_FPS = 2.0
 
 def emulate_flash_attention() -> None:
     """A plugin for every process: vision attention on FlashAttention's code path, with a kernel in Python."""
-    from scaffold.verify.numeric.attention import flash_attn_varlen_func
     from scaffold.verify.numeric.cpu_imports import patch_vllm
 
-    patch_vllm(flash_attn_varlen_func)
+    patch_vllm()
 
 
 class Probe(engine_worker.Probe):

@@ -1,5 +1,5 @@
-"""Packed-grid models in the CPU lab: generated ports are right on pristine and on already ported trees, with both kinds
-of attention tails.
+"""Packed-grid models in the CPU lab: generated ports are right on pristine and on already ported trees, with every
+attention kernel.
 
 A tree that has an implementation gets ours in its place. Releases up to 0.30 do not zero-fill attention's output, so
 there the rows behind a batch matter (`fa3`); the generated code must be safe on them too.
@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from scaffold.verify.numeric import NumericReport, check_numerics_all
-from scaffold.workflow import load_spec, numeric_requests
+from scaffold.verify.numeric.model import Tail
+from scaffold.workflow import load_spec, numeric_requests, tails_of
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-TAILS = ("fa2", "fa3")
+#: The first minor release whose tower can be used with FlashInfer.
+FLASHINFER = {"qwen2_5_vl": 22, "qwen3_vl": 20}
 MIN_BUDGET = 64  # output tokens, the same in all three
 
 #: Every generation of the protocol and every model; each of the three models also on its oldest tree.
@@ -37,6 +39,12 @@ EVERYTHING = {f"0.{minor}.0": MODELS for minor in range(20, 34)}
 #: Trees of the sample in which the tool has to split the tower itself.
 PRISTINE = {("0.20.0", "qwen2_vl"), ("0.20.0", "qwen2_5_vl"), ("0.21.0", "qwen2_vl")}
 
+
+def tails(release: str, model: str) -> tuple[Tail, ...]:
+    minor = int(release.split(".")[1])
+    return ("fa2", "fa3", "cudnn") if FLASHINFER.get(model, 99) <= minor else ("fa2", "fa3")
+
+
 Reports = Callable[[str, tuple[str, ...]], dict[tuple[str, str], NumericReport]]
 
 
@@ -49,7 +57,9 @@ def reports(release_tree: Any) -> Reports:
         if (release, models) not in served:
             tree = release_tree(release)
             requests = [
-                request for model in models for request in numeric_requests(load_spec(model), tree, tails=TAILS)
+                request
+                for model in models
+                for request in numeric_requests(load_spec(model), tree, tails=tails(release, model))
             ]
             keys = [(request.recipe, str(request.tail)) for request in requests]
             served[release, models] = dict(zip(keys, check_numerics_all(requests), strict=True))
@@ -63,7 +73,7 @@ def cells(table: dict[str, tuple[str, ...]]) -> list[Any]:
         pytest.param(release, models, model, tail, id=f"{release} {model} {tail}")
         for release, models in table.items()
         for model in models
-        for tail in TAILS
+        for tail in tails(release, model)
     ]
 
 
@@ -106,3 +116,11 @@ def test_a_generated_port_equals_the_pristine_tree_on_every_release(
 def test_the_sample_has_pristine_trees(release: str, model: str, release_tree: Any) -> None:
     source = release_tree(release).read(f"vllm/model_executor/models/{model}.py")
     assert ("encoder_metadata" not in source) is ((release, model) in PRISTINE)
+
+
+@pytest.mark.parametrize("release", ["0.20.0", "0.21.0", "0.22.0", "0.33.0"])
+@pytest.mark.parametrize("model", MODELS)
+def test_flashinfer_is_asked_for_where_the_tower_can_be_used_with_it(
+    release: str, model: str, release_tree: Any
+) -> None:
+    assert tails_of(load_spec(model), release_tree(release)) == tails(release, model)

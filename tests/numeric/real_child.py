@@ -64,7 +64,7 @@ def main() -> int:
     cpu_imports.prepare(Path(tree["root"]), Path(tree["bytecode_cache"]))
     from scaffold.verify.numeric import attention
 
-    cpu_imports.patch_vllm(attention.flash_attn_varlen_func)
+    cpu_imports.patch_vllm()
     attention.set_tail("fa3")
     real.import_manager()
     request = json.loads(sys.stdin.readline())

@@ -210,12 +210,23 @@ INTERNVL_EDGES = (
     ),
 )
 
+QWEN3_FLASHINFER = (
+    Mutant(
+        "two sections of offsets are filled as one",
+        "attn_backend == AttentionBackendEnum.FLASHINFER:\n            # Two sections",
+        "attn_backend == AttentionBackendEnum.TORCH_SDPA:\n            # Two sections",
+        "VCG654",
+        "its values at row",
+    ),
+)
+
 #: release, model, attention tail, with edges -> the mutants of its port.
 Key = tuple[str, str, str, bool]
 TABLE: dict[Key, tuple[Mutant, ...]] = {
     ("0.33.0", "qwen2_5_vl", "fa2", False): QWEN25,
     ("0.33.0", "qwen2_5_vl", "fa2", True): QWEN25_EDGES,
     ("0.33.0", "internvl", "fa2", True): INTERNVL_EDGES,
+    ("0.33.0", "qwen3_vl", "cudnn", False): QWEN3_FLASHINFER,
     ("0.26.0", "qwen2_5_vl", "fa3", False): QWEN25_TAIL,
 }
 CASES = [(key, mutant) for key, mutants in TABLE.items() for mutant in mutants]

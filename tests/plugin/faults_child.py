@@ -144,10 +144,9 @@ def planted(target: Any, name: str, error: Exception, times: int = sys.maxsize) 
 
 
 def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
-    from scaffold.verify.numeric.attention import flash_attn_varlen_func
     from scaffold.verify.numeric.cpu_imports import patch_vllm
 
-    patch_vllm(flash_attn_varlen_func)
+    patch_vllm()
     import torch
 
     from scaffold.runtime.recording import RecordingBackend

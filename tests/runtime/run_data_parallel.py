@@ -53,9 +53,9 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
     prepare(tree, None)
     import torch
 
-    from scaffold.verify.numeric.attention import flash_attn_varlen_func, set_tail
+    from scaffold.verify.numeric.attention import set_tail
 
-    patch_vllm(flash_attn_varlen_func)
+    patch_vllm()
     set_tail("fa3")
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state

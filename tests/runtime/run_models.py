@@ -1,6 +1,6 @@
 """Run our drop-in on the real classes of one release tree, on the CPU, and compare with the model's own eager answer.
 
-    python tests/runtime/run_models.py TREE BACKEND RECIPE...
+    python tests/runtime/run_models.py TREE fa3|cudnn RECIPE...
 
 Prints one JSON object: the items that were replayed and run eager, by reason, and every wrong result.
 """
@@ -22,12 +22,10 @@ def main() -> int:
     prepare(Path(sys.argv[1]), None)
     import torch
 
-    from scaffold.verify.numeric import attention
     from scaffold.verify.numeric.attention import set_tail
 
-    prefill = attention.cudnn_batch_prefill_with_kv_cache if sys.argv[2] == "FLASHINFER" else None
-    patch_vllm(attention.flash_attn_varlen_func, prefill)
-    set_tail("fa3")  # the semantics in which an unwritten row spoils others
+    patch_vllm()
+    set_tail(sys.argv[2])
     report: dict[str, object] = {"wrong": []}
     with tempfile.TemporaryDirectory() as scratch:
         from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config

@@ -43,17 +43,17 @@ def test_the_releases_own_unit_test_passes(version, release_tree):
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize(
-    ("version", "backend", "models"),
+    ("version", "tail", "models"),
     [
-        *((version, "FLASH_ATTN", models) for version, (models, _) in GENERATIONS.items()),
-        ("0.22.0", "FLASHINFER", ("qwen2_5_vl",)),
-        ("0.33.0", "FLASHINFER", ("qwen2_5_vl", "qwen3_vl")),
+        *((version, "fa3", models) for version, (models, _) in GENERATIONS.items()),
+        ("0.22.0", "cudnn", ("qwen2_5_vl",)),
+        ("0.33.0", "cudnn", ("qwen2_5_vl", "qwen3_vl")),
     ],
 )
-def test_real_vision_classes_give_what_eager_gives(version, backend, models, release_tree):
+def test_real_vision_classes_give_what_eager_gives(version, tail, models, release_tree):
     script = Path(__file__).with_name("run_models.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(release_tree(version).root), backend, *models],
+        [sys.executable, str(script), str(release_tree(version).root), tail, *models],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,

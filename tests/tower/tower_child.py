@@ -135,7 +135,7 @@ def main() -> None:
     from scaffold.verify.numeric import attention
     from scaffold.verify.numeric.recipes.base import randomise
 
-    cpu_imports.patch_vllm(attention.flash_attn_varlen_func)
+    cpu_imports.patch_vllm()
     attention.set_tail("fa2")
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import torch
 
-from scaffold.verify.numeric.attention import flash_attn_varlen_func
 from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
 
@@ -71,7 +70,7 @@ PLAIN = ("plain", "lora")
 
 
 def main() -> int:
-    patch_vllm(flash_attn_varlen_func)
+    patch_vllm()
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
     from scaffold.verify.numeric.recipes.base import engine_config

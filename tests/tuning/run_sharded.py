@@ -46,9 +46,7 @@ def worker(tree: Path, ranks: int, names: list[str]) -> int:
     prepare(tree, None)
     import torch
 
-    from scaffold.verify.numeric.attention import flash_attn_varlen_func
-
-    patch_vllm(flash_attn_varlen_func)
+    patch_vllm()
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state
 

@@ -25,9 +25,7 @@ def main() -> int:
     prepare(Path(sys.argv[1]), None)
     import torch
 
-    from scaffold.verify.numeric.attention import flash_attn_varlen_func
-
-    patch_vllm(flash_attn_varlen_func)
+    patch_vllm()
     report: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as scratch:
         from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config

@@ -3,13 +3,14 @@
 `check_numerics` builds an overlay of the pristine tree with the changed files, runs the release's real model classes
 with tiny random weights, drives the release's unmodified encoder-graph manager on emulated CUDA graphs, and compares
 every result with what the *pristine* tree's own `embed_multimodal` returns. What cannot be seen on a CPU: kernels,
-bfloat16 rounding, speed, FlashInfer's offset layout.
+bfloat16 rounding, speed.
 
 The parent process imports neither torch nor vLLM; both live in child processes (`scaffold.verify.numeric.child`).
 """
 
 from scaffold.verify.numeric.installed import Missing, find_installed
 from scaffold.verify.numeric.model import (
+    TAILS,
     Buffer,
     Check,
     Hazard,
@@ -33,6 +34,7 @@ from scaffold.verify.numeric.runner import (
 
 __all__ = [
     "RECIPES",
+    "TAILS",
     "Buffer",
     "Check",
     "Hazard",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from scaffold.diagnostics import DiagnosticError, Exit
-from scaffold.verify.numeric import RECIPES, NumericOptions, NumericRequest, check_numerics
+from scaffold.verify.numeric import RECIPES, TAILS, NumericOptions, NumericRequest, check_numerics
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("recipe", choices=RECIPES)
     parser.add_argument("--overlay", type=Path, help="directory of replaced files, laid out like the tree")
     parser.add_argument("--modality", action="append", choices=("image", "video"), help="default: all of the model")
-    parser.add_argument("--tail", choices=("fa2", "fa3"), default="fa2", help="rows after the end of a sequence")
+    parser.add_argument("--tail", choices=tuple(TAILS), default="fa2", help="the attention kernel")
     parser.add_argument("--all", action="store_true", help="also the behaviours that upstream misses")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds per child process")

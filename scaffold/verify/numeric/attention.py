@@ -36,19 +36,22 @@ _LIBRARY.define(
 
 class Counters:
     """What the kernel saw. `sequences` and `negative_lengths` count over all layers and replays; `cut` is the last one
-    that is longer than the bound: its rows and the bound."""
+    that is longer than the bound: its rows and the bound; `apart` the first rows of queries and of values of the last
+    one that takes them from different places."""
 
     sequences = 0
     negative_lengths = 0
     cut: tuple[int, int] | None = None
+    apart: tuple[int, int] | None = None
     whole_tiles = False
+    cudnn = False
 
 
 def set_tail(tail: str) -> None:
-    """Choose the semantics of rows after the end of a sequence: `fa2` or `fa3`."""
-    Counters.whole_tiles = tail == "fa3"
+    """Choose the kernel, and with it what rows after the end of a sequence do: `fa2`, `fa3` or `cudnn`."""
+    Counters.whole_tiles, Counters.cudnn = tail == "fa3", tail == "cudnn"
     Counters.sequences = Counters.negative_lengths = 0
-    Counters.cut = None
+    Counters.cut = Counters.apart = None
 
 
 def flash_attn_varlen_func(
@@ -164,17 +167,19 @@ def _prefill_attention(
         if length <= 0:
             continue
         Counters.sequences += 1
-        start, start_v = first // row, first_v // v.stride(0)
-        if first % row or first_v % v.stride(0) or start != start_v or start + length > q.shape[0]:
-            raise IndexError(
-                f"{length} rows from the elements {first} and {first_v} are no sequence of {q.shape[0]} rows"
-            )
-        if length > max_seqlen:
+        start, start_v, rows = first // row, first_v // v.stride(0), q.shape[0]
+        if start != start_v:
+            Counters.apart = start, start_v
+        if first % row or first_v % v.stride(0) or max(start, start_v) + length > rows:
+            raise IndexError(f"{length} rows from the elements {first} and {first_v} are no sequence of {rows} rows")
+        written = min(length, max_seqlen)
+        if written < length:
             Counters.cut = length, max_seqlen
-        members = slice(start, start + min(length, max_seqlen))
-        queries, keys, values = (x[members].transpose(0, 1) for x in (q, k, v))
+        queries, keys = (x[start : start + written].transpose(0, 1) for x in (q, k))
+        values = v[start_v : start_v + written].transpose(0, 1)
         scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
-        out[members] = torch.matmul(torch.softmax(scores, dim=-1), values).transpose(0, 1).to(out.dtype)
+        result = torch.matmul(torch.softmax(scores, dim=-1), values)
+        out[start : start + written] = result.transpose(0, 1).to(out.dtype)
 
 
 _LIBRARY.impl("prefill_attention_", _prefill_attention, "CPU")

@@ -154,9 +154,7 @@ def _import_shared(tree: dict[str, Any]) -> None:
 
     cache = Path(tree["bytecode_cache"]) if tree["bytecode_cache"] else None
     cpu_imports.prepare(Path(tree["root"]), cache)
-    from scaffold.verify.numeric import attention
-
-    cpu_imports.patch_vllm(attention.flash_attn_varlen_func)
+    cpu_imports.patch_vllm()
     importlib.import_module("vllm.v1.worker.encoder_cudagraph")
 
 

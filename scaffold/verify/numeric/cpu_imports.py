@@ -158,14 +158,15 @@ def _remember_python_operators(torch: Any) -> None:
     torch.library.Library.impl = impl
 
 
-def patch_vllm(varlen_attention: Callable[..., Any], prefill: Callable[..., Any] | None = None) -> None:
-    """Route vision attention through vLLM's FlashAttention code path, ending in `varlen_attention`.
+def patch_vllm() -> None:
+    """Route vision attention through vLLM's FlashAttention or FlashInfer code path, as `attention.set_tail` says.
 
-    `MMEncoderAttention.forward_cuda` and the wrapper operators of the tree run unchanged; only the kernel behind
-    `flash_attn_varlen_func` is replaced, and the platform's answers that choose that path. With `prefill` it is the
-    FlashInfer path, ending in that in the place of `flashinfer.prefill.cudnn_batch_prefill_with_kv_cache`.
+    `MMEncoderAttention.forward_cuda` and the wrapper operators of the tree run unchanged; only the kernels behind
+    them are replaced, and the platform's answers that choose a path when a tower is built.
     """
     import torch
+
+    from scaffold.verify.numeric import attention
 
     _stub_compiled_operators(torch)
     from vllm.platforms import current_platform
@@ -174,10 +175,13 @@ def patch_vllm(varlen_attention: Callable[..., Any], prefill: Callable[..., Any]
     from vllm.v1.attention.ops import vit_attn_wrappers
 
     def get_vit_attn_backend(cls: Any, head_size: int, dtype: Any, backend: Any = None) -> Any:
-        return AttentionBackendEnum.FLASH_ATTN if prefill is None else AttentionBackendEnum.FLASHINFER
+        if not attention.Counters.cudnn:
+            return AttentionBackendEnum.FLASH_ATTN
+        _replace_flashinfer(torch, attention.cudnn_batch_prefill_with_kv_cache)
+        return AttentionBackendEnum.FLASHINFER
 
     type(current_platform).get_vit_attn_backend = classmethod(get_vit_attn_backend)
-    fa_utils.flash_attn_varlen_func = varlen_attention
+    fa_utils.flash_attn_varlen_func = attention.flash_attn_varlen_func
     # Outside an emulated capture nothing captures; torch without CUDA raises instead of saying so.
     torch.cuda.is_current_stream_capturing = lambda: False
     # 0.31+ zero-fills the output when the platform is CUDA and the stream is capturing.
@@ -186,17 +190,15 @@ def patch_vllm(varlen_attention: Callable[..., Any], prefill: Callable[..., Any]
     from vllm.model_executor.layers.attention import MMEncoderAttention
 
     MMEncoderAttention.forward_cpu = MMEncoderAttention.forward_cuda
-    if prefill is not None:
-        _patch_flashinfer(torch, prefill)
 
 
-def _patch_flashinfer(torch: Any, prefill: Callable[..., Any]) -> None:
+def _replace_flashinfer(torch: Any, prefill: Callable[..., Any]) -> None:
+    """What the release's FlashInfer path imports in each call, and the workspace that it allocates on the GPU."""
     from vllm.model_executor.layers.attention import mm_encoder_attention
 
-    package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.prefill")
-    package.prefill, module.cudnn_batch_prefill_with_kv_cache = module, prefill  # type: ignore[attr-defined]
-    sys.modules |= {"flashinfer": package, "flashinfer.prefill": module}
-    # The release allocates it on the GPU.
+    module = types.ModuleType("flashinfer.prefill")
+    module.cudnn_batch_prefill_with_kv_cache = prefill  # type: ignore[attr-defined]
+    sys.modules |= {"flashinfer": types.ModuleType("flashinfer"), "flashinfer.prefill": module}
     mm_encoder_attention._flashinfer_workspace_buffer = torch.zeros(0, dtype=torch.uint8)
 
 

@@ -82,6 +82,7 @@ class Replay:
     buffers: Tensors = field(default_factory=dict)
     output: torch.Tensor | None = None
     cut: tuple[int, int] | None = None
+    apart: tuple[int, int] | None = None
 
 
 class Witness:
@@ -135,9 +136,11 @@ class Witness:
             if handed is not None:
                 replay.values = {**latest, **_of_kwargs(selected, replay.buffers)}
             replays.append(replay)
-            attention.Counters.cut = None
-            output = original(*args, **kwargs)
-            replay.cut = attention.Counters.cut
+            attention.Counters.cut = attention.Counters.apart = None
+            try:
+                output = original(*args, **kwargs)
+            finally:
+                replay.cut, replay.apart = attention.Counters.cut, attention.Counters.apart
             with self._lab.unwatched():
                 replay.buffers = {key: value.clone() for key, value in replay.buffers.items()}
                 replay.output = None if output is None else output.clone()
@@ -177,7 +180,8 @@ def explain(host: nn.Module, replays: Sequence[Replay], want: Sequence[torch.Ten
             found = _explain_one(host, replay, oracle, tolerance)
         if found:
             return found
-    if whole and sorted(index for replay in replays for index in replay.indices) == list(range(len(want))):
+    ended = all(replay.output is not None for replay in replays)
+    if whole and ended and sorted(index for replay in replays for index in replay.indices) == list(range(len(want))):
         return "each graph's output is right: the rows that belong to an item are cut out wrongly, or in another order"
     return ""
 
@@ -189,6 +193,7 @@ def _explain_one(host: Any, replay: Replay, oracle: torch.Tensor | None, toleran
         lambda: _never_filled(replay),
         lambda: _filled(replay),
         lambda: _tails(replay),
+        lambda: _sections(replay),
         lambda: _bound(replay),
         lambda: _values(host, replay, oracle, tolerance),
         lambda: _output(replay, oracle, tolerance),
@@ -268,6 +273,16 @@ def _tails(replay: Replay) -> str:
                     "last value, not hold zeros"
                 )
     return ""
+
+
+def _sections(replay: Replay) -> str:
+    if replay.apart is None:
+        return ""
+    queries, values = replay.apart
+    return (
+        f"a sequence's queries begin at row {queries} and its values at row {values}: FlashInfer's offsets are two "
+        "sections in one tensor, and each half of the buffer must be filled from its own half"
+    )
 
 
 def _bound(replay: Replay) -> str:

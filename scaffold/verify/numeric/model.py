@@ -13,7 +13,9 @@ from typing import Any, Literal, Protocol
 
 from scaffold.diagnostics import Diagnostic
 
-Tail = Literal["fa2", "fa3"]
+Tail = Literal["fa2", "fa3", "cudnn"]
+#: For readers: FlashAttention's kernels differ in the rows after a sequence's end.
+TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tails", "cudnn": "FlashInfer's attention"}
 Progress = Callable[[str], None]
 
 
@@ -60,7 +62,7 @@ class NumericRequest:
     @property
     def title(self) -> str:
         """The first line of its report in the CPU lab."""
-        return f"{self.recipe} on {self.release or 'the tree'}, {self.tail} attention tails"
+        return f"{self.recipe} on {self.release or 'the tree'}, {TAILS[self.tail]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +300,7 @@ class NumericReport:
         return (*properties_of(self.checks), *self.run_properties())
 
     def run_properties(self) -> tuple[Property, ...]:
-        """What holds for the run as a whole: poisoned memory, attention tails, where metadata are."""
+        """What holds for the run as a whole: poisoned memory, the attention kernel, where metadata are."""
         if not self.checks:
             return ()
         replays = [check for check in self.checks if check.max_abs is not None and check.code != "VCG651"]
@@ -317,14 +319,14 @@ class NumericReport:
         if self.sequences:
             negative = self.negative_lengths
             detail = f"{self.sequences} attention sequences" + (f", {negative} of negative length" if negative else "")
-            found.append(Property(f"{self.tail} tails", "all", 0, min(negative, 1), detail=detail))
+            found.append(Property(TAILS[self.tail], "all", 0, min(negative, 1), detail=detail))
         detail = str(self.hazards[0]) if self.hazards else "no sync, no copy, no shape from data in a capture"
         found.append(Property("metadata on the host", "all", 0, len(self.hazards), detail=detail))
         return tuple(found)
 
     def lines(self) -> list[str]:
         """The report as text, one line a fact, verdict last."""
-        where = "real CUDA graphs" if self.machine else f"{self.tail} attention tails"
+        where = "real CUDA graphs" if self.machine else TAILS[self.tail]
         lines = [f"{self.recipe} on {self.release or 'the tree'}, {where}"]
         lines += [*(f"  {check}" for check in self.checks), *(f"  HAZARD {hazard}" for hazard in self.hazards)]
         if self.negative_lengths:
