@@ -358,6 +358,7 @@ def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_p
     [
         # Neighbours have one release, which is imported once.
         _cell("internvl", "v0_30", "0.33.0", "fa2"),
+        _cell("qwen3_vl", "v0_30", "0.33.0", "cudnn"),
         _cell("internvl", "v0_20", "0.21.0", "fa2"),
         # Split when the model is made; Qwen2.5-VL's tower of 0.21 is split already.
         _cell("qwen2_vl", "v0_20", "0.21.0", "fa2"),

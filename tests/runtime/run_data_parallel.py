@@ -9,35 +9,21 @@ rank BROKEN has no memory for graphs.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import ranks
+
 
 def main() -> int:
-    if "VITCG_RANK" in os.environ:
-        return worker(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
-    with tempfile.TemporaryDirectory() as scratch:
-        workers = [
-            subprocess.Popen(
-                [sys.executable, __file__, *sys.argv[1:]],
-                env={**os.environ, "VITCG_RANK": str(rank), "VITCG_STORE": scratch, "GLOO_SOCKET_IFNAME": "lo"},
-            )
-            for rank in range(int(sys.argv[3]))
-        ]
-        codes = []
-        for process in workers:
-            try:
-                codes.append(process.wait(240))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                codes.append(-1)
-    return 0 if codes == [0] * len(codes) else 1
+    if ranks.rank() is None:
+        return ranks.run(__file__, int(sys.argv[3]), seconds=240)
+    return worker(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
 
 
 def no_memory(pool: object) -> None:
@@ -46,7 +32,7 @@ def no_memory(pool: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-def worker(tree: Path, recipe_name: str, ranks: int) -> int:
+def worker(tree: Path, recipe_name: str, size: int) -> int:
     os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0}'
     from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, prepare
 
@@ -58,7 +44,6 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
     patch_vllm()
     set_tail("fa3")
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-    from vllm.distributed import parallel_state
 
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm.served import ServedManager
@@ -70,14 +55,10 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
             torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
             return backend
 
-    rank = int(os.environ["VITCG_RANK"])
+    rank = ranks.rank()
     current = VllmConfig(device_config=DeviceConfig(device="cpu"))
     with set_current_vllm_config(current), torch.inference_mode():
-        parallel_state.init_distributed_environment(
-            world_size=ranks, rank=rank, local_rank=rank, backend="gloo",
-            distributed_init_method=f"file://{os.environ['VITCG_STORE']}/store",
-        )  # fmt: skip
-        parallel_state.initialize_model_parallel(ranks)
+        ranks.join(size)
         # Layers ask the current configuration whether the tower is replicated.
         data = engine_config(None, ()).model_config.multimodal_config
         data.mm_encoder_tp_mode = "data"
@@ -91,7 +72,7 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
             if method is not None:
                 method(module)
         config.model_config.multimodal_config.mm_encoder_tp_mode = "data"
-        config.parallel_config.tensor_parallel_size = ranks
+        config.parallel_config.tensor_parallel_size = size
         session = recipe.sessions()[0]
         configure(config, session, recipe.modalities)
         manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
@@ -128,8 +109,7 @@ def worker(tree: Path, recipe_name: str, ranks: int) -> int:
             "misses": stats.misses,
             "wrong": wrong,
         }
-        # One write, line end included: the ranks share a pipe, and short writes do not mix.
-        os.write(1, f"{json.dumps(report)}\n".encode())
+        ranks.say(report)
     return 1 if wrong else 0
 
 

@@ -10,37 +10,22 @@ are from each other after other weights were loaded through the layers' own load
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import ranks
+
 
 def main() -> int:
-    if "VITCG_RANK" in os.environ:
-        return worker(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
-    with tempfile.TemporaryDirectory() as scratch:
-        workers = [
-            subprocess.Popen(
-                [sys.executable, __file__, *sys.argv[1:]],
-                env={**os.environ, "VITCG_RANK": str(rank), "VITCG_STORE": scratch, "GLOO_SOCKET_IFNAME": "lo"},
-            )
-            for rank in range(int(sys.argv[2]))
-        ]
-        codes = []
-        for process in workers:
-            try:
-                codes.append(process.wait(400))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                codes.append(-1)
-    return 0 if codes == [0] * len(codes) else 1
+    if ranks.rank() is None:
+        return ranks.run(__file__, int(sys.argv[2]), seconds=400)
+    return worker(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
 
 
-def worker(tree: Path, ranks: int, names: list[str]) -> int:
+def worker(tree: Path, size: int, names: list[str]) -> int:
     from scaffold.verify.numeric.cpu_imports import patch_vllm, prepare
 
     prepare(tree, None)
@@ -48,27 +33,21 @@ def worker(tree: Path, ranks: int, names: list[str]) -> int:
 
     patch_vllm()
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-    from vllm.distributed import parallel_state
 
     from scaffold.verify.numeric.recipes.base import engine_config
 
-    rank = int(os.environ["VITCG_RANK"])
+    rank = ranks.rank()
     current = VllmConfig(device_config=DeviceConfig(device="cpu"))
     report: dict[str, dict[str, object]] = {}
     with set_current_vllm_config(current), torch.inference_mode():
-        parallel_state.init_distributed_environment(
-            world_size=ranks, rank=rank, local_rank=rank, backend="gloo",
-            distributed_init_method=f"file://{os.environ['VITCG_STORE']}/store",
-        )  # fmt: skip
-        parallel_state.initialize_model_parallel(ranks)
+        ranks.join(size)
         for mode in ("weights", "data"):
             # Layers ask the current configuration whether the tower is replicated.
             data = engine_config(None, ()).model_config.multimodal_config
             data.mm_encoder_tp_mode = mode
             current.model_config = SimpleNamespace(multimodal_config=data)
             report[mode] = {name: check(name, mode, rank) for name in names}
-    # One write, line end included: the ranks share a pipe, and short writes do not mix.
-    os.write(1, f"{json.dumps({'rank': rank, **report})}\n".encode())
+    ranks.say({"rank": rank, **report})
     return 0
 
 
