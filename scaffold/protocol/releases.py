@@ -53,7 +53,7 @@ def fetch_release(version: str, *, progress: Progress | None = None) -> Path:
     `version` as the index spells it (`0.22.0`). `progress(done, total)` counts bytes of the download.
 
     Raises DiagnosticError: VCG403 (no such release), VCG404 (no index can be reached), VCG405 (digest differs),
-    VCG406 (the archive is damaged or unsafe), VCG407 (the cache cannot be written),
+    VCG406 (the archive is damaged or unsafe), VCG711 (the cache cannot be written),
     VCG408 (another run holds the lock).
     """
     found = cached_tree(version)
@@ -82,7 +82,7 @@ def fetch_release(version: str, *, progress: Progress | None = None) -> Path:
 def unpack_release(version: str, destination: Path, *, progress: Progress | None = None) -> Path:
     """Copy a release's tree to `destination`, to be changed there. Returns `destination`.
 
-    The copy appears by one rename. Raises VCG409 when `destination` exists and is not an empty folder, VCG407 when
+    The copy appears by one rename. Raises VCG409 when `destination` exists and is not an empty folder, VCG711 when
     it cannot be written, and what `fetch_release` raises.
     """
     source = fetch_release(version, progress=progress)
@@ -239,7 +239,7 @@ def _unpack(archive: Path, scratch: Path, version: str) -> Path:
 
 @contextmanager
 def _write_errors(root: Path, way_out: str) -> Iterator[None]:
-    """Turns an operating system's refusal to write under `root` into VCG407."""
+    """Turns an operating system's refusal to write under `root` into VCG711."""
     try:
         yield
     except OSError as error:
@@ -247,6 +247,6 @@ def _write_errors(root: Path, way_out: str) -> Iterator[None]:
         cause = "a release needs about 250 MB there; free some space" if full else "check the folder's permissions"
         raise DiagnosticError(
             Diagnostic(
-                "VCG407", f"cannot write under `{root}`: {error.strerror or error}", help=f"{cause}, or {way_out}"
+                "VCG711", f"cannot write under `{root}`: {error.strerror or error}", help=f"{cause}, or {way_out}"
             )
         ) from error

@@ -236,8 +236,8 @@ def test_working_copy_without_space_leaves_nothing(run, tmp_path, monkeypatch):
 
     done = run("new", "internvl", "--vllm", "0.22.0")
 
-    assert done.code == 4
-    assert "error[VCG407]" in done.err
+    assert done.code == 7
+    assert "error[VCG711]" in done.err
     assert list((tmp_path / "here").iterdir()) == []
 
 

@@ -39,7 +39,7 @@ def _fails(call, *arguments, code: str, **keywords):
         call(*arguments, **keywords)
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == code, diagnostic
-    assert diagnostic.exit is Exit.TARGET
+    assert diagnostic.exit is (Exit.IO if code.startswith("VCG7") else Exit.TARGET)
     return diagnostic
 
 
@@ -453,7 +453,7 @@ def test_full_disk(index: Index, cache: Path, monkeypatch) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", full)
-    diagnostic = _fails(fetch_release, "0.22.0", code="VCG407")
+    diagnostic = _fails(fetch_release, "0.22.0", code="VCG711")
     assert "No space left on device" in diagnostic.message
     assert "free some space" in (diagnostic.help or "")
     assert not list((cache / "trees").iterdir())
@@ -465,7 +465,7 @@ def test_full_disk(index: Index, cache: Path, monkeypatch) -> None:
 
 def test_cache_is_a_file(cache: Path) -> None:
     cache.write_text("")
-    assert "VITCG_CACHE_DIR" in (_fails(fetch_release, "0.22.0", code="VCG407").help or "")
+    assert "VITCG_CACHE_DIR" in (_fails(fetch_release, "0.22.0", code="VCG711").help or "")
 
 
 def test_killed_run_is_taken_up(index: Index, cache: Path) -> None:

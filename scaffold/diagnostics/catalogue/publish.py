@@ -57,4 +57,10 @@ CODES: tuple[Code, ...] = (
         "The operating system refused something that no stage foresaw, most often the output itself: a full disk "
         "behind `> FILE`, or a stream that went away. A tree that was being written has been rolled back.",
     ),
+    Code(
+        "VCG711",
+        "the cache or working copy cannot be written",
+        "The disk is full or the folder may not be written. Nothing incomplete was left under the final name. "
+        "VITCG_CACHE_DIR moves the cache.",
+    ),
 )

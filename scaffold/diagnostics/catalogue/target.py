@@ -48,12 +48,6 @@ CODES: tuple[Code, ...] = (
         "next run fetches it again.",
     ),
     Code(
-        "VCG407",
-        "the cache or working copy cannot be written",
-        "The disk is full or the folder may not be written. Nothing incomplete was left under the final name. "
-        "VITCG_CACHE_DIR moves the cache.",
-    ),
-    Code(
         "VCG408",
         "another run is fetching this release",
         "Only one run at a time fetches a release. The other one did not finish in 15 minutes.",
