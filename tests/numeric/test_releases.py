@@ -68,7 +68,7 @@ def everything() -> dict[str, dict[Key, set[str]]]:
                     codes |= {"VCG654", "VCG658"} | ({"VCG650"} if minor < 25 else set())
                 if recipe in PACKED and tail == "fa3" and minor <= 30:
                     codes |= {"VCG650"}
-                if recipe in ("qwen2_vl", "qwen3_vl"):
+                if recipe in ("qwen2_vl", "qwen3_vl") or (recipe == "qwen2_5_vl" and minor < 23):
                     codes |= {"VCG665"}  # an image after a video finds its offsets behind its own, zero-filled
                 if recipe == "qwen3_vl" and minor < 22:
                     codes |= {"VCG654"}  # floor division: an item that fills a budget does not fit its buffer
