@@ -276,7 +276,8 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
             ]
             for manager in (ours, fitted)
         )
-        missed = [run.reason for run in runs_of(ours, inputs) if run.captured is None]
+        runs = [run for manager in (ours, fitted) for run in runs_of(manager, inputs)]
+        missed = [run.reason for run in runs if run.captured is None]
         if missed:
             # No workload is larger than the largest budget: eager is no way to serve one but by a measured choice.
             wrong[name] = f"not replayed: {', '.join(missed)}"

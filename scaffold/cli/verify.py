@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @target_option(required=True)
 @click.option(
     "--tail",
-    type=click.Choice(["fa2", "fa3", "cudnn", "both", "all"]),
+    type=click.Choice(["fa2", "fa3", "cudnn", "all"]),
     default="fa2",
     help="The attention kernel: FlashAttention 2 or 3 (they differ in rows after a sequence's end), FlashInfer's, or "
     "all that the model may have.",
@@ -50,7 +50,7 @@ def command(
     console: Console,
     descriptor: str,
     vllm: str,
-    tail: Tail | Literal["both", "all"],
+    tail: Tail | Literal["all"],
     modalities: tuple[str, ...],
     device: str,
     recipe: str | None,
@@ -78,7 +78,7 @@ def command(
     requests = numeric_requests(
         spec,
         tree,
-        tails=every if tail == "all" else ("fa2", "fa3") if tail == "both" else (tail,),
+        tails=every if tail == "all" else (tail,),
         modalities=modalities,
         as_is=as_is,
         recipe=recipe,

@@ -78,6 +78,13 @@ def flash_attn_varlen_func(
     return out
 
 
+def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """Attention of one sequence, each `[rows, heads, head_size]`."""
+    queries, keys, values = (x.transpose(0, 1) for x in (queries, keys, values))
+    scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
+    return torch.matmul(torch.softmax(scores, dim=-1), values).transpose(0, 1)
+
+
 def _varlen_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -101,15 +108,12 @@ def _varlen_attention(
         written = min(length, max_seqlen)
         if written < length:
             Counters.cut = length, max_seqlen
-        queries = q[start : start + written].transpose(0, 1)
         # Keys beyond max_seqlen are read all the same: kernels loop over the keys by the sequence's own length.
-        keys, values = k[start:end].transpose(0, 1), v[start:end].transpose(0, 1)
-        scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
-        result = torch.matmul(torch.softmax(scores, dim=-1), values)
+        result = _attend(q[start : start + written], k[start:end], v[start:end], scale)
         if Counters.whole_tiles:
             tail = v[end : min(start + -(-length // TILE_ROWS) * TILE_ROWS, rows)]
-            result = result + (tail * 0.0).sum(dim=0).unsqueeze(1)
-        out[start : start + written] = result.transpose(0, 1).to(out.dtype)
+            result = result + (tail * 0.0).sum(dim=0)
+        out[start : start + written] = result.to(out.dtype)
 
 
 _LIBRARY.impl("varlen_attention_", _varlen_attention, "CPU")
@@ -175,11 +179,8 @@ def _prefill_attention(
         written = min(length, max_seqlen)
         if written < length:
             Counters.cut = length, max_seqlen
-        queries, keys = (x[start : start + written].transpose(0, 1) for x in (q, k))
-        values = v[start_v : start_v + written].transpose(0, 1)
-        scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
-        result = torch.matmul(torch.softmax(scores, dim=-1), values)
-        out[start : start + written] = result.transpose(0, 1).to(out.dtype)
+        members = slice(start, start + written)
+        out[members] = _attend(q[members], k[members], v[start_v : start_v + written], scale).to(out.dtype)
 
 
 _LIBRARY.impl("prefill_attention_", _prefill_attention, "CPU")

@@ -177,6 +177,7 @@ def patch_vllm() -> None:
     def get_vit_attn_backend(cls: Any, head_size: int, dtype: Any, backend: Any = None) -> Any:
         if not attention.Counters.cudnn:
             return AttentionBackendEnum.FLASH_ATTN
+        # Not before: elsewhere vLLM asks whether the package is there, and would use it.
         _replace_flashinfer(torch, attention.cudnn_batch_prefill_with_kv_cache)
         return AttentionBackendEnum.FLASHINFER
 
