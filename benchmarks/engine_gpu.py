@@ -140,7 +140,8 @@ class Session:
     def __init__(self, name: str, arguments: argparse.Namespace, folder: Path) -> None:
         self.name, self.arguments = name, arguments
         tiny = arguments.scale == "tiny"
-        self.workloads = TINY_WORKLOADS if tiny else WORKLOADS
+        workloads = TINY_WORKLOADS if tiny else WORKLOADS
+        self.workloads = {size: workloads[size] for size in arguments.sizes or workloads}
         self.modes = arguments.modes.split(",")
         self.random = random.Random(arguments.seed)
         self.began = time.perf_counter()
@@ -388,6 +389,9 @@ def main() -> int:
     options.add_argument("--once", default="", help="modes with one engine whatever --engines says")
     options.add_argument("--check-only", default="ours_untuned", help="modes whose tokens are compared, nothing else")
     options.add_argument("--scale", choices=("tiny", "real"), default="real")
+    options.add_argument(
+        "--sizes", type=lambda text: text.split(","), help=f"of {', '.join(WORKLOADS)}; all unless given"
+    )
     options.add_argument("--tensor-parallel", type=int, default=1)
     options.add_argument("--together", action="store_true", help="start the engines of all models at once")
     options.add_argument("--turns", type=int, default=40, help="that count, at most")
@@ -404,6 +408,9 @@ def main() -> int:
     unknown = {*arguments.modes.split(","), *filter(None, arguments.check_only.split(","))} - MODES.keys()
     if unknown or "eager" not in arguments.modes.split(","):
         options.error(f"modes are {', '.join(MODES)}, eager among them; not {', '.join(sorted(unknown))}")
+    sizes = TINY_WORKLOADS if arguments.scale == "tiny" else WORKLOADS
+    if set(arguments.sizes or ()) - sizes.keys():
+        options.error(f"sizes are {', '.join(sizes)}; not {', '.join(sorted(set(arguments.sizes) - sizes.keys()))}")
     total: dict[str, Any] = {
         "machine": arguments.machine,
         "versions": {},
