@@ -239,6 +239,18 @@ def test_self_check_finds_a_forward_that_reads_garbage():
     assert "nan" in findings[0].detail
 
 
+def test_self_check_refuses_a_graph_that_eager_says_nothing_of():
+    """Memory that eager does not write may hold NaN from before: then no value of the replay could be wrong."""
+
+    class Nothing(PackedTower):
+        def forward(self, values, path="default"):
+            return super().forward(values, path) * float("nan")
+
+    (finding,) = check_graphs(make_manager(Nothing(), [8]))
+    assert not finding.ok
+    assert "no finite value" in finding.detail
+
+
 def test_a_graph_that_the_self_check_refuses_is_dropped_and_its_sizes_run_eager():
     class Garbage(PackedTower):
         """Reads what another graph left in the pool, in one of its graphs only."""
