@@ -1,8 +1,10 @@
 """Run our drop-in on the real classes of one release tree, on the CPU, and compare with the model's own eager answer.
 
-    python tests/runtime/run_models.py TREE fa3|cudnn RECIPE...
+    python tests/runtime/run_models.py TREE fa3|cudnn RECIPE[@GENERATION]...
 
-Prints one JSON object: the items that were replayed and run eager, by reason, and every wrong result.
+The classes are the tree's own ports, or with a generation (`step3_vl@v0_24`) the shipped adapters, with the edges of
+the processors, which ports of a tree do not all survive. Prints one JSON object: the items that were replayed and run
+eager, by reason, and every wrong result.
 """
 
 from __future__ import annotations
@@ -33,19 +35,23 @@ def main() -> int:
         with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
             start_distributed(Path(scratch))
             for name in sys.argv[3:]:
+                model, _, generation = name.partition("@")
+                recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
+                adapter = f"vitcg_adapters.{generation}.{model}:{recipe.host_class}" if generation else None
                 with torch.inference_mode():
-                    report[name] = check(import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE, report)
+                    report[name] = check(recipe, adapter, report)
     print(json.dumps(report))
     return 1 if report["wrong"] else 0
 
 
-def check(recipe, report):  # type: ignore[no-untyped-def]
+def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
     """Every session of a recipe: hits, misses by reason, and whether plans were reused."""
     import torch
 
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import EncoderCudaGraphManager
     from scaffold.verify.numeric.recipes.base import configure, randomise
+    from scaffold.verify.numeric.session import sessions_of
 
     class OnCpu(EncoderCudaGraphManager):
         def _make_backend(self):  # type: ignore[no-untyped-def]
@@ -54,7 +60,7 @@ def check(recipe, report):  # type: ignore[no-untyped-def]
             return backend
 
     torch.manual_seed(0)
-    host, config = recipe.build()
+    host, config = recipe.build(adapter)
     host.eval().requires_grad_(False)
     randomise(host, 0)
     for module in host.modules():
@@ -62,7 +68,7 @@ def check(recipe, report):  # type: ignore[no-untyped-def]
         if method is not None:
             method(module)
     totals: dict[str, object] = {"hits": 0, "misses": 0, "reused": 0, "reasons": {}}
-    for session in recipe.sessions():
+    for session in sessions_of(recipe, edges=adapter is not None):
         configure(config, session, recipe.modalities)
         manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
         manager.capture((0, 0))

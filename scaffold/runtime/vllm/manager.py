@@ -133,6 +133,7 @@ class EncoderCudaGraphManager:
             )
         if dialect.validates_budgets and low > high:
             raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
+        low = min(low, high)  # such a release captures the largest alone, which an image hardly fits
         if user_items > 0:
             self.token_budgets = self.settings.ladder(min(max(low, user_items), high), high)
             self.max_batch_size = min(user_items, self.token_budgets[0])
@@ -162,19 +163,19 @@ class EncoderCudaGraphManager:
                 low = spec.min_token_budget
                 if low is not None and low <= 0:
                     raise ValueError(f"Invalid minimum budget {low} for encoder CUDA graph path {path!r}")
-                if low is not None and low > top:
-                    # vLLM refuses to start. One path without graphs is no reason for that.
-                    logger.warning(
-                        "the encoder path %r needs budgets from %d and the largest is %d: it runs eager", path, low, top
-                    )
-                    ladder: list[int] = []
-                else:
-                    ladder = list(self.token_budgets) if low is None else self.settings.ladder(low, top, path)
+                ladder = list(self.token_budgets) if low is None else self._path_ladder(path, low, top)
                 ladders[path] = [0, *ladder] if spec.allow_zero_tokens else ladder
             self.path_token_budgets = ladders
         elif dialect.dual_path and self.config.enable_dual_path_graph:
-            self.global_token_budgets = self.settings.ladder(self.config.global_token_per_image, top, "global")
-            self.local_token_budgets = [0, *self.settings.ladder(self.config.local_token_per_patch, top, "local")]
+            self.global_token_budgets = self._path_ladder("global", self.config.global_token_per_image, top)
+            self.local_token_budgets = [0, *self._path_ladder("local", self.config.local_token_per_patch, top)]
+
+    def _path_ladder(self, path: str, low: int, top: int) -> list[int]:
+        """Budgets of one path of several. vLLM refuses to start where none fits, or captures what nothing can use."""
+        if low <= top:
+            return self.settings.ladder(low, top, path)
+        logger.warning("the encoder path %r needs budgets from %d and the largest is %d: it runs eager", path, low, top)
+        return []
 
     def _choose_options(self, vllm_config: Any) -> Options:
         options = self.settings.options
