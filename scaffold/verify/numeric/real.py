@@ -152,7 +152,7 @@ class Machine:
         return manager
 
     def placed(self, recipe: Any, inputs: Any) -> dict[str, Any]:
-        """A copy with pixels and embeddings on the device in its type, as the runner hands them over."""
+        """A copy with everything on the device that the runner moves there, numbers in the device's type."""
         import torch
 
         def place(value: Any) -> Any:
@@ -162,8 +162,8 @@ class Machine:
 
         from scaffold.verify.numeric.session import copy_inputs
 
-        copied = copy_inputs(inputs)
-        return {key: place(value) if recipe.on_device(key) else value for key, value in copied.items()}
+        copied, on_host = copy_inputs(inputs), recipe.on_host(inputs)
+        return {key: value if key in on_host else place(value) for key, value in copied.items()}
 
     def poison(self, manager: Any) -> None:
         """Fill what the manager's graphs share with NaN: memory that a replay must write before it reads it."""

@@ -171,9 +171,10 @@ class ManagerRun:
     def _placed(self, inputs: Mapping[str, Any]) -> Inputs:
         """A copy of the inputs, each where the runner would put it."""
         placed = copy_inputs(inputs)
+        on_host = self._recipe.on_host(inputs)
         for key, value in placed.items():
             for tensor in value if isinstance(value, list) else [value]:
-                if isinstance(tensor, torch.Tensor) and self._recipe.on_device(key):
+                if isinstance(tensor, torch.Tensor) and key not in on_host:
                     self._lab.place(tensor)
         return placed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -66,6 +66,9 @@ class Recipe(ABC):
     #: What the processing information answers for the frames of the longest video.
     video_frames = 6
 
+    def __init__(self) -> None:
+        self._on_host: dict[frozenset[str], frozenset[str]] = {}
+
     def load_class(self, host: str | None = None) -> type[nn.Module]:
         """The release's host class, or the subclass `host` (`module:class`) of it."""
         module, _, name = (host or f"vllm.model_executor.models.{self.module}:{self.host_class}").partition(":")
@@ -116,9 +119,21 @@ class Recipe(ABC):
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         """Precomputed embeddings instead of pixels; None where the model takes none."""
 
-    def on_device(self, key: str) -> bool:
-        """Whether the runner puts this input on the GPU. Sizes stay on the host."""
-        return "pixel" in key or "embeds" in key
+    def on_host(self, inputs: Mapping[str, Any]) -> frozenset[str]:
+        """Names of the inputs that the runner leaves on the host; it moves all others to the GPU, sizes too.
+
+        The release's own processor says so, with `keep_on_cpu` for a field: of InternVL's numbers of tiles since 0.22,
+        of Step3-VL's since 0.28, of ERNIE-4.5-VL's grids since 0.30. Names that it does not know never reach a model.
+        """
+        names = frozenset(inputs)
+        if names not in self._on_host:
+            processor = object.__new__(self.load_class()._processor_factory.processor)
+            processor.info = SimpleNamespace(get_hf_config=self.model_config, ctx_video_token="<video>")
+            fields = processor._get_mm_fields_config(inputs, {})
+            self._on_host[names] = frozenset(
+                name for name in names if name not in fields or fields[name].field.keep_on_cpu
+            )
+        return self._on_host[names]
 
 
 class _LanguageModel(nn.Module):  # type: ignore[misc]
