@@ -99,7 +99,7 @@ def command(
             reports.append(check_real_graphs(requests[0], installed, watch=shown))
             shown.ended(reports[-1])
     if as_json:
-        console.document(json.dumps([report.to_json() for report in reports], indent=2) + "\n")
+        console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
     for report in reports:
         console.report(report.diagnostics())
     if not all(report.passed for report in reports):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -136,8 +138,25 @@ def test_json_is_the_reports_and_nothing_else(run, small_tree, monkeypatch, no_g
     done = run("verify", "internvl", "--vllm", small_tree, "--json")
     (report,) = json.loads(done.out)
     assert report["checks"][0]["name"] == "a: small"
-    assert {"checks", "hazards", "hits", "misses", "negative_lengths"} < set(report)
+    assert {"hazards", "hits", "misses", "negative_lengths"} < set(report)
+    said = {name: report[name] for name in ("recipe", "release", "attention", "passed", "problems")}
+    assert said == {"recipe": "internvl", "release": "0.22.0", "attention": "fa2", "passed": True, "problems": []}
     assert "PASS: 1 of 1 checks" in done.err
+
+
+@pytest.mark.trees
+def test_json_says_what_failed_and_is_json_where_an_error_is_not_finite(run, small_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, BAD, replace(BAD, max_abs=math.nan, max_rel=math.inf))
+    done = run("verify", "internvl", "--vllm", small_tree, "--json")
+    (report,) = json.loads(done.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert done.code == 6
+    assert report["passed"] is False
+    assert [(check["passed"], check["max_abs"], check["max_rel"]) for check in report["checks"]] == [
+        (False, 2.0, 0.5),
+        (False, None, None),
+    ]
+    assert [problem["code"] for problem in report["problems"]] == ["VCG650", "VCG650"]
+    assert "item 1; buffer 'x' is stale" in report["problems"][0]["message"]
 
 
 @pytest.mark.trees

@@ -348,6 +348,25 @@ class NumericReport:
             "sequences": self.sequences,
         }
 
+    def document(self) -> dict[str, Any]:
+        """The report for other programs, `verify --json`: what was run, what came of it, and what was measured.
+
+        JSON has no NaN: an error that is not finite is null, as where nothing was measured; the check failed then.
+        """
+        measured = self.to_json()
+        for check in measured["checks"]:
+            for name in ("max_abs", "max_rel"):
+                if check[name] is not None and not math.isfinite(check[name]):
+                    check[name] = None
+        return {
+            "recipe": self.recipe,
+            "release": self.release,
+            "attention": "" if self.machine else self.tail,
+            "passed": self.passed,
+            "problems": [{"code": d.code, "message": d.message, "notes": d.notes} for d in self.diagnostics()],
+            **measured,
+        }
+
     @classmethod
     def from_json(cls, request: NumericRequest, data: Mapping[str, Any]) -> NumericReport:
         return cls(
