@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,3 +67,19 @@ def test_no_recipe_says_how_to_write_one(tmp_path: Path) -> None:
     (diagnostic,) = error.value.diagnostics
     assert diagnostic.code == "VCG659"
     assert "--recipe FILE.py" in str(diagnostic.help)
+
+
+def test_a_processor_that_cannot_be_asked_names_the_method_to_write() -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    from scaffold.verify.numeric.recipes.internvl import RECIPE as SHIPPED
+
+    class Processor:
+        def _get_mm_fields_config(self, inputs: Any, arguments: Any) -> Any:
+            return self.info.get_tokenizer()  # type: ignore[attr-defined]
+
+    class Mine(type(SHIPPED)):  # type: ignore[misc]
+        def load_class(self, host: str | None = None) -> Any:
+            return SimpleNamespace(_processor_factory=SimpleNamespace(processor=Processor))
+
+    with pytest.raises(RuntimeError, match=r"Processor\._get_mm_fields_config .* let the recipe's `on_host\(inputs\)`"):
+        Mine().on_host({"pixel_values": None})

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -65,9 +65,6 @@ class Recipe(ABC):
     min_budget: int
     #: What the processing information answers for the frames of the longest video.
     video_frames = 6
-
-    def __init__(self) -> None:
-        self._on_host: dict[frozenset[str], frozenset[str]] = {}
 
     def load_class(self, host: str | None = None) -> type[nn.Module]:
         """The release's host class, or the subclass `host` (`module:class`) of it."""
@@ -129,11 +126,21 @@ class Recipe(ABC):
         if names not in self._on_host:
             processor = object.__new__(self.load_class()._processor_factory.processor)
             processor.info = SimpleNamespace(get_hf_config=self.model_config, ctx_video_token="<video>")
-            fields = processor._get_mm_fields_config(inputs, {})
+            try:
+                fields = processor._get_mm_fields_config(inputs, {})
+            except Exception as error:
+                raise RuntimeError(
+                    f"{type(processor).__name__}._get_mm_fields_config does not say which inputs it keeps on the host "
+                    f"({type(error).__name__}: {error}): let the recipe's `on_host(inputs)` return their names"
+                ) from error
             self._on_host[names] = frozenset(
                 name for name in names if name not in fields or fields[name].field.keep_on_cpu
             )
         return self._on_host[names]
+
+    @cached_property
+    def _on_host(self) -> dict[frozenset[str], frozenset[str]]:
+        return {}
 
 
 class _LanguageModel(nn.Module):  # type: ignore[misc]
