@@ -18,13 +18,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measured_bench
 import measured_engine
+import measured_graphs
 import measured_manager
 import measured_ports
 import measured_summary
 import measured_tuning
 from measured import ROOT, PageError, Part
 
-KINDS = (measured_summary, measured_ports, measured_manager, measured_tuning, measured_engine, measured_bench)
+KINDS = (
+    measured_summary, measured_ports, measured_graphs, measured_manager, measured_tuning, measured_engine,
+    measured_bench,
+)  # fmt: skip
 
 
 def all_parts() -> list[Part]:

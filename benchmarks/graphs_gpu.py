@@ -1,0 +1,105 @@
+"""Prove the shipped ports on real CUDA graphs: `vitcg-scaffold verify --device cuda` for each descriptor at once.
+
+    python benchmarks/graphs_gpu.py --out RESULT.json [--models qwen2_vl,internvl] [--machine "one H200"]
+
+Needs a GPU, an installed vLLM and this package. Nothing is timed, so the models share the device. A row is one model on
+the installed release: what its proof compared, on emulated graphs and on real ones of vLLM's manager and of ours, or
+why the tool refused. Exits with 1 unless every model was proven or refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+#: Exit codes of the tool (`scaffold.diagnostics.Exit`) that say that a port is refused, not that it is wrong.
+REFUSED = {3, 4}
+
+
+def prove(model: str, seconds: float) -> dict[str, Any]:
+    """One row."""
+    command = [sys.executable, "-m", "scaffold.cli", "verify", model, "--vllm", "installed", "--device", "cuda"]
+    begin = time.perf_counter()
+    try:
+        done = subprocess.run([*command, "--json"], check=False, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"model": model, "outcome": "failed", "reason": f"not done in {seconds:.0f} s"}
+    row: dict[str, Any] = {"model": model, "seconds": round(time.perf_counter() - begin, 1), "exit": done.returncode}
+    if done.returncode and not done.stdout.strip():
+        outcome = "refused" if done.returncode in REFUSED else "failed"
+        return {**row, "outcome": outcome, "reason": done.stderr.strip()[-1500:]}
+    emulated, real = [], []
+    for report in json.loads(done.stdout):
+        (real if report["machine"] else emulated).append(report)
+    right = done.returncode == 0 and len(real) == 1
+    problems = [problem["message"] for report in (*emulated, *real) for problem in report["problems"]]
+    return {
+        **row,
+        "outcome": "proven" if right else "failed",
+        **({} if right else {"reason": "; ".join(problems)[:1500] or done.stderr.strip()[-1500:]}),
+        "emulated": summary(emulated),
+        "real": summary(real),
+        "device": real[0]["machine"] if real else "",
+    }
+
+
+def summary(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sums over reports, and by group of comparisons how many there were and the largest error, as a share."""
+    checks = [check for report in reports for check in report["checks"]]
+    groups: dict[str, dict[str, Any]] = {}
+    for check in checks:
+        group = groups.setdefault(
+            f"{check['modality']} {check['group']}".strip(), {"compared": 0, "largest_error": 0.0}
+        )
+        group["compared"] += 1
+        group["largest_error"] = max(group["largest_error"], check["max_rel"] or 0.0)
+    return {
+        "checks": len(checks),
+        "passed": sum(check["passed"] for check in checks),
+        "replayed": sum(report["hits"] for report in reports),
+        "eager": sum(report["misses"] for report in reports),
+        "hazards": sum(len(report["hazards"]) for report in reports),
+        "groups": groups,
+    }
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--models", help="of the shipped descriptors; all unless given")
+    options.add_argument("--seconds", type=float, default=240, help="for each model, at most")
+    options.add_argument("--machine", default="")
+    arguments = options.parse_args()
+    from scaffold.descriptor.load import shipped_names
+
+    models = arguments.models.split(",") if arguments.models else shipped_names()
+    with ThreadPoolExecutor(len(models)) as pool:
+        rows = list(pool.map(lambda model: prove(model, arguments.seconds), models))
+    total = {
+        "machine": arguments.machine,
+        "versions": {name: version(name) for name in ("vllm", "torch", "transformers")},
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "rows": rows,
+    }
+    arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+    for row in rows:
+        print(
+            row["model"],
+            row["outcome"],
+            row.get("real", {}).get("checks", ""),
+            row.get("reason", "")[-300:],
+            flush=True,
+        )
+    return int(any(row["outcome"] == "failed" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What `graphs_gpu.py` proved on real graphs, on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured import NAMES, RESULTS, Block, PageError, Part, load, table
+
+PAGE = "docs/measured.md"
+FURTHER = {
+    "glm4_1v": "GLM-4.1V",
+    "ernie45_vl": "ERNIE-4.5-VL",
+    "gemma3_mm": "Gemma 3",
+    "mllama4": "Llama 4",
+}
+MANAGERS = ("vLLM's manager", "our manager")
+
+
+def parts() -> list[Part]:
+    titles = NAMES | FURTHER
+    head = [
+        "vLLM",
+        "model",
+        "calls compared on real graphs",
+        "items replayed",
+        "largest error, vLLM's manager",
+        "ours",
+        "",
+    ]
+    lines = []
+    for result in sorted(map(load, (path.stem for path in RESULTS.glob("graphs_h200*.json"))), key=_release):
+        for row in sorted(result["rows"], key=lambda row: list(titles).index(row["model"])):
+            groups = row["real"]["groups"]
+            replays = {
+                manager: [value for name, value in groups.items() if name.endswith(f"real graphs, {manager}")]
+                for manager in MANAGERS
+            }
+            if any(value["largest_error"] for name, value in groups.items() if "eager on the GPU" in name):
+                raise PageError(f"{PAGE} says that no port changes eager results, and that of {row['model']} does")
+            errors = [max((value["largest_error"] for value in found), default=None) for found in replays.values()]
+            lines.append(
+                [
+                    ".".join(result["versions"]["vllm"].split(".")[:2]),
+                    titles[row["model"]],
+                    str(sum(value["compared"] for found in replays.values() for value in found)),
+                    str(row["real"]["replayed"]),
+                    *("" if error is None else f"{error:.4f}" for error in errors),
+                    row["outcome"],
+                ]
+            )
+    return [Block(PAGE, "graphs", table(head, lines))]
+
+
+def _release(result: dict[str, Any]) -> tuple[int, ...]:
+    """The newest first."""
+    return tuple(-int(number) for number in result["versions"]["vllm"].split("."))
