@@ -3,8 +3,8 @@
     python tests/runtime/run_models.py TREE fa3|cudnn RECIPE[@GENERATION]...
 
 The classes are the tree's own ports, or with a generation (`step3_vl@v0_24`) the shipped adapters, with the edges of
-the processors, which ports of a tree do not all survive. Prints one JSON object: the items that were replayed and run
-eager, by reason, and every wrong result.
+the processors, which ports of a tree do not all survive, and with a watch on what would lie on the GPU. Prints one JSON
+object: the items that were replayed and run eager, by reason, and everything wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
@@ -50,14 +51,36 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import EncoderCudaGraphManager
+    from scaffold.verify.numeric.graphs import DEVICE, Lab
     from scaffold.verify.numeric.recipes.base import configure, randomise
-    from scaffold.verify.numeric.session import sessions_of
+    from scaffold.verify.numeric.session import copy_inputs, sessions_of
+
+    lab = Lab([sys.argv[1], str(Path(__file__).resolve().parents[2])])
+    watch = lab.watch if adapter else nullcontext
+
+    class Backend(RecordingBackend):
+        """What it hands out is memory of the GPU."""
+
+        def empty(self, nbytes):  # type: ignore[no-untyped-def]
+            return lab.place(super().empty(nbytes).clone())
+
+        def staging(self, nbytes):  # type: ignore[no-untyped-def]
+            with lab.unwatched():
+                return RecordingBackend.empty(self, nbytes)
 
     class OnCpu(EncoderCudaGraphManager):
         def _make_backend(self):  # type: ignore[no-untyped-def]
-            backend = RecordingBackend(bodies=PYTHON_OPERATORS)
+            backend = Backend(device=DEVICE, bodies=PYTHON_OPERATORS)
             torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
             return backend
+
+    def placed(inputs):  # type: ignore[no-untyped-def]
+        """A copy, with what the runner moves to the GPU marked as being there."""
+        copy, on_host = copy_inputs(inputs), recipe.on_host(inputs)
+        for name, value in copy.items():
+            if name not in on_host:
+                lab.place(value)
+        return copy
 
     torch.manual_seed(0)
     host, config = recipe.build(adapter)
@@ -67,11 +90,14 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
         method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
         if method is not None:
             method(module)
+    for tensor in (*host.parameters(), *host.buffers()):
+        lab.place(tensor)
     totals: dict[str, object] = {"hits": 0, "misses": 0, "reused": 0, "reasons": {}}
     for session in sessions_of(recipe, edges=adapter is not None):
         configure(config, session, recipe.modalities)
-        manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
-        manager.capture((0, 0))
+        with watch():
+            manager = OnCpu(config, DEVICE, torch.float32, host)
+            manager.capture((0, 0))
         if manager.core.report.failed:
             report["wrong"].append(f"{session.name}: {manager.core.report}")
         kept = []
@@ -81,8 +107,10 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
             generator = torch.Generator().manual_seed(number)
             inputs = recipe.make_inputs(case.modality, case.items, generator)
             want = [t.clone() for t in host.embed_multimodal(**inputs)]
+            call = placed(inputs) if adapter else dict(inputs)
             try:
-                got = manager.execute(dict(inputs))
+                with watch():
+                    got = manager.execute(call)
             except Exception as error:
                 report["wrong"].append(f"{session.name}: {case.name}: {type(error).__name__}: {error}")
                 continue
@@ -96,6 +124,7 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
         totals["reused"] += stats.plans_reused
         for reason, count in stats.reasons.items():
             totals["reasons"][reason] = totals["reasons"].get(reason, 0) + count
+    report["wrong"] += map(str, lab.hazards())
     return totals
 
 
