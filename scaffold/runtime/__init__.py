@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from scaffold.runtime.attention import choose_attention
     from scaffold.runtime.backend import CaptureError, CudaGraphBackend
     from scaffold.runtime.budgets import geometric_ladder, octave_ladder, optimal_ladder
-    from scaffold.runtime.manager import CaptureReport, EncoderGraphManager, Options
+    from scaffold.runtime.manager import EncoderGraphManager
+    from scaffold.runtime.options import CaptureReport, Options
     from scaffold.runtime.packed import PackedAdapter
     from scaffold.runtime.parallel import TorchGroup
     from scaffold.runtime.recording import RecordingBackend
@@ -39,7 +40,8 @@ _HOME = {
     "attention": ("choose_attention",),
     "backend": ("CaptureError", "CudaGraphBackend"),
     "budgets": ("geometric_ladder", "octave_ladder", "optimal_ladder"),
-    "manager": ("CaptureReport", "EncoderGraphManager", "Options"),
+    "manager": ("EncoderGraphManager",),
+    "options": ("CaptureReport", "Options"),
     "packed": ("PackedAdapter",),
     "parallel": ("TorchGroup",),
     "recording": ("RecordingBackend",),

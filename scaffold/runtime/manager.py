@@ -1,5 +1,7 @@
 """The shared manager: capture budgets once, replay what fits, run eager what does not.
 
+`capture` holds what becomes a graph and when, `plans` what is kept of a call, and this module how a call is run.
+
 Contract, whatever the adapter does: outputs never alias graph memory; padded rows never reach an output; a batch that
 exceeds any capacity runs eager and is counted with its reason; zero items never reach the model; a capture that fails
 costs one warning and means eager for that key.
@@ -16,35 +18,25 @@ launches first and counts after (`_make_ready`).
 
 from __future__ import annotations
 
-import itertools
 import logging
-import statistics
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import is_inference_mode_enabled as in_inference_mode
 
 from scaffold.runtime import packing
-from scaffold.runtime.adapter import (
-    AxisKeys,
-    BufferKind,
-    EncoderAdapter,
-    GraphKey,
-    Inputs,
-    Item,
-    Limits,
-    scatter_rows,
-)
-from scaffold.runtime.backend import CudaGraphBackend, Graph, GraphBackend
-from scaffold.runtime.budgets import fitting_budget, reachable_budgets, thin_ladder
-from scaffold.runtime.buffers import Arena, GraphBuffers, SharedBuffers, buffers_fill, nbytes_of, rows_bytes
+from scaffold.runtime.adapter import AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits, scatter_rows
+from scaffold.runtime.backend import CudaGraphBackend, GraphBackend
+from scaffold.runtime.budgets import fitting_budget
+from scaffold.runtime.buffers import Arena, buffers_fill, nbytes_of, rows_bytes
+from scaffold.runtime.capture import Captured, GraphSet
 from scaffold.runtime.crossover import Crossover, sample_budgets
+from scaffold.runtime.options import CaptureReport, Options
 from scaffold.runtime.padding import PADDERS
 from scaffold.runtime.parallel import Group, run_sharded
+from scaffold.runtime.plans import TRIAL_RANGE, Copy, Plan, PlanCache, Run, Step, Trial
 from scaffold.runtime.recording import RecordingBackend
 from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import Trace
@@ -52,181 +44,12 @@ from scaffold.runtime.trace import Trace
 logger = logging.getLogger("scaffold.runtime")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a user may choose. The defaults are safe and fast.
-
-    `start_graphs` of every ladder are captured at start-up, evenly spread; the others when their budget is needed for
-    the `demand_after`-th time, at most `demand_graphs` of them (None: capture all at start-up). A graph takes 20 to 70
-    ms to capture, so a fine ladder costs no start-up time, and only what the traffic needs costs memory.
-    `max_tokens` is the most that one batch can have, if less than the largest budget (to leave out unreachable keys).
-    `max_graph_bytes` and `max_capture_seconds` cap the start-up: the largest budgets are dropped for memory, the ladder
-    is thinned for time. `lazy_after` captures an exact graph for a call's sizes once they were seen that often (at most
-    `lazy_graphs`). `sample_every` times one replay in so many. `calibration_ms` bounds the time spent on measuring the
-    crossover at start-up; 0 never measures and always replays. From its `trial_after`-th use on, a size for which
-    replay and eager are predicted to be close runs both ways in turn, at most `trials` sizes in all; the faster one
-    stays. `max_stretch` is how much larger than the fitting budget a graph may be when the fitting one is missing or
-    lacks another capacity. `compact` captures the largest graph once beforehand to lay the pool out for it; leave it
-    off where graphs hold collectives, which may register the addresses of a graph that is thrown away. `retry` runs a
-    forward whose capture failed once eagerly and captures again; not where it holds collectives, which the other ranks,
-    whose capture worked, would not take part in.
-    """
-
-    packing: str = "planned"
-    start_graphs: int | None = 8
-    demand_after: int = 2
-    demand_graphs: int = 96
-    max_graph_bytes: int | None = None
-    max_capture_seconds: float | None = None
-    max_tokens: int | None = None
-    lazy_after: int | None = None
-    lazy_graphs: int = 16
-    calibration_ms: float = 50.0
-    trial_after: int = 3
-    trials: int = 64
-    sample_every: int = 64
-    plan_entries: int = 1024
-    plan_bytes: int = 128 << 20
-    max_stretch: float = 2.0
-    compact: bool = True
-    retry: bool = True
-    debug_addresses: bool = False
-
-    def __post_init__(self) -> None:
-        if self.packing not in ("planned", "greedy"):
-            raise ValueError(f'packing is "planned" or "greedy", not {self.packing!r}')
-
-
-@dataclass(slots=True)
-class CaptureReport:
-    """What `capture` did. `dropped` and `failed` say why, in words."""
-
-    captured: list[GraphKey] = field(default_factory=list)
-    #: How many more graphs may be captured when they are needed.
-    on_demand: int = 0
-    shared: dict[GraphKey, GraphKey] = field(default_factory=dict)
-    dropped: dict[GraphKey, str] = field(default_factory=dict)
-    failed: dict[GraphKey, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    first_seconds: float = 0.0
-    device_bytes: int = 0
-    arena_bytes: int = 0
-
-    def __str__(self) -> str:
-        head = (
-            f"{len(self.captured)} encoder graphs in {self.seconds:.2f} s, {self.device_bytes / 2**20:.0f} MiB "
-            f"({self.arena_bytes / 2**20:.0f} MiB of it shared buffers), {self.on_demand} more when needed"
-        )
-        lines = [f"  dropped {key}: {why}" for key, why in self.dropped.items()]
-        lines += [f"  failed  {key}: {why}" for key, why in self.failed.items()]
-        return "\n".join([head, *lines])
+#: Replaces the replay of one batch: `(inputs, budget, path, axes) -> output or None` (a subclass of a drop-in).
+ReplayHook = Callable[[Inputs, int, str, AxisKeys], "torch.Tensor | None"]
 
 
 class AddressChanged(RuntimeError):
     """Debug mode: a tensor that a graph reads has moved since the capture, so the graph reads freed memory."""
-
-
-@dataclass(slots=True)
-class Captured:
-    """A graph, its static inputs, and addresses that must not change."""
-
-    key: GraphKey
-    graph: Graph
-    buffers: GraphBuffers
-    #: Tokens that it computes: fewer than the budget where tiles are coarser.
-    tokens: int
-    addresses: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Copy:
-    """Pixels of one buffer: where from, where to, and how many bytes of the arena they fill."""
-
-    name: str
-    target: torch.Tensor
-    arena: Arena
-    used: int
-    capacity: int
-
-
-#: Timed calls of each way: after the first number a clear difference decides a trial, after the second any does. Clocks
-#: of a hot chip wander by half a per cent from call to call, and the smallest of three was off by as much.
-TRIAL_CALLS = (3, 7)
-#: What is clear.
-TRIAL_CLEAR = 0.02
-#: A replay must be slower than eager by this much to lose a trial: it leaves the host free.
-TRIAL_MARGIN = 0.003
-#: A trial is for predictions that may be wrong by this much; eager far from the crossover would cost a call dearly.
-TRIAL_RANGE = (0.8, 1.25)
-
-
-@dataclass(slots=True)
-class _Trial:
-    """Replay and eager in turn over the next calls of one size. Nothing runs twice and the host never waits."""
-
-    ms: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    eager: bool = True
-    clock: Any = None
-
-    def verdict(self) -> bool | None:
-        """Whether eager is faster; None: more calls must tell. Smallest and median time must agree for eager."""
-        replay, eager = self.ms
-        calls = min(len(replay), len(eager))
-        if calls < TRIAL_CALLS[0]:
-            return None
-        low, high = sorted((min(replay) / min(eager) - 1, statistics.median(replay) / statistics.median(eager) - 1))
-        if low > TRIAL_CLEAR or high < -TRIAL_CLEAR or calls >= TRIAL_CALLS[1]:
-            return low > TRIAL_MARGIN
-        return None
-
-
-@dataclass(slots=True)
-class _Run:
-    """One path of one batch: a replay, or eager with the reason."""
-
-    path: str
-    tokens: int
-    budget: int | None
-    axes: AxisKeys
-    reason: str = ""
-    captured: Captured | None = None
-    #: There is a graph, but eager is faster for these sizes.
-    eager: bool = False
-    trial: _Trial | None = None
-    copies: list[_Copy] = field(default_factory=list)
-    blob: torch.Tensor | None = None
-    #: Buffers that cannot come from a memoised blob: (name, value).
-    loose: dict[str, torch.Tensor | None] | None = None
-    owned: list[tuple[str, torch.Tensor]] = field(default_factory=list)
-    source: torch.Tensor | None = None
-
-
-@dataclass(slots=True)
-class _Step:
-    """One batch."""
-
-    indices: tuple[int, ...]
-    whole: bool
-    runs: list[_Run]
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Everything about a call that follows from its sizes."""
-
-    items: list[Item]
-    steps: list[_Step]
-    nbytes: int = 0
-    uses: int = 0
-    memoised: bool = False
-    #: A better graph could be captured on demand: plan again at the next call.
-    provisional: bool = False
-    #: The short way for this plan, where there is one.
-    ready: Callable[[Inputs], list[torch.Tensor]] | None = None
-
-
-#: Replaces the replay of one batch: `(inputs, budget, path, axes) -> output or None` (a subclass of a drop-in).
-ReplayHook = Callable[[Inputs, int, str, AxisKeys], "torch.Tensor | None"]
 
 
 def _warn_of(what: str, keys: Mapping[GraphKey, str]) -> None:
@@ -272,20 +95,11 @@ class EncoderGraphManager:
         self.stats = stats or Stats()
         self.trace = trace
         self.crossover: dict[str, Crossover] = {path: Crossover() for path in self.ladders}
-        self.graphs: dict[GraphKey, Captured] = {}
-        self.report = CaptureReport()
         self.replay_hook: ReplayHook | None = None
-        self.pool: Any = None
-        self._buffers = SharedBuffers(self.backend, self.description)
-        self._plans: OrderedDict[Hashable, _Plan] = OrderedDict()
-        self._plan_bytes = 0
+        self._set = GraphSet(adapter, self.backend, self.options, limits, self.ladders, self.description)
+        self._plans = PlanCache(self.options.plan_entries, self.options.plan_bytes)
         self._constants: dict[tuple[GraphKey, str], torch.Tensor] = {}
-        self._shapes: dict[Hashable, GraphKey] = {}
-        self._anchor: object = None
-        self._deferred: set[GraphKey] = set()
-        self._demand: Counter[GraphKey] = Counter()
         self._lazy = 0
-        self._full = False
         self._trials = self.options.trials
         self._until_sample = self.options.sample_every
         self._pending: tuple[GraphKey, Any] | None = None
@@ -295,33 +109,33 @@ class EncoderGraphManager:
 
     # -- capture ------------------------------------------------------------------------------------------------
 
+    @property
+    def graphs(self) -> Mapping[GraphKey, Captured]:
+        """What is captured. Budgets between two tiles share a graph."""
+        return self._set.graphs
+
+    @property
+    def report(self) -> CaptureReport:
+        """What was captured, and why what is missing is missing."""
+        return self._set.report
+
+    @property
+    def pool(self) -> Any:
+        """The memory pool of the graphs; None before `capture`."""
+        return self._set.pool
+
+    @pool.setter
+    def pool(self, pool: Any) -> None:
+        self._set.pool = pool
+
     def keys_to_capture(self) -> list[GraphKey]:
         """Every key in capture order: largest first, so that smaller graphs live in the memory of larger ones."""
-        return [
-            GraphKey(path, budget, axes)
-            for path, ladder in self.ladders.items()
-            for budget in sorted(ladder, reverse=True)
-            if budget > 0
-            for axes in itertools.product(*self.description.axes)
-        ]
+        return self._set.keys()
 
     def capture(self, pool: Any = None) -> CaptureReport:
         """Capture every key that fits the caps; never raises for a key that cannot be captured."""
-        started = time.perf_counter()
         self.clear()
-        self.pool = self.backend.new_pool() if pool is None else pool
-        report = self.report = CaptureReport()
-        self.backend.trim()
-        before = self.backend.memory_used()
-        keys = self._defer(self._prune(self.keys_to_capture(), report))
-        with torch.inference_mode(), self.backend.capturing():
-            keys = self._warm_up(keys, report)
-            self._capture_all(keys, report, before)
-        self._defer_no_larger()
-        self.backend.trim()
-        report.seconds = time.perf_counter() - started
-        report.device_bytes = max(self.backend.memory_used() - before, 0)
-        report.arena_bytes = self._buffers.nbytes
+        report = self._set.capture(pool)
         if self.options.calibration_ms > 0:
             self.calibrate(self.options.calibration_ms)
         logger.info("%s", report)
@@ -329,278 +143,18 @@ class EncoderGraphManager:
         _warn_of("cannot be captured, and their sizes run eager", report.failed)
         return report
 
-    def _prune(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
-        """Leave out keys that no batch can need, if the adapter says which sizes an item can have.
-
-        `item_tokens(path, axes)` of an adapter gives them, and None where they are not known.
-        """
-        sizes_of = getattr(self.adapter, "item_tokens", None)
-        if sizes_of is None:
-            return keys
-        reachable: dict[tuple[str, AxisKeys], set[int]] = {}
-        for path, axes in {(key.path, key.axes) for key in keys}:
-            budgets = [b for b in self.ladders[path] if b]
-            sizes = sizes_of(path, axes)
-            top = self.options.max_tokens or max(budgets)
-            reachable[path, axes] = set(
-                budgets if sizes is None else reachable_budgets(budgets, sizes, self.limits.items, top)
-            )
-        kept = []
-        for key in keys:
-            if key.budget in reachable[key.path, key.axes]:
-                kept.append(key)
-            else:
-                report.dropped[key] = "no batch within the limits can need it"
-        return kept
-
-    def _defer(self, keys: list[GraphKey]) -> list[GraphKey]:
-        """The keys to capture at start-up; the others may be captured when they are needed."""
-        start = self.options.start_graphs
-        if start is None:
-            return keys
-        groups: dict[tuple[str, AxisKeys], list[int]] = {}
-        for key in keys:
-            groups.setdefault((key.path, key.axes), []).append(key.budget)
-        first = {
-            GraphKey(path, budget, axes)
-            for (path, axes), budgets in groups.items()
-            # The largest decides on memory, the smallest gains most.
-            for budget in (*thin_ladder(sorted(budgets), max(start - 1, 1)), min(budgets))
-        }
-        self._deferred = {key for key in keys if key not in first}
-        self.report.on_demand = min(len(self._deferred), self.options.demand_graphs)
-        return [key for key in keys if key in first]
-
-    def _defer_no_larger(self) -> None:
-        """What the memory cap dropped must not come back on demand."""
-        largest: dict[str, int] = {}
-        for key in self.graphs:
-            largest[key.path] = max(largest.get(key.path, 0), key.budget)
-        self._deferred = {key for key in self._deferred if key.budget <= largest.get(key.path, 0)}
-        self.report.on_demand = min(len(self._deferred), self.options.demand_graphs)
-
-    def _warm_up(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
-        """Load libraries, size the arenas and the pool by the largest graphs, and drop what exceeds the memory cap.
-
-        Two small forwards a path load kernels and make torch.compile settle on dynamic shapes. vLLM warms every graph
-        up, which doubles the capture time (28 ms of Python a forward); the largest graph alone took 1 s of Step3-VL's
-        start-up to run and takes 30 ms to capture.
-        """
-        kept: list[GraphKey] = []
-        most = 0
-        for _, members in itertools.groupby(keys, key=lambda k: k.path):
-            by_axes: dict[AxisKeys, list[GraphKey]] = {}
-            for key in members:
-                by_axes.setdefault(key.axes, []).append(key)
-            for position, todo in enumerate(by_axes.values()):
-                for key in todo[:-3:-1]:
-                    self._warm_up_one(key)
-                fits, peak = self._fit_memory(todo, report, measure=position == 0)
-                kept += fits
-                most = max(most, peak)
-        kept_keys = set(kept)
-        self.backend.trim()  # the warm-up's memory would be held twice: here and in the graph pool
-        if self.options.compact and most:
-            self._anchor = self.backend.reserve(self.pool, most)
-        return [key for key in keys if key in kept_keys]
-
-    def _warm_up_one(self, key: GraphKey) -> int:
-        """Run the forward of a key once. Returns the peak of bytes that it needed, 0 if it failed."""
-        try:
-            values = dict(self.adapter.capture_values(key, self.limits))
-            return self.backend.warm_up(lambda: self.adapter.forward(dict(values), key.path))
-        except Exception as error:  # the capture itself will say whether this key works
-            logger.debug("warm-up of %s failed: %s", key, error)
-            return 0
-
-    def _fit_memory(self, keys: list[GraphKey], report: CaptureReport, *, measure: bool) -> tuple[list[GraphKey], int]:
-        """Keys of one path and axis, largest first, without those too large for the cap; bytes that the first needs."""
-        cap = self.options.max_graph_bytes
-        for position, key in enumerate(keys):
-            try:
-                values = dict(self.adapter.capture_values(key, self.limits))
-            except Exception as error:
-                logger.debug("no values to measure %s with: %s", key, error)
-                return keys[position:], 0
-            need = sum(nbytes_of(v) for v in values.values() if v is not None)
-            if cap is not None and need > cap:
-                report.dropped[key] = f"its buffers take {need / 2**20:.0f} MiB of {cap / 2**20:.0f} MiB allowed"
-                continue
-            peak = 0
-            if self.options.compact and (measure or cap is not None):
-                peak = self._peak_of(key, values)
-            elif cap is not None:
-                peak = self._warm_up_one(key)
-            if cap is not None and peak + need > cap:
-                report.dropped[key] = f"it needs about {(peak + need) / 2**20:.0f} MiB of {cap / 2**20:.0f} MiB allowed"
-                self.backend.trim()
-                continue
-            self._buffers.reserve(values)
-            return keys[position:], peak
-        return [], 0
-
-    def _peak_of(self, key: GraphKey, values: Mapping[str, torch.Tensor | None]) -> int:
-        def forward() -> torch.Tensor:
-            return self.adapter.forward(dict(values), key.path)
-
-        bounds = (v for n, v in values.items() if v is not None and self.description.buffer(n).kind is BufferKind.BOUND)
-        forward.host_values = tuple(bounds)  # type: ignore[attr-defined]
-        try:
-            return self.backend.peak_of(forward)
-        except Exception as error:
-            logger.debug("%s cannot be measured: %s", key, error)
-            return 0
-
-    def _capture_all(self, keys: list[GraphKey], report: CaptureReport, before: int) -> None:
-        cap_bytes, cap_seconds = self.options.max_graph_bytes, self.options.max_capture_seconds
-        started = time.perf_counter()
-        queue = list(keys)
-        if cap_bytes is not None and self.options.compact:
-            # The pool is laid out already, so the order is free. Small budgets gain most from a graph.
-            largest = [next(group) for _, group in itertools.groupby(keys, key=lambda k: k.path)]
-            queue = largest + [key for key in reversed(keys) if key not in largest]
-        while queue:
-            key = queue.pop(0)
-            if cap_bytes is not None and report.captured:
-                used = self.backend.memory_used() - before
-                if used > cap_bytes:
-                    report.dropped[key] = f"{used / 2**20:.0f} MiB of {cap_bytes / 2**20:.0f} MiB allowed are in use"
-                    continue
-            tick = time.perf_counter()
-            self._capture_one(key, report)
-            tock = time.perf_counter()
-            if cap_bytes is not None and self.backend.memory_used() - before > cap_bytes:
-                self._give_back(key, report, cap_bytes)
-            if len(report.captured) == 1 and not report.first_seconds:
-                report.first_seconds = tock - tick
-            elif cap_seconds is not None and queue and len(report.captured) >= 2:
-                each = (tock - started - report.first_seconds) / (len(report.captured) - 1)
-                queue = self._fit_time(queue, report, cap_seconds - (tock - started), each)
-
-    def _give_back(self, key: GraphKey, report: CaptureReport, cap: int) -> None:
-        """Drop a graph whose capture went over the memory cap."""
-        dropped = self.graphs.pop(key, None)
-        if dropped is None:
-            return
-        if key in report.captured:
-            report.captured.remove(key)
-        report.shared.pop(key, None)
-        self._shapes = {shape: k for shape, k in self._shapes.items() if k != key}
-        if all(captured is not dropped for captured in self.graphs.values()):
-            self._buffers.release(dropped.buffers)
-        report.dropped[key] = f"it went over the {cap / 2**20:.0f} MiB allowed"
-        self.backend.trim()
-
-    def _fit_time(self, queue: list[GraphKey], report: CaptureReport, left: float, each: float) -> list[GraphKey]:
-        """Thin what is still to capture so that it fits the time left: every path and axis keeps an even spread."""
-        affordable = int(left / each) if each > 0 else len(queue)
-        if affordable >= len(queue):
-            return queue
-        share = max(affordable, 0) / len(queue)
-        keep: set[GraphKey] = set()
-        groups: dict[tuple[str, AxisKeys], list[int]] = {}
-        for key in queue:
-            groups.setdefault((key.path, key.axes), []).append(key.budget)
-        for (path, axes), budgets in groups.items():
-            count = int(len(budgets) * share)
-            # Small budgets gain most from a graph: the smallest stays even when hardly anything else does.
-            kept = set(thin_ladder(sorted(budgets), count - 1)) | {min(budgets)} if count >= 1 else set()
-            keep.update(GraphKey(path, budget, axes) for budget in kept)
-        for key in queue:
-            if key not in keep:
-                report.dropped[key] = f"the time cap of {self.options.max_capture_seconds:.1f} s leaves no room"
-        return [key for key in queue if key in keep]
-
-    def _capture_one(self, key: GraphKey, report: CaptureReport) -> None:
-        try:
-            values = dict(self.adapter.capture_values(key, self.limits))
-            shape = self._shape_of(key, values)
-            twin = self._shapes.get(shape)
-            if twin in self.graphs:
-                # Budgets between two tiles describe the same graph: share it.
-                assert twin is not None
-                self.graphs[key] = self.graphs[twin]
-                report.shared[key] = twin
-                return
-            buffers = self._buffers.bind(key, values)
-            try:
-                captured = self._capture_on(key, buffers)
-            except Exception:
-                self._buffers.release(buffers)
-                raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-            report.failed[key] = why
-            # Each further try would hold a request up. At start-up a smaller graph may still fit.
-            self._full = self._full or "out of memory" in why.lower() or isinstance(error, torch.OutOfMemoryError)
-            logger.debug("encoder graph %s cannot be captured", key, exc_info=error)
-            return
-        self.graphs[key] = captured
-        self._shapes[shape] = key
-        report.captured.append(key)
-
-    @staticmethod
-    def _shape_of(key: GraphKey, values: Mapping[str, torch.Tensor | None]) -> Hashable:
-        described: list[Hashable] = [key.path, key.axes]
-        for name in sorted(values):
-            value = values[name]
-            if value is None:
-                continue
-            frozen = float(value) if value.ndim == 0 and value.device.type == "cpu" else None
-            described.append((name, tuple(value.shape), value.dtype, frozen))
-        return tuple(described)
-
-    def _capture_on(self, key: GraphKey, buffers: GraphBuffers) -> Captured:
-        def forward() -> torch.Tensor:
-            return self.adapter.forward(dict(buffers.forward_values()), key.path)
-
-        forward.host_values = tuple(buffers.bounds.values())  # type: ignore[attr-defined]
-        with torch.inference_mode():
-            try:
-                graph = self.backend.capture(forward, self.pool)
-            except Exception as error:
-                if not self.options.retry:
-                    raise
-                # Something may have been initialised lazily (a kernel compiled): run it eagerly and try once more.
-                logger.debug("capture of %s failed, trying again after a warm-up: %s", key, error)
-                self.backend.warm_up(forward)
-                graph = self.backend.capture(forward, self.pool)
-        addresses = self._addresses(buffers) if self.options.debug_addresses else {}
-        tokens = key.budget
-        if self.adapter.output_rows(key.path, tokens) is not None:
-            tokens = min(tokens, graph.output.shape[0])
-        return Captured(key, graph, buffers, tokens, addresses)
-
     def capture_key(self, key: GraphKey) -> bool:
         """Capture one more graph now (lazy capture of a hot size). Returns whether it worked."""
-        if key in self.graphs:
-            return True
-        cap = self.options.max_graph_bytes
-        if self._full or (cap is not None and self.report.device_bytes >= cap):
-            return False
-        before = self.backend.memory_used()
-        with torch.inference_mode(), self.backend.capturing():
-            self._capture_one(key, self.report)
-        self.report.device_bytes += max(self.backend.memory_used() - before, 0)
-        if key not in self.graphs:
-            if not self._full:
-                logger.warning("encoder graph %s cannot be captured: %s", key, self.report.failed[key])
-            elif self._deferred:
-                logger.warning("no memory is left for more encoder graphs: %s failed, and no other is tried", key)
-                self._deferred.clear()
-            return False
-        if key.budget not in self.ladders[key.path]:
+        captured = self._set.capture_key(key)
+        if captured and key.budget not in self.ladders[key.path]:
             self.ladders[key.path] = sorted([*self.ladders[key.path], key.budget])
-            self._forget_plans()
-        return True
+            self._plans.forget()
+        return captured
 
     def drop(self, key: GraphKey, why: str) -> None:
         """Give a graph up, and whatever shares it: those sizes run eager from now on."""
-        captured = self.graphs.get(key)
-        for other in [k for k, c in self.graphs.items() if c is captured]:
-            del self.graphs[other]
-            self.report.failed[other] = why
-        self._forget_plans()
+        self._set.drop(key, why)
+        self._plans.forget()
 
     def is_captured(self) -> bool:
         """Whether `capture` ran since the last `clear`."""
@@ -608,23 +162,10 @@ class EncoderGraphManager:
 
     def clear(self) -> None:
         """Drop every graph and all static memory."""
-        self._forget_plans()
-        self.graphs.clear()
+        self._plans.forget()
+        self._set.clear()
         self._constants.clear()
-        self._shapes.clear()
-        self._deferred = set()
-        self._full = False
-        self._demand.clear()
-        self._buffers = SharedBuffers(self.backend, self.description)
-        self._anchor = None
-        self.pool = None
         self._pending = None
-
-    def _forget_plans(self) -> None:
-        for plan in self._plans.values():
-            plan.ready = None  # it holds its plan and a graph: the memory would wait for the garbage collector
-        self._plans.clear()
-        self._plan_bytes = 0
 
     def calibrate(self, limit_ms: float) -> None:
         """Measure replay times of a few budgets, smallest first, and the eager time of the smallest.
@@ -654,7 +195,7 @@ class EncoderGraphManager:
                             eager = self.backend.elapsed_ms(lambda v=values, p=path: self.adapter.forward(dict(v()), p))  # type: ignore[misc]
                             crossover.launch_ms = min(crossover.launch_ms or eager, eager)
                             spent += eager
-        self._forget_plans()
+        self._plans.forget()
 
     # -- execution ----------------------------------------------------------------------------------------------
 
@@ -730,8 +271,8 @@ class EncoderGraphManager:
                 self.stats.miss("not-captured", len(items))
                 return None
             tokens = sum(item.tokens_on(key.path) for item in items)
-            plan = _Plan(items, [])
-            run = _Run(key.path, tokens, key.budget, key.axes)
+            plan = Plan(items, [])
+            run = Run(key.path, tokens, key.budget, key.axes)
             self._fill(plan, run, captured, inputs, values)
             run.source = captured.graph.output
             self.stats.hit(captured.key, len(items), tokens, captured.tokens)
@@ -751,7 +292,7 @@ class EncoderGraphManager:
             dtype=self.dtype,
         )
 
-    def _start_trials(self, plan: _Plan) -> None:
+    def _start_trials(self, plan: Plan) -> None:
         """From now on compare replay and eager for what is near the crossover.
 
         Predictions are good to a few per cent, which is all that a graph gains for large inputs: kernels then hide the
@@ -768,9 +309,9 @@ class EncoderGraphManager:
                     close = TRIAL_RANGE[0] <= ratio <= TRIAL_RANGE[1]
                 if close:
                     self._trials -= 1
-                    run.trial = _Trial()
+                    run.trial = Trial()
 
-    def _next_trial(self, run: _Run, trial: _Trial) -> Any:
+    def _next_trial(self, run: Run, trial: Trial) -> Any:
         """Note the time of the last call, then decide, or choose the way of this one and return a running clock."""
         run.eager, run.reason = False, ""
         if trial.clock is not None:
@@ -792,10 +333,10 @@ class EncoderGraphManager:
             run.reason = "crossover"
         return trial.clock
 
-    def _run_eager(self, run: _Run, batch: Inputs) -> torch.Tensor:
+    def _run_eager(self, run: Run, batch: Inputs) -> torch.Tensor:
         return self.adapter.eager(batch, run.path)
 
-    def _run_step(self, plan: _Plan, step: _Step, inputs: Inputs, results: dict[int, torch.Tensor]) -> None:
+    def _run_step(self, plan: Plan, step: Step, inputs: Inputs, results: dict[int, torch.Tensor]) -> None:
         adapter = self.adapter
         batch = adapter.whole(inputs)[0] if step.whole else adapter.select(inputs, step.indices)[0]
         outputs: dict[str, torch.Tensor] = {}
@@ -825,7 +366,7 @@ class EncoderGraphManager:
             self.stats.miss(reason, len(step.indices), whole=whole)
         adapter.finish(outputs, step.indices, plan.items, results, batch, tuple(eager))
 
-    def _replay(self, run: _Run, batch: Inputs) -> torch.Tensor:
+    def _replay(self, run: Run, batch: Inputs) -> torch.Tensor:
         """Copy, replay, copy out. No allocation but the output, no host sync, nothing that depends on the model."""
         captured = run.captured
         assert captured is not None
@@ -854,12 +395,12 @@ class EncoderGraphManager:
         # post-processing can forget to (Step3-VL does, 0.22 to 0.33).
         return run.source.clone()
 
-    def _long_way_next(self, plan: _Plan) -> bool:
+    def _long_way_next(self, plan: Plan) -> bool:
         """Whether the next use of a plan starts trials or captures an exact graph."""
         return plan.uses + 2 == self.options.lazy_after or plan.uses + 2 == self.options.trial_after
 
     def _make_ready(
-        self, plan: _Plan, signature: Hashable, inputs: Inputs
+        self, plan: Plan, signature: Hashable, inputs: Inputs
     ) -> Callable[[Inputs], list[torch.Tensor]] | None:
         """A function that runs a plan of one batch of everything, if all that it needs is pixels and one replay.
 
@@ -929,7 +470,7 @@ class EncoderGraphManager:
             if arena.dirty <= capacity:
                 arena.dirty = used
 
-    def _owned(self, output: torch.Tensor, run: _Run) -> torch.Tensor:
+    def _owned(self, output: torch.Tensor, run: Run) -> torch.Tensor:
         rows = self.adapter.output_rows(run.path, run.tokens)
         return (output if rows is None else output[:rows]).clone()
 
@@ -953,9 +494,9 @@ class EncoderGraphManager:
 
     # -- plans --------------------------------------------------------------------------------------------------
 
-    def _build_plan(self, inputs: Inputs, signature: Hashable | None) -> _Plan:
+    def _build_plan(self, inputs: Inputs, signature: Hashable | None) -> Plan:
         items = list(self.adapter.items(inputs))
-        plan = _Plan(items, [], memoised=signature is not None)
+        plan = Plan(items, [], memoised=signature is not None)
         for batch in self._pack(items):
             whole = len(batch.indices) == len(items) and batch.indices == tuple(range(len(items)))
             selected, axes = self.adapter.whole(inputs) if whole else self.adapter.select(inputs, batch.indices)
@@ -966,23 +507,10 @@ class EncoderGraphManager:
                     runs.append(
                         self._plan_run(plan, selected, path, tokens=tokens, budget=batch.budgets.get(path), axes=axes)
                     )
-            plan.steps.append(_Step(batch.indices, whole, runs))
+            plan.steps.append(Step(batch.indices, whole, runs))
         if plan.memoised and signature is not None:
-            self._remember(signature, plan)
+            self._plans.remember(signature, plan)
         return plan
-
-    def _remember(self, signature: Hashable, plan: _Plan) -> None:
-        old = self._plans.pop(signature, None)
-        self._plan_bytes += plan.nbytes
-        if old is not None:
-            self._plan_bytes -= old.nbytes
-            old.ready = None
-        self._plans[signature] = plan
-        limit, limit_bytes = self.options.plan_entries, self.options.plan_bytes
-        while self._plans and (len(self._plans) > limit or self._plan_bytes > limit_bytes):
-            _, dropped = self._plans.popitem(last=False)
-            self._plan_bytes -= dropped.nbytes
-            dropped.ready = None
 
     def _pack(self, items: list[Item]) -> list[packing.Batch]:
         if not items:
@@ -994,9 +522,9 @@ class EncoderGraphManager:
         return packing.pack_planned(items, self.ladders, self.limits.items)
 
     def _plan_run(
-        self, plan: _Plan, selected: Inputs, path: str, *, tokens: int, budget: int | None, axes: AxisKeys
-    ) -> _Run:
-        run = _Run(path, tokens, budget, axes)
+        self, plan: Plan, selected: Inputs, path: str, *, tokens: int, budget: int | None, axes: AxisKeys
+    ) -> Run:
+        run = Run(path, tokens, budget, axes)
         if budget is None:
             budget = fitting_budget([b for b in self.ladders[path] if b], tokens)
         if budget is None:
@@ -1018,9 +546,7 @@ class EncoderGraphManager:
         self._fill(plan, run, captured, selected, values)
         return run
 
-    def _choose(
-        self, plan: _Plan, run: _Run, values: Mapping[str, torch.Tensor | None], budget: int
-    ) -> Captured | None:
+    def _choose(self, plan: Plan, run: Run, values: Mapping[str, torch.Tensor | None], budget: int) -> Captured | None:
         """The smallest captured graph whose every capacity fits, or None with the reason in `run`."""
         run.reason = "not-captured"
         ladder = self.ladders[run.path]
@@ -1029,11 +555,11 @@ class EncoderGraphManager:
                 break
             key = GraphKey(run.path, candidate, run.axes)
             captured = self.graphs.get(key)
-            if captured is None and key in self._deferred:
-                if candidate == budget and self._capture_on_demand(key):
+            if captured is None and key in self._set.deferred:
+                if candidate == budget and self._set.capture_on_demand(key):
                     captured = self.graphs[key]
                 elif candidate == budget:
-                    plan.provisional = key in self._deferred
+                    plan.provisional = key in self._set.deferred
             if captured is None:
                 if key in self.report.failed:
                     run.reason = "capture-failed"
@@ -1051,26 +577,14 @@ class EncoderGraphManager:
             run.reason = f"capacity:{misfit}"
         return None
 
-    def _capture_on_demand(self, key: GraphKey) -> bool:
-        """Count a use of a budget without a graph, and capture it when it was needed often enough."""
-        self._demand[key] += 1
-        if self._demand[key] < self.options.demand_after:
-            return False
-        self._deferred.discard(key)
-        captured = self.capture_key(key)
-        self.report.on_demand -= 1
-        if self.report.on_demand <= 0:
-            self._deferred.clear()
-        return captured
-
     def _axes_known(self, axes: AxisKeys) -> bool:
         declared = self.description.axes
         return len(axes) == len(declared) and all(a in keys for a, keys in zip(axes, declared, strict=True))
 
     def _fill(
         self,
-        plan: _Plan,
-        run: _Run,
+        plan: Plan,
+        run: Run,
         captured: Captured,
         selected: Inputs,
         values: Mapping[str, torch.Tensor | None],
@@ -1091,7 +605,7 @@ class EncoderGraphManager:
                 continue
             rows = value.shape[0]
             used = rows_bytes(view, rows)
-            run.copies.append(_Copy(passed, view[:rows], buffers.data_arenas[name], used, nbytes_of(view)))
+            run.copies.append(Copy(passed, view[:rows], buffers.data_arenas[name], used, nbytes_of(view)))
         metadata = {name: values.get(name) for name in buffers.layout.slots}
         for name, value in metadata.items():
             if value is None:
@@ -1103,7 +617,7 @@ class EncoderGraphManager:
             run.loose = loose | metadata
         elif buffers.layout.nbytes:
             run.blob = self.backend.empty(buffers.layout.nbytes)
-            buffers.layout.write(run.blob, metadata, self._buffers.staging)
+            buffers.layout.write(run.blob, metadata, self._set.buffers.staging)
             plan.nbytes += buffers.layout.nbytes
 
     def _constant(self, key: GraphKey, name: str) -> torch.Tensor:
@@ -1117,7 +631,7 @@ class EncoderGraphManager:
 
     def _write_loose(self, captured: Captured, values: Mapping[str, torch.Tensor | None]) -> None:
         buffers = captured.buffers
-        buffers.layout.write(buffers.metadata, values, self._buffers.staging)
+        buffers.layout.write(buffers.metadata, values, self._set.buffers.staging)
         buffers.metadata_arena.holds = None
         for name, view in buffers.data.items():
             value = values.get(name)
@@ -1142,10 +656,10 @@ class EncoderGraphManager:
 
     # -- lazy capture -------------------------------------------------------------------------------------------
 
-    def _wants_exact(self, plan: _Plan) -> bool:
+    def _wants_exact(self, plan: Plan) -> bool:
         return plan.uses + 1 == self.options.lazy_after and self._lazy < self.options.lazy_graphs
 
-    def _capture_exact(self, plan: _Plan) -> None:
+    def _capture_exact(self, plan: Plan) -> None:
         for step in plan.steps:
             for run in step.runs:
                 padded = run.captured is not None and run.captured.tokens != run.tokens
@@ -1154,18 +668,8 @@ class EncoderGraphManager:
 
     # -- debug mode ---------------------------------------------------------------------------------------------
 
-    def _addresses(self, buffers: GraphBuffers) -> dict[str, int]:
-        addresses = {
-            f"buffer {name}": value.data_ptr()
-            for name, value in buffers.forward_values().items()
-            if value is not None and buffers.specs[name].kind is not BufferKind.BOUND
-        }
-        watched = getattr(self.adapter, "watched", dict)
-        addresses.update((f"tensor {name}", tensor.data_ptr()) for name, tensor in watched().items())
-        return addresses
-
     def _check_addresses(self, captured: Captured) -> None:
-        now = self._addresses(captured.buffers)
+        now = self._set.addresses(captured.buffers)
         for name, address in captured.addresses.items():
             if now.get(name) != address:
                 raise AddressChanged(f"{name} of the graph {captured.key} has moved since it was captured")

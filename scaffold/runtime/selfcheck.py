@@ -13,7 +13,8 @@ import torch
 
 from scaffold.runtime.adapter import GraphKey, Inputs
 from scaffold.runtime.buffers import buffers_fill
-from scaffold.runtime.manager import Captured, EncoderGraphManager
+from scaffold.runtime.capture import Captured
+from scaffold.runtime.manager import EncoderGraphManager
 
 
 @dataclass(frozen=True, slots=True)

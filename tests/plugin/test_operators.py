@@ -18,7 +18,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from scaffold import plugin
-from scaffold.runtime.manager import Options
+from scaffold.runtime.options import Options
 from scaffold.runtime.vllm.settings import _FROM_OPTIONS, Settings
 
 ROOT = Path(__file__).parents[2]

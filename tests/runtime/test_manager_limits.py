@@ -11,7 +11,7 @@ from towers import GLOBAL_TOKENS, PackedTower, TileTower
 from scaffold.runtime import GraphKey, RecordingBackend, Stats, Trace, export_to_prometheus
 from scaffold.runtime import buffers as buffers_module
 from scaffold.runtime.crossover import Crossover, Curve, sample_budgets
-from scaffold.runtime.manager import _Trial
+from scaffold.runtime.plans import Trial
 
 
 def budgets(manager):
@@ -56,7 +56,7 @@ def test_memory_in_use_stops_the_capture():
 
 
 def test_time_cap_thins_the_ladder_and_keeps_the_smallest(monkeypatch):
-    import scaffold.runtime.manager as module
+    import scaffold.runtime.capture as module
 
     clock = iter(range(10**6))
     monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(clock)))
@@ -210,7 +210,7 @@ def test_a_padded_size_runs_both_ways_in_turn_and_the_faster_one_stays(replay_ms
     ],
 )
 def test_what_a_trial_concludes(replay, eager, verdict):
-    assert _Trial((replay, eager)).verdict() is verdict
+    assert Trial((replay, eager)).verdict() is verdict
 
 
 @pytest.mark.parametrize(("eager_ms", "tried"), [(20.0, 0), (5.5, 1)])

@@ -17,7 +17,8 @@ import torch
 from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits
 from scaffold.runtime.backend import GraphBackend
 from scaffold.runtime.budgets import fitting_budget, powers_of_two
-from scaffold.runtime.manager import EncoderGraphManager, Options
+from scaffold.runtime.manager import EncoderGraphManager
+from scaffold.runtime.options import Options
 from scaffold.runtime.selfcheck import check_graphs
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scaffold.runtime.budgets import DEFAULT_STEPS, octave_ladder, optimal_ladder
-from scaffold.runtime.manager import Options
+from scaffold.runtime.options import Options
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning.choice import read_choice
 

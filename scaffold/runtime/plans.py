@@ -1,0 +1,136 @@
+"""Everything about a call that follows from its sizes, kept by their signature: batches, paths, copies and metadata.
+
+A plan is made at the first call of its sizes (`EncoderGraphManager._build_plan`) and used again by later ones.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from scaffold.runtime.adapter import AxisKeys, Inputs, Item
+from scaffold.runtime.buffers import Arena
+from scaffold.runtime.capture import Captured
+
+
+@dataclass(slots=True)
+class Copy:
+    """Pixels of one buffer: where from, where to, and how many bytes of the arena they fill."""
+
+    name: str
+    target: torch.Tensor
+    arena: Arena
+    used: int
+    capacity: int
+
+
+#: Timed calls of each way: after the first number a clear difference decides a trial, after the second any does. Clocks
+#: of a hot chip wander by half a per cent from call to call, and the smallest of three was off by as much.
+TRIAL_CALLS = (3, 7)
+#: What is clear.
+TRIAL_CLEAR = 0.02
+#: A replay must be slower than eager by this much to lose a trial: it leaves the host free.
+TRIAL_MARGIN = 0.003
+#: A trial is for predictions that may be wrong by this much; eager far from the crossover would cost a call dearly.
+TRIAL_RANGE = (0.8, 1.25)
+
+
+@dataclass(slots=True)
+class Trial:
+    """Replay and eager in turn over the next calls of one size. Nothing runs twice and the host never waits."""
+
+    ms: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    eager: bool = True
+    clock: Any = None
+
+    def verdict(self) -> bool | None:
+        """Whether eager is faster; None: more calls must tell. Smallest and median time must agree for eager."""
+        replay, eager = self.ms
+        calls = min(len(replay), len(eager))
+        if calls < TRIAL_CALLS[0]:
+            return None
+        low, high = sorted((min(replay) / min(eager) - 1, statistics.median(replay) / statistics.median(eager) - 1))
+        if low > TRIAL_CLEAR or high < -TRIAL_CLEAR or calls >= TRIAL_CALLS[1]:
+            return low > TRIAL_MARGIN
+        return None
+
+
+@dataclass(slots=True)
+class Run:
+    """One path of one batch: a replay, or eager with the reason."""
+
+    path: str
+    tokens: int
+    budget: int | None
+    axes: AxisKeys
+    reason: str = ""
+    captured: Captured | None = None
+    #: There is a graph, but eager is faster for these sizes.
+    eager: bool = False
+    trial: Trial | None = None
+    copies: list[Copy] = field(default_factory=list)
+    blob: torch.Tensor | None = None
+    #: Buffers that cannot come from a memoised blob: (name, value).
+    loose: dict[str, torch.Tensor | None] | None = None
+    owned: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    source: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """One batch."""
+
+    indices: tuple[int, ...]
+    whole: bool
+    runs: list[Run]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Everything about a call that follows from its sizes."""
+
+    items: list[Item]
+    steps: list[Step]
+    nbytes: int = 0
+    uses: int = 0
+    memoised: bool = False
+    #: A better graph could be captured on demand: plan again at the next call.
+    provisional: bool = False
+    #: The short way for this plan, where there is one.
+    ready: Callable[[Inputs], list[torch.Tensor]] | None = None
+
+
+class PlanCache(OrderedDict[Hashable, Plan]):
+    """Plans by the signature of their calls; the one that was used longest ago goes first.
+
+    `entries` plans at most, whose metadata take `nbytes` bytes of the device at most.
+    """
+
+    def __init__(self, entries: int, nbytes: int) -> None:
+        super().__init__()
+        self._entries = entries
+        self._most = nbytes
+        self._nbytes = 0
+
+    def remember(self, signature: Hashable, plan: Plan) -> None:
+        """Keep a plan, in place of another one of these sizes."""
+        self._forget_one(self.pop(signature, None))
+        self._nbytes += plan.nbytes
+        self[signature] = plan
+        while self and (len(self) > self._entries or self._nbytes > self._most):
+            self._forget_one(self.popitem(last=False)[1])
+
+    def forget(self) -> None:
+        """Drop all: what they chose may not hold any more."""
+        while self:
+            self._forget_one(self.popitem()[1])
+
+    def _forget_one(self, plan: Plan | None) -> None:
+        if plan is not None:
+            self._nbytes -= plan.nbytes
+            plan.ready = None  # it holds its plan and a graph: the memory would wait for the garbage collector
