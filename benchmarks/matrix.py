@@ -32,7 +32,11 @@ RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
 CORE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
 FURTHER = ("mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl")
 MODELS = (*CORE, *FURTHER)
-RELEASES = tuple(f"0.{minor}.0" for minor in range(20, 34))
+#: The later ones of a minor version, whose files may differ.
+PATCHES = ("0.20.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1")
+RELEASES = tuple(
+    sorted([*(f"0.{minor}.0" for minor in range(20, 34)), *PATCHES], key=lambda text: [int(n) for n in text.split(".")])
+)
 MARKS = {"proven": "✅", "refused": "➖", "failed": "❌", "not run": "·"}
 COLORS = {"proven": "#2e7d32", "refused": "#9e9e9e", "failed": "#c62828", "not run": "#eeeeee"}
 

@@ -30,7 +30,8 @@ def parts() -> list[Part]:
     lines = []
     for result in sorted(map(load, (path.stem for path in RESULTS.glob("graphs_h200*.json"))), key=_release):
         for row in sorted(result["rows"], key=lambda row: list(titles).index(row["model"])):
-            groups = row["real"]["groups"]
+            real = row.get("real", {"groups": {}, "replayed": 0})  # a port that was refused has none
+            groups = real["groups"]
             replays = {
                 manager: [value for name, value in groups.items() if name.endswith(f"real graphs, {manager}")]
                 for manager in MANAGERS
@@ -43,7 +44,7 @@ def parts() -> list[Part]:
                     ".".join(result["versions"]["vllm"].split(".")[:2]),
                     titles[row["model"]],
                     str(sum(value["compared"] for found in replays.values() for value in found)),
-                    str(row["real"]["replayed"]),
+                    str(real["replayed"]),
                     *("" if error is None else f"{error:.4f}" for error in errors),
                     row["outcome"],
                 ]

@@ -62,7 +62,7 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
         """What it hands out is memory of the GPU."""
 
         def empty(self, nbytes):  # type: ignore[no-untyped-def]
-            return lab.place(super().empty(nbytes).clone())
+            return lab.place(super().empty(nbytes))
 
         def staging(self, nbytes):  # type: ignore[no-untyped-def]
             with lab.unwatched():
