@@ -54,7 +54,8 @@ WORKLOADS: dict[str, tuple[int, int, int]] = {
     "1 x 1280x720": (1, 1280, 720),
     "1 x 1920x1080": (1, 1920, 1080),
 }
-TINY_WORKLOADS = {"1 x 56x56": (1, 56, 56), "2 x 84x56": (2, 84, 56)}
+#: By the scale of the models.
+WORKLOADS_OF = {"real": WORKLOADS, "tiny": {"1 x 56x56": (1, 56, 56), "2 x 84x56": (2, 84, 56)}}
 #: A request; without the processing of its images; the encoder alone.
 KINDS = ("ms", "engine_ms", "encoder_ms")
 #: What `ours` is compared with.
@@ -140,8 +141,7 @@ class Session:
     def __init__(self, name: str, arguments: argparse.Namespace, folder: Path) -> None:
         self.name, self.arguments = name, arguments
         tiny = arguments.scale == "tiny"
-        workloads = TINY_WORKLOADS if tiny else WORKLOADS
-        self.workloads = {size: workloads[size] for size in arguments.sizes or workloads}
+        self.workloads = {size: WORKLOADS_OF[arguments.scale][size] for size in arguments.sizes}
         self.modes = arguments.modes.split(",")
         self.random = random.Random(arguments.seed)
         self.began = time.perf_counter()
@@ -408,9 +408,10 @@ def main() -> int:
     unknown = {*arguments.modes.split(","), *filter(None, arguments.check_only.split(","))} - MODES.keys()
     if unknown or "eager" not in arguments.modes.split(","):
         options.error(f"modes are {', '.join(MODES)}, eager among them; not {', '.join(sorted(unknown))}")
-    sizes = TINY_WORKLOADS if arguments.scale == "tiny" else WORKLOADS
-    if set(arguments.sizes or ()) - sizes.keys():
-        options.error(f"sizes are {', '.join(sizes)}; not {', '.join(sorted(set(arguments.sizes) - sizes.keys()))}")
+    sizes = WORKLOADS_OF[arguments.scale]
+    arguments.sizes = arguments.sizes or list(sizes)
+    if unknown := set(arguments.sizes) - sizes.keys():
+        options.error(f"sizes are {', '.join(sizes)}; not {', '.join(sorted(unknown))}")
     total: dict[str, Any] = {
         "machine": arguments.machine,
         "versions": {},

@@ -16,12 +16,18 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-#: Exit codes of the tool (`scaffold.diagnostics.Exit`) that say that a port is refused, not that it is wrong.
-REFUSED = {3, 4}
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from engine_gpu import versions
+
+from scaffold.descriptor import shipped_names
+from scaffold.diagnostics import Exit
+
+#: A port is refused, not wrong.
+REFUSED = {Exit.DESCRIPTOR, Exit.TARGET}
 
 
 def prove(model: str, seconds: float) -> dict[str, Any]:
@@ -34,7 +40,8 @@ def prove(model: str, seconds: float) -> dict[str, Any]:
         return {"model": model, "outcome": "failed", "reason": f"not done in {seconds:.0f} s"}
     row: dict[str, Any] = {"model": model, "seconds": round(time.perf_counter() - begin, 1), "exit": done.returncode}
     if done.returncode and not done.stdout.strip():
-        outcome = "refused" if done.returncode in REFUSED else "failed"
+        refused = done.returncode in REFUSED and "VCG470" not in done.stderr  # that is no GPU, or not this vLLM's
+        outcome = "refused" if refused else "failed"
         return {**row, "outcome": outcome, "reason": done.stderr.strip()[-1500:]}
     emulated, real = [], []
     for report in json.loads(done.stdout):
@@ -78,14 +85,14 @@ def main() -> int:
     options.add_argument("--seconds", type=float, default=240, help="for each model, at most")
     options.add_argument("--machine", default="")
     arguments = options.parse_args()
-    from scaffold.descriptor.load import shipped_names
+    import vllm
 
     models = arguments.models.split(",") if arguments.models else shipped_names()
     with ThreadPoolExecutor(len(models)) as pool:
         rows = list(pool.map(lambda model: prove(model, arguments.seconds), models))
     total = {
         "machine": arguments.machine,
-        "versions": {name: version(name) for name in ("vllm", "torch", "transformers")},
+        "versions": versions(vllm.__version__),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "rows": rows,
     }

@@ -24,6 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
 
@@ -34,9 +36,7 @@ FURTHER = ("mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl")
 MODELS = (*CORE, *FURTHER)
 #: The later ones of a minor version, whose files may differ.
 PATCHES = ("0.20.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1")
-RELEASES = tuple(
-    sorted([*(f"0.{minor}.0" for minor in range(20, 34)), *PATCHES], key=lambda text: [int(n) for n in text.split(".")])
-)
+RELEASES = tuple(sorted([*(f"0.{minor}.0" for minor in range(20, 34)), *PATCHES], key=Version))
 MARKS = {"proven": "✅", "refused": "➖", "failed": "❌", "not run": "·"}
 COLORS = {"proven": "#2e7d32", "refused": "#9e9e9e", "failed": "#c62828", "not run": "#eeeeee"}
 

@@ -25,6 +25,10 @@ NAMES = {
     "internvl": "InternVL",
     "qwen2_5_vl:video": "Qwen2.5-VL, videos",
     "step3_vl": "Step3-VL",
+    "glm4_1v": "GLM-4.1V",
+    "ernie45_vl": "ERNIE-4.5-VL",
+    "gemma3_mm": "Gemma 3",
+    "mllama4": "Llama 4",
 }
 
 _NUMBER = r"\d(?:[\d.,]*\d)?"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine_statistics import TURNS
-from measured import NAMES, Block, Part, Sentence, exists, load, low_high, table
+from measured import NAMES, Block, Part, Sentence, load, low_high, table
 
 PAGE = "docs/operators.md"
 MODES = ("eager", "vllm_graphs", "ours")
@@ -20,13 +20,6 @@ TITLES = {
     "our_manager_only": "our manager, vLLM's class",
 }
 VERDICTS = {"holds": "faster", "within noise": "undecided", "fails": "slower", "one engine of each": ""}
-#: Name of the block -> file with its numbers.
-FILES = {
-    "engine": "engine_h200",
-    "engine of vLLM 0.26": "engine_h200_vllm_0_26",
-    "engine on two GPUs": "engine_h200_x2",
-    "engine at small sizes": "engine_h200_small",
-}
 GIB = 1 << 30
 #: The issue of graphs: where launching takes longer than computing.
 SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
@@ -40,20 +33,17 @@ def parts() -> list[Part]:
         for row in result["rows"]
         if row["images"] == "1 x 1280x720"
     ]
-    blocks: list[Part] = []
-    for name, file in FILES.items():
-        if exists(file):
-            blocks += [
-                Block(PAGE, name, times(load(file))),
-                Block(PAGE, f"answers of the {name}", answers(load(file))),
-            ]
-            if name != "engine at small sizes":
-                blocks.append(Block(PAGE, f"memory of the {name}", memory(load(file))))
-    for end, file in (("", "engine_h200"), (" of vLLM 0.26", "engine_h200_vllm_0_26")):
-        blocks += [
-            Block(PAGE, f"verdicts{end}", verdicts(load(file))),
-            Block(PAGE, f"stream{end}", stream(load(file))),
-        ]
+    shown = {
+        ("engine", "engine_h200"): (times, answers, memory, verdicts, stream),
+        ("engine of vLLM 0.26", "engine_h200_vllm_0_26"): (times, answers, memory, verdicts, stream),
+        ("engine on two GPUs", "engine_h200_x2"): (times, answers, memory),
+        ("engine at small sizes", "engine_h200_small"): (times, answers),
+    }
+    blocks = [
+        Block(PAGE, f"{kind.__name__} of the {name}", kind(load(file)))
+        for (name, file), kinds in shown.items()
+        for kind in kinds
+    ]
     return [
         *blocks,
         Sentence(

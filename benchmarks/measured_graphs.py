@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from measured import NAMES, RESULTS, Block, PageError, Part, load, table
+from measured_ports import release
 
 PAGE = "docs/measured.md"
-FURTHER = {
-    "glm4_1v": "GLM-4.1V",
-    "ernie45_vl": "ERNIE-4.5-VL",
-    "gemma3_mm": "Gemma 3",
-    "mllama4": "Llama 4",
-}
 MANAGERS = ("vLLM's manager", "our manager")
 
 
 def parts() -> list[Part]:
-    titles = NAMES | FURTHER
     head = [
         "vLLM",
         "model",
@@ -28,8 +20,9 @@ def parts() -> list[Part]:
         "",
     ]
     lines = []
-    for result in sorted(map(load, (path.stem for path in RESULTS.glob("graphs_h200*.json"))), key=_release):
-        for row in sorted(result["rows"], key=lambda row: list(titles).index(row["model"])):
+    results = [load(path.stem) for path in RESULTS.glob("graphs_h200*.json")]
+    for result in sorted(results, key=lambda result: release(result["versions"]), reverse=True):
+        for row in sorted(result["rows"], key=lambda row: list(NAMES).index(row["model"])):
             real = row.get("real", {"groups": {}, "replayed": 0})  # a port that was refused has none
             groups = real["groups"]
             replays = {
@@ -42,7 +35,7 @@ def parts() -> list[Part]:
             lines.append(
                 [
                     ".".join(result["versions"]["vllm"].split(".")[:2]),
-                    titles[row["model"]],
+                    NAMES[row["model"]],
                     str(sum(value["compared"] for found in replays.values() for value in found)),
                     str(real["replayed"]),
                     *("" if error is None else f"{error:.4f}" for error in errors),
@@ -50,8 +43,3 @@ def parts() -> list[Part]:
                 ]
             )
     return [Block(PAGE, "graphs", table(head, lines))]
-
-
-def _release(result: dict[str, Any]) -> tuple[int, ...]:
-    """The newest first."""
-    return tuple(-int(number) for number in result["versions"]["vllm"].split("."))

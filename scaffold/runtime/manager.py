@@ -27,7 +27,7 @@ import torch
 from torch import is_inference_mode_enabled as in_inference_mode
 
 from scaffold.runtime import packing
-from scaffold.runtime.adapter import AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits, scatter_rows
+from scaffold.runtime.adapter import AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits
 from scaffold.runtime.backend import CudaGraphBackend, GraphBackend
 from scaffold.runtime.budgets import fitting_budget
 from scaffold.runtime.buffers import Arena, buffers_fill, nbytes_of, rows_bytes
@@ -96,7 +96,7 @@ class EncoderGraphManager:
         self.trace = trace
         self.crossover: dict[str, Crossover] = {path: Crossover() for path in self.ladders}
         self.replay_hook: ReplayHook | None = None
-        self._set = GraphSet(adapter, self.backend, self.options, limits, self.ladders, self.description)
+        self._graph_set = GraphSet(adapter, self.backend, self.options, limits, self.ladders, self.description)
         self._plans = PlanCache(self.options.plan_entries, self.options.plan_bytes)
         self._constants: dict[tuple[GraphKey, str], torch.Tensor] = {}
         self._lazy = 0
@@ -112,30 +112,30 @@ class EncoderGraphManager:
     @property
     def graphs(self) -> Mapping[GraphKey, Captured]:
         """What is captured. Budgets between two tiles share a graph."""
-        return self._set.graphs
+        return self._graph_set.graphs
 
     @property
     def report(self) -> CaptureReport:
         """What was captured, and why what is missing is missing."""
-        return self._set.report
+        return self._graph_set.report
 
     @property
     def pool(self) -> Any:
         """The memory pool of the graphs; None before `capture`."""
-        return self._set.pool
+        return self._graph_set.pool
 
     @pool.setter
     def pool(self, pool: Any) -> None:
-        self._set.pool = pool
+        self._graph_set.pool = pool
 
     def keys_to_capture(self) -> list[GraphKey]:
         """Every key in capture order: largest first, so that smaller graphs live in the memory of larger ones."""
-        return self._set.keys()
+        return self._graph_set.keys()
 
     def capture(self, pool: Any = None) -> CaptureReport:
         """Capture every key that fits the caps; never raises for a key that cannot be captured."""
         self.clear()
-        report = self._set.capture(pool)
+        report = self._graph_set.capture(pool)
         if self.options.calibration_ms > 0:
             self.calibrate(self.options.calibration_ms)
         logger.info("%s", report)
@@ -145,7 +145,7 @@ class EncoderGraphManager:
 
     def capture_key(self, key: GraphKey) -> bool:
         """Capture one more graph now (lazy capture of a hot size). Returns whether it worked."""
-        captured = self._set.capture_key(key)
+        captured = self._graph_set.capture_key(key)
         if captured and key.budget not in self.ladders[key.path]:
             self.ladders[key.path] = sorted([*self.ladders[key.path], key.budget])
             self._plans.forget()
@@ -153,7 +153,7 @@ class EncoderGraphManager:
 
     def drop(self, key: GraphKey, why: str) -> None:
         """Give a graph up, and whatever shares it: those sizes run eager from now on."""
-        self._set.drop(key, why)
+        self._graph_set.drop(key, why)
         self._plans.forget()
 
     def is_captured(self) -> bool:
@@ -163,7 +163,7 @@ class EncoderGraphManager:
     def clear(self) -> None:
         """Drop every graph and all static memory."""
         self._plans.forget()
-        self._set.clear()
+        self._graph_set.clear()
         self._constants.clear()
         self._pending = None
 
@@ -555,11 +555,11 @@ class EncoderGraphManager:
                 break
             key = GraphKey(run.path, candidate, run.axes)
             captured = self.graphs.get(key)
-            if captured is None and key in self._set.deferred:
-                if candidate == budget and self._set.capture_on_demand(key):
+            if captured is None and key in self._graph_set.deferred:
+                if candidate == budget and self._graph_set.capture_on_demand(key):
                     captured = self.graphs[key]
                 elif candidate == budget:
-                    plan.provisional = key in self._set.deferred
+                    plan.provisional = key in self._graph_set.deferred
             if captured is None:
                 if key in self.report.failed:
                     run.reason = "capture-failed"
@@ -617,7 +617,7 @@ class EncoderGraphManager:
             run.loose = loose | metadata
         elif buffers.layout.nbytes:
             run.blob = self.backend.empty(buffers.layout.nbytes)
-            buffers.layout.write(run.blob, metadata, self._set.buffers.staging)
+            buffers.layout.write(run.blob, metadata, self._graph_set.buffers.staging)
             plan.nbytes += buffers.layout.nbytes
 
     def _constant(self, key: GraphKey, name: str) -> torch.Tensor:
@@ -631,7 +631,7 @@ class EncoderGraphManager:
 
     def _write_loose(self, captured: Captured, values: Mapping[str, torch.Tensor | None]) -> None:
         buffers = captured.buffers
-        buffers.layout.write(buffers.metadata, values, self._set.buffers.staging)
+        buffers.layout.write(buffers.metadata, values, self._graph_set.buffers.staging)
         buffers.metadata_arena.holds = None
         for name, view in buffers.data.items():
             value = values.get(name)
@@ -669,16 +669,7 @@ class EncoderGraphManager:
     # -- debug mode ---------------------------------------------------------------------------------------------
 
     def _check_addresses(self, captured: Captured) -> None:
-        now = self._set.addresses(captured.buffers)
+        now = self._graph_set.addresses(captured.buffers)
         for name, address in captured.addresses.items():
             if now.get(name) != address:
                 raise AddressChanged(f"{name} of the graph {captured.key} has moved since it was captured")
-
-
-__all__ = [
-    "AddressChanged",
-    "CaptureReport",
-    "EncoderGraphManager",
-    "Options",
-    "scatter_rows",
-]

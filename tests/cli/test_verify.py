@@ -139,8 +139,8 @@ def test_json_is_the_reports_and_nothing_else(run, small_tree, monkeypatch, no_g
     (report,) = json.loads(done.out)
     assert report["checks"][0]["name"] == "a: small"
     assert {"hazards", "hits", "misses", "negative_lengths"} < set(report)
-    said = {name: report[name] for name in ("recipe", "release", "attention", "passed", "problems")}
-    assert said == {"recipe": "internvl", "release": "0.22.0", "attention": "fa2", "passed": True, "problems": []}
+    said = {name: report[name] for name in ("recipe", "release", "tail", "passed", "problems")}
+    assert said == {"recipe": "internvl", "release": "0.22.0", "tail": "fa2", "passed": True, "problems": []}
     assert "PASS: 1 of 1 checks" in done.err
 
 

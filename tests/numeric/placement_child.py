@@ -9,7 +9,6 @@ from pathlib import Path
 
 from scaffold.verify.numeric.cpu_imports import prepare
 
-ITEMS = {"image": (2, 1), "video": (2, 1), "grid": ((1, 4, 4), (1, 2, 2))}
 MODELS = ("internvl", "step3_vl", "mllama4", "gemma3_mm", "ernie45_vl", "qwen2_vl", "glm4_1v")
 
 
@@ -17,11 +16,13 @@ def main() -> None:
     prepare(Path(sys.argv[1]), None)
     import torch
 
+    from scaffold.verify.numeric.recipes.packed import PackedGrid
+
     found = {}
     for model in MODELS:
         recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
         for modality in recipe.modalities:
-            items = ITEMS["grid" if model in ("ernie45_vl", "qwen2_vl", "glm4_1v") else modality]
+            items = ((1, 4, 4), (1, 2, 2)) if isinstance(recipe, PackedGrid) else (2, 1)
             inputs = recipe.make_inputs(modality, items, torch.Generator().manual_seed(0))
             found[f"{model} {modality}"] = sorted(recipe.on_host(inputs))
     print(json.dumps(found))

@@ -51,9 +51,10 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import EncoderCudaGraphManager
+    from scaffold.verify.numeric.child import process_weights
     from scaffold.verify.numeric.graphs import DEVICE, Lab
     from scaffold.verify.numeric.recipes.base import configure, randomise
-    from scaffold.verify.numeric.session import copy_inputs, sessions_of
+    from scaffold.verify.numeric.session import place_inputs, sessions_of
 
     lab = Lab([sys.argv[1], str(Path(__file__).resolve().parents[2])])
     watch = lab.watch if adapter else nullcontext
@@ -74,22 +75,11 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
             torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
             return backend
 
-    def placed(inputs):  # type: ignore[no-untyped-def]
-        """A copy, with what the runner moves to the GPU marked as being there."""
-        copy, on_host = copy_inputs(inputs), recipe.on_host(inputs)
-        for name, value in copy.items():
-            if name not in on_host:
-                lab.place(value)
-        return copy
-
     torch.manual_seed(0)
     host, config = recipe.build(adapter)
     host.eval().requires_grad_(False)
     randomise(host, 0)
-    for module in host.modules():
-        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-        if method is not None:
-            method(module)
+    process_weights(host)
     for tensor in (*host.parameters(), *host.buffers()):
         lab.place(tensor)
     totals: dict[str, object] = {"hits": 0, "misses": 0, "reused": 0, "reasons": {}}
@@ -107,7 +97,7 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
             generator = torch.Generator().manual_seed(number)
             inputs = recipe.make_inputs(case.modality, case.items, generator)
             want = [t.clone() for t in host.embed_multimodal(**inputs)]
-            call = placed(inputs) if adapter else dict(inputs)
+            call = place_inputs(lab, recipe, inputs) if adapter else dict(inputs)
             try:
                 with watch():
                     got = manager.execute(call)

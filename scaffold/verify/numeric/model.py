@@ -361,7 +361,7 @@ class NumericReport:
         return {
             "recipe": self.recipe,
             "release": self.release,
-            "attention": "" if self.machine else self.tail,
+            "tail": "" if self.machine else self.tail,
             "passed": self.passed,
             "problems": [{"code": d.code, "message": d.message, "notes": d.notes} for d in self.diagnostics()],
             **measured,

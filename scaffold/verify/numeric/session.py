@@ -110,6 +110,16 @@ def copy_inputs(inputs: Mapping[str, Any]) -> Inputs:
     return {key: copy(value) for key, value in inputs.items()}
 
 
+def place_inputs(lab: Lab, recipe: Recipe, inputs: Mapping[str, Any]) -> Inputs:
+    """A copy of the inputs, each marked as being where the runner would put it."""
+    placed, on_host = copy_inputs(inputs), recipe.on_host(inputs)
+    for key, value in placed.items():
+        for tensor in value if isinstance(value, list) else [value]:
+            if isinstance(tensor, torch.Tensor) and key not in on_host:
+                lab.place(tensor)
+    return placed
+
+
 def compare(
     name: str,
     modality: str,
@@ -170,13 +180,7 @@ class ManagerRun:
 
     def _placed(self, inputs: Mapping[str, Any]) -> Inputs:
         """A copy of the inputs, each where the runner would put it."""
-        placed = copy_inputs(inputs)
-        on_host = self._recipe.on_host(inputs)
-        for key, value in placed.items():
-            for tensor in value if isinstance(value, list) else [value]:
-                if isinstance(tensor, torch.Tensor) and key not in on_host:
-                    self._lab.place(tensor)
-        return placed
+        return place_inputs(self._lab, self._recipe, inputs)
 
     def execute(self, inputs: Mapping[str, Any]) -> list[Any]:
         """What the runner does for one batch of one modality."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -122,25 +122,16 @@ class Recipe(ABC):
         The release's own processor says so, with `keep_on_cpu` for a field: of InternVL's numbers of tiles since 0.22,
         of Step3-VL's since 0.28, of ERNIE-4.5-VL's grids since 0.30. Names that it does not know never reach a model.
         """
-        names = frozenset(inputs)
-        if names not in self._on_host:
-            processor = object.__new__(self.load_class()._processor_factory.processor)
-            processor.info = SimpleNamespace(get_hf_config=self.model_config, ctx_video_token="<video>")
-            try:
-                fields = processor._get_mm_fields_config(inputs, {})
-            except Exception as error:
-                raise RuntimeError(
-                    f"{type(processor).__name__}._get_mm_fields_config does not say which inputs it keeps on the host "
-                    f"({type(error).__name__}: {error}): let the recipe's `on_host(inputs)` return their names"
-                ) from error
-            self._on_host[names] = frozenset(
-                name for name in names if name not in fields or fields[name].field.keep_on_cpu
-            )
-        return self._on_host[names]
-
-    @cached_property
-    def _on_host(self) -> dict[frozenset[str], frozenset[str]]:
-        return {}
+        processor = object.__new__(self.load_class()._processor_factory.processor)
+        processor.info = SimpleNamespace(get_hf_config=self.model_config, ctx_video_token="<video>")
+        try:
+            fields = processor._get_mm_fields_config(inputs, {})
+        except Exception as error:
+            raise RuntimeError(
+                f"{type(processor).__name__}._get_mm_fields_config does not say which inputs it keeps on the host "
+                f"({type(error).__name__}: {error}): let the recipe's `on_host(inputs)` return their names"
+            ) from error
+        return frozenset(name for name in inputs if name not in fields or fields[name].field.keep_on_cpu)
 
 
 class _LanguageModel(nn.Module):  # type: ignore[misc]
