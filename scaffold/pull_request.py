@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange
+from scaffold.descriptor import PackedPort, PathsPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor import AnyPort
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
     from scaffold.verify.numeric import NumericReport
@@ -61,7 +62,7 @@ class RuleResult:
 # -- what was changed --------------------------------------------------------------------------------------------------
 
 
-def find_change(spec: AdapterSpec, tree: SourceTree, base: SourceTree | None, scratch: Path) -> PortChange:
+def find_change(spec: AnyPort, tree: SourceTree, base: SourceTree | None, scratch: Path) -> PortChange:
     """The port of `spec` in `tree`, against `base` or against what the last `new` of this model found there.
 
     Raises `DiagnosticError`: VCG511 when the port is not in the tree, or is not what the tool generates today; VCG512
@@ -104,7 +105,7 @@ def find_change(spec: AdapterSpec, tree: SourceTree, base: SourceTree | None, sc
 
 
 def prove_change(
-    change: PortChange, spec: AdapterSpec, recipe: str | None = None, progress: Callable[[str], None] | None = None
+    change: PortChange, spec: AnyPort, recipe: str | None = None, progress: Callable[[str], None] | None = None
 ) -> list[NumericReport]:
     """The numerical proof of the changed files against the tree before them, with every attention kernel."""
     from dataclasses import replace
@@ -185,14 +186,14 @@ def _git(root: Path, *arguments: str) -> str | None:
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def pull_request_title(spec: AdapterSpec) -> str:
+def pull_request_title(spec: AnyPort) -> str:
     """A title with the tags that the guide asks for."""
     return f"[Model][Multimodal] Support encoder CUDA graphs for {spec.class_name}"
 
 
 def describe_change(
     change: PortChange,
-    spec: AdapterSpec,
+    spec: AnyPort,
     *,
     reports: Sequence[NumericReport] = (),
     benchmark: Benchmark | None = None,
@@ -229,8 +230,8 @@ def _template(tree: SourceTree) -> tuple[list[str], str]:
     return headings or ["Purpose", "Test Plan", "Test Result"], f"---\n{rest}".rstrip() if rule else ""
 
 
-def _purpose(spec: AdapterSpec, change: PortChange) -> Iterator[str]:
-    kinds = " and ".join(modality.name for modality in spec.modalities)
+def _purpose(spec: AnyPort, change: PortChange) -> Iterator[str]:
+    kinds = " and ".join(spec.modalities)
     yield (
         f"Run the vision encoder of `{spec.class_name}` as CUDA graphs ({kinds}), by implementing "
         "`SupportsEncoderCudaGraph`."
@@ -243,26 +244,29 @@ def _purpose(spec: AdapterSpec, change: PortChange) -> Iterator[str]:
         yield "- eager results stay bit-identical: statements of the tower were moved, none was changed"
 
 
-def _design_notes(spec: AdapterSpec, change: PortChange) -> Iterator[str]:
+def _design_notes(spec: AnyPort, change: PortChange) -> Iterator[str]:
     yield f"- Layout `{spec.layout}`; protocol generation `{change.plan.profile.generation.name}`, read from this tree."
-    yield f"- An item has `{spec.item.rows.text}` input rows and `{spec.item.tokens.text}` output tokens."
-    for buffer in spec.buffers:
-        yield f"- Buffer `{buffer.name}` ({buffer.kind}): behind a batch, {buffer.pad.rule.replace('_', ' ')}."
-    for sequence in spec.attention.sequences:
-        yield (
-            f"- Attention sequences `{sequence.name}` (one a {sequence.unit}): at most `{sequence.count.text}`, none "
-            f"longer than `{sequence.longest.text}` rows, which is the bound that is frozen at the capture."
-        )
-    for path in spec.paths:
-        yield f"- Path `{path.name}`: `{path.tokens.text}` tokens an item, captured on its own."
+    if isinstance(spec, PathsPort):
+        for path in (spec.single, spec.many):
+            yield f"- Path `{path.name}`: `{path.count.text}` tiles an item, `{path.tokens.text}` tokens each."
+    else:
+        yield f"- An item has `{spec.item.rows.text}` input rows and `{spec.item.tokens.text}` output tokens."
+    if isinstance(spec, PackedPort):
+        if spec.buffers:
+            yield f"- Buffers {', '.join(f'`{name}`' for name in spec.buffers)}: zeros behind a batch."
+        for set_ in spec.sequences:
+            assert set_.count is not None, "`PackedPort.sequences` are complete"
+            assert set_.longest is not None, "`PackedPort.sequences` are complete"
+            yield (
+                f"- Attention sequences `{set_.name}` (one a {set_.unit}): at most `{set_.count.text}`, none "
+                f"longer than `{set_.longest.text}` rows, which is the bound that is frozen at the capture."
+            )
     if spec.gate is not None:
         yield f"- Off unless `{spec.gate.text}`."
     yield "- What no graph holds (tokens, items, frames, ready embeddings) runs eagerly."
-    for hook in spec.hooks:
-        yield f"- Hand-written part `{hook.name}`: `{hook.file}`."
 
 
-def _test_plan(spec: AdapterSpec, change: PortChange, command: str) -> Iterator[str]:
+def _test_plan(spec: AnyPort, change: PortChange, command: str) -> Iterator[str]:
     yield "```sh"
     for path in change.added:
         if path.startswith("tests/"):

@@ -14,7 +14,7 @@ from scaffold.changes import FileChange
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor import AnyPort
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
     from scaffold.verify.numeric import NumericReport, NumericRequest, Tail
@@ -44,20 +44,20 @@ class RefusedResult(DiagnosticError):
         self.changes = changes
 
 
-def load_spec(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] | None = None) -> AdapterSpec:
-    """The checked descriptor of `reference` (a file or a shipped name) as the frozen IR.
+def load_spec(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] | None = None) -> AnyPort:
+    """The port that the descriptor `reference` (a file or a shipped name) describes.
 
     `report` is handed the descriptor's warnings. Raises `DiagnosticError` when it has errors.
     """
-    from scaffold.descriptor import build_spec, load_descriptor
+    from scaffold.descriptor import load_descriptor
 
-    descriptor = load_descriptor(reference)
-    if report is not None and descriptor.warnings:
-        report(descriptor.warnings)
-    return build_spec(descriptor)
+    port = load_descriptor(reference)
+    if report is not None and port.warnings:
+        report(port.warnings)
+    return port
 
 
-def prepare_port(spec: AdapterSpec, tree: SourceTree, *, replace: bool = False) -> Port:
+def prepare_port(spec: AnyPort, tree: SourceTree, *, replace: bool = False) -> Port:
     """Plan, render and prove `spec` for `tree`.
 
     Raises `DiagnosticError`: VCG4xx when the tree is not understood, VCG5xx when it has an implementation that only
@@ -138,7 +138,7 @@ def keep_refused(error: RefusedResult) -> Diagnostic:
 
 
 def prove_numerics(
-    spec: AdapterSpec,
+    spec: AnyPort,
     tree: SourceTree,
     *,
     tails: Sequence[Tail] = ("fa2",),
@@ -158,20 +158,20 @@ def prove_numerics(
     return list(check_numerics_all(requests, progress=progress))
 
 
-def tails_of(spec: AdapterSpec, tree: SourceTree) -> tuple[Tail, ...]:
+def tails_of(spec: AnyPort, tree: SourceTree) -> tuple[Tail, ...]:
     """The attention kernels that a port must be right with.
 
     FlashInfer's wants the lengths of sequences beside their offsets, which not every release's tower makes
     (Qwen2.5-VL's from 0.22 on); elsewhere that backend raises, with and without graphs.
     """
-    if "FLASHINFER" not in spec.attention.backends:
+    if not spec.flashinfer:
         return ("fa2", "fa3")
     source = tree.read(spec.module.replace(".", "/") + ".py")
     return ("fa2", "fa3", "cudnn") if "maybe_compute_seq_lens(" in source else ("fa2", "fa3")
 
 
 def numeric_requests(
-    spec: AdapterSpec,
+    spec: AnyPort,
     tree: SourceTree,
     *,
     tails: Sequence[Tail] = ("fa2",),
@@ -188,8 +188,8 @@ def numeric_requests(
         port = prepare_port(spec, tree, replace=True)
         overlay = {change.path: change.after for change in port.changed if change.after and _is_package(change.path)}
     options = NumericOptions(
-        image_embeds=any(modality.embeds for modality in spec.modalities),
-        data_parallel_switch=bool(spec.data_parallel_switches),
+        image_embeds=spec.embeds is not None,
+        data_parallel_switch=bool(spec.switches),
         min_budget_above_max=True,
         frames_above_capacity=True,
         edges=True,
@@ -199,7 +199,7 @@ def numeric_requests(
             tree=tree.root,
             overlay=overlay,
             recipe=recipe or recipe_of(spec.name, spec.module),
-            modalities=tuple(modalities) or tuple(modality.name for modality in spec.modalities),
+            modalities=tuple(modalities) or tuple(spec.modalities),
             release=tree.release or "",
             tail=tail,
             options=options,

@@ -19,11 +19,12 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.render import Code, render_template
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec, TestSpec
+    from scaffold.descriptor import AnyPort
+    from scaffold.descriptor.model import TestEntry
     from scaffold.protocol import Generation
 
 PACKAGE = "vitcg_adapters"
-_NAMES = {"image": "images", "video": "videos", "audio": "audio", "vision_chunk": "chunks of a video"}
+_NAMES = {"image": "images", "video": "videos"}
 _COLUMNS = ("Architecture", "Models", "CG for Image", "CG for Video", "Multi-Path Graph")
 _ATTRIBUTES = "* text eol=lf linguist-generated\n"
 
@@ -33,7 +34,7 @@ class Source:
     """A descriptor as the manifest names it (a shipped name, or a path relative to the folder), and its spec."""
 
     reference: str
-    spec: AdapterSpec
+    spec: AnyPort
     warnings: tuple[Diagnostic, ...] = ()
 
     @property
@@ -154,7 +155,7 @@ def _companions(source: Source, spoken: Sequence[Generation], refused: Sequence[
             file=f"{source.name}.py",
             recipe=source.name,
             # Managers of several paths do not count a path that ran eagerly as a miss.
-            several_paths=bool(spec.paths),
+            several_paths=spec.layout == "paths",
         )
         drafts.append(_Draft(f"tests/test_{source.name}.py", text, source))
     if spec.tests:
@@ -172,7 +173,7 @@ def _docs(source: Source, spoken: Sequence[Generation], refused: Sequence[Refuse
     return render_template(
         "docs/model.md.jinja",
         class_name=spec.class_name,
-        modalities=Code(" and ".join(_NAMES[modality.name] for modality in spec.modalities)),
+        modalities=Code(" and ".join(_NAMES[name] for name in spec.modalities)),
         table=[Code(f"| {' | '.join(row)} |") for row in rows],
         adapters=[_row(generation, f"{PACKAGE}.{generation.name}.{source.name}") for generation in spoken],
         refused=[{**_row(entry.generation, ""), "reason": Code(entry.reason)} for entry in refused],
@@ -188,11 +189,11 @@ def _row(generation: Generation, module: str) -> dict[str, Code]:
     }
 
 
-def _example(source: Source, test: TestSpec, spoken: Sequence[Generation]) -> str:
+def _example(source: Source, test: TestEntry, spoken: Sequence[Generation]) -> str:
     prompts: dict[str, str] = {
-        modality: (test.template_text or "{content}").replace("{content}", prompt)
+        modality: (test.template.text if test.template else "{content}").replace("{content}", prompt)
         for modality, prompt in (("image", test.image_prompt), ("video", test.video_prompt))
-        if prompt is not None and modality in test.modalities
+        if prompt is not None
     }
     from scaffold.plan.entries import wrapped
 

@@ -361,13 +361,13 @@ def _expanded(selection: Sequence[str]) -> Iterator[str]:
 def _load(folder: Path, reference: str) -> Source:
     """Wherever the command runs: a file named like a shipped descriptor must not take its place."""
     from scaffold.adapters.outputs import Source
-    from scaffold.descriptor import build_spec, load_descriptor
+    from scaffold.descriptor import load_descriptor
     from scaffold.descriptor.load import shipped_path
 
     is_file = reference.endswith((".yaml", ".yml"))
     place = Path(os.path.relpath(folder / reference)) if is_file else shipped_path(reference)
-    descriptor = load_descriptor(place if place is not None else reference)
-    return Source(reference, build_spec(descriptor), descriptor.warnings)
+    port = load_descriptor(place if place is not None else reference)
+    return Source(reference, port, port.warnings)
 
 
 def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic]:

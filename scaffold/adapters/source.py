@@ -13,17 +13,18 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.support import tower_answer
+from scaffold.descriptor import PackedPort
 from scaffold.plan.methods import render_methods
 from scaffold.plan.towers import wanted_keys, wanted_parameters
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import Code, render_template
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor import AnyPort
     from scaffold.protocol import ProtocolProfile
 
 
-def render_adapter(spec: AdapterSpec, profile: ProtocolProfile) -> str:
+def render_adapter(spec: AnyPort, profile: ProtocolProfile) -> str:
     """The module of one adapter, before formatting and without its header."""
     facts, answer = tower_answer(spec, profile.generation)
     methods = render_methods(spec, profile, facts)
@@ -50,16 +51,15 @@ def render_adapter(spec: AdapterSpec, profile: ProtocolProfile) -> str:
         modules=[name for name in ("torch",) if name in loaded],
         imports=sorted(imports),
         inherited=sorted(inherited),
-        tower=spec.tower,
-        split=_split(spec) if answer.splits else None,
+        tower=spec.tower if isinstance(spec, PackedPort) else "",
+        split=_split(spec) if answer.splits and isinstance(spec, PackedPort) else None,
         keeps_model_config=answer.keeps_model_config,
         methods=Code(textwrap.indent(block.strip("\n"), "    ")),
     )
 
 
-def _split(spec: AdapterSpec) -> dict[str, Any]:
+def _split(spec: PackedPort) -> dict[str, Any]:
     """The arguments of `split_at_load`."""
-    assert spec.split is not None, "recorded for towers that are split"
     entry = {} if spec.split.entry == "forward" else {"entry": spec.split.entry}
     names = {"names": dict(spec.split.names)} if spec.split.names else {}
     return {

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 from scaffold.adapters.towers import TowerAnswer, known_tower
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
-    from scaffold.plan.methods import TreeFacts
+    from scaffold.descriptor import AnyPort
+    from scaffold.plan.views import TreeFacts
     from scaffold.protocol import Generation
 
 
-def refusal(spec: AdapterSpec, generation: Generation) -> str | None:
+def refusal(spec: AnyPort, generation: Generation) -> str | None:
     """The reason why there is no stand-alone adapter, None when there is one."""
-    from scaffold.plan.methods import can_render
+    from scaffold.plan import methods
     from scaffold.protocol import known_profile
 
-    if not can_render(spec, known_profile(generation)):
+    if methods.refusal(spec, known_profile(generation).dialect) is not None:
         return "its layout has no form in this protocol"
     return known_tower(spec, generation).reason
 
 
-def tower_answer(spec: AdapterSpec, generation: Generation) -> tuple[TreeFacts, TowerAnswer]:
+def tower_answer(spec: AnyPort, generation: Generation) -> tuple[TreeFacts, TowerAnswer]:
     """What holds in every release of a generation that was not refused, and what is done when a model is made."""
     answer = known_tower(spec, generation)
     assert answer.facts is not None, "the generation was refused"

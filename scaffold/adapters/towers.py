@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.header import spec_hash
+from scaffold.descriptor import PackedPort
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
-    from scaffold.plan.methods import TreeFacts
+    from scaffold.descriptor import AnyPort
+    from scaffold.plan.views import TreeFacts
     from scaffold.protocol import Generation, SourceTree
 
 _FILE = Path(__file__).with_name("towers.json")
@@ -40,11 +41,11 @@ class TowerAnswer:
     keeps_model_config: bool = False
 
 
-def known_tower(spec: AdapterSpec, generation: Generation) -> TowerAnswer:
+def known_tower(spec: AnyPort, generation: Generation) -> TowerAnswer:
     """What was recorded for the descriptor. A model without a tower to split needs nothing recorded."""
-    from scaffold.plan.methods import TreeFacts
+    from scaffold.plan.views import TreeFacts
 
-    if spec.split is None and spec.gate is None:
+    if not isinstance(spec, PackedPort) and spec.gate is None:
         return TowerAnswer(TreeFacts())
     record = _records().get(spec.name)
     if record is None or record["asks"] != demands(spec):
@@ -57,32 +58,22 @@ def known_tower(spec: AdapterSpec, generation: Generation) -> TowerAnswer:
     return TowerAnswer(TreeFacts(**answer["facts"]), None, answer["splits"], answer["keeps_model_config"])
 
 
-def demands(spec: AdapterSpec) -> str:
+def demands(spec: AnyPort) -> str:
     """A hash of what a descriptor asks of its tower and model class; the rest of it may change."""
-    return spec_hash(
-        (
-            spec.module,
-            spec.class_name,
-            spec.tower,
-            spec.split,
-            spec.metadata,
-            spec.attention,
-            spec.buffers,
-            spec.gate,
-            spec.pixels,
-            spec.budget.frames_info,
-        )
-    )
+    asked: list[Any] = [spec.module, spec.class_name, spec.gate]
+    if isinstance(spec, PackedPort):
+        asked += [spec.tower, spec.split, spec.attention, spec.buffers, spec.pixels.dtype, spec.frames_info]
+    return spec_hash(asked)
 
 
-def record_towers(specs: Sequence[AdapterSpec], trees: Mapping[str, SourceTree]) -> dict[str, Any]:
+def record_towers(specs: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> dict[str, Any]:
     """The content of `towers.json` from these releases (version to tree), which must cover each generation."""
     from scaffold.protocol import GENERATIONS, read_protocol
 
     generations = {version: read_protocol(tree).generation for version, tree in trees.items()}
     records: dict[str, Any] = {}
     for spec in sorted(specs, key=lambda spec: spec.name):
-        if spec.split is None and spec.gate is None:
+        if not isinstance(spec, PackedPort) and spec.gate is None:
             continue
         answers: dict[str, Any] = {}
         for generation in GENERATIONS:
@@ -97,7 +88,7 @@ def encode_records(records: Mapping[str, Any]) -> str:
     return json.dumps(records, indent=1) + "\n"
 
 
-def _look(spec: AdapterSpec, tree: SourceTree) -> TowerAnswer:
+def _look(spec: AnyPort, tree: SourceTree) -> TowerAnswer:
     """The answer of one release."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.edit import ReplaceMethod

@@ -65,12 +65,13 @@ def command(
 
 
 def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
+    from scaffold.descriptor import PackedPort
     from scaffold.plan.towers import slice_of
     from scaffold.protocol import find_model
     from scaffold.workflow import load_spec
 
     spec = load_spec(reference)
-    if spec.split is None:
+    if not isinstance(spec, PackedPort):
         raise DiagnosticError(
             Diagnostic(
                 "VCG451",

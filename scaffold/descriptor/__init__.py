@@ -1,33 +1,20 @@
-"""YAML text -> positions -> a typed, frozen descriptor -> `AdapterSpec`.
+"""YAML text -> positions -> a port: typed, frozen, complete, one closed type for each layout.
 
-`load_descriptor` reports everything that is wrong at once; `build_spec` derives what a descriptor need not say. Nothing
-here imports pydantic, libcst or torch, and `spec` is imported on first use: `validate` has to feel instant.
+`load_descriptor` reports everything that is wrong at once. Nothing here imports pydantic, libcst or torch: `validate`
+has to feel instant.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from scaffold.descriptor.load import json_schema, load_descriptor, load_descriptor_text, shipped_names
-from scaffold.descriptor.model import Descriptor
-
-if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec, build_spec
+from scaffold.descriptor.load import AnyPort, load_descriptor, load_descriptor_text, shipped_names
+from scaffold.descriptor.port import PackedPort, PathsPort, Port, TilesPort, json_schema
 
 __all__ = [
-    "AdapterSpec",
-    "Descriptor",
-    "build_spec",
+    "AnyPort",
+    "PackedPort",
+    "PathsPort",
+    "Port",
+    "TilesPort",
     "json_schema",
     "load_descriptor",
     "load_descriptor_text",
     "shipped_names",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("AdapterSpec", "build_spec"):
-        from scaffold.descriptor import spec
-
-        return getattr(spec, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

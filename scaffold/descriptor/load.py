@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from scaffold.descriptor import kinds
-from scaffold.descriptor.model import Descriptor
+from scaffold.descriptor.port import PackedPort, PathsPort, TilesPort, read_port
 from scaffold.descriptor.questions import find_questions, without_answers
 from scaffold.descriptor.rules import check_rules
-from scaffold.descriptor.schema import Reader, Section, section_schema, suggest
+from scaffold.descriptor.schema import Reader, suggest
 from scaffold.descriptor.source import MAX_BYTES, MappingNode, Node, SequenceNode, decode_source, parse_source
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 _SHIPPED = Path(__file__).parent / "shipped"
 
-#: Gives the bytes of a file that lies beside the descriptor; raises OSError.
-ReadHook = Callable[[str], bytes]
+AnyPort = PackedPort | TilesPort | PathsPort
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -30,8 +26,8 @@ def shipped_path(name: str) -> Path | None:
     return _SHIPPED / f"{name}.yaml" if name in shipped_names() else None
 
 
-def load_descriptor(reference: str | Path) -> Descriptor:
-    """Read a descriptor from a path, or a shipped one by its bare name.
+def load_descriptor(reference: str | Path) -> AnyPort:
+    """Read the port that a descriptor describes, from a path, or a shipped one by its bare name.
 
     Raises `DiagnosticError` with everything that is wrong with it, in the order of the text.
     """
@@ -45,60 +41,31 @@ def load_descriptor(reference: str | Path) -> Descriptor:
     text, problems = decode_source(data, file)
     if text is None:
         raise DiagnosticError(problems)
-
-    def read_hook(name: str) -> bytes:
-        with (path.parent / name).open("rb") as stream:
-            return stream.read(kinds.MAX_HOOK_BYTES + 1)
-
-    return load_descriptor_text(text, file, read_hook=read_hook)
+    return load_descriptor_text(text, file)
 
 
-def load_descriptor_text(text: str, file: str, *, read_hook: ReadHook | None = None) -> Descriptor:
-    """Read a descriptor from text; `file` is what diagnostics call it. Pure, unless `read_hook` is given.
-
-    With `read_hook` the files of hooks are read and checked. Raises `DiagnosticError`.
-    """
+def load_descriptor_text(text: str, file: str) -> AnyPort:
+    """The same from text; `file` is what diagnostics call it. Pure. Raises `DiagnosticError`."""
     root, problems = parse_source(text, file)
     if root is None:
         raise DiagnosticError(problems)
     reader = Reader(file, _helper_arities(root), problems)
     reader.spans[""] = root.span
-    descriptor = Section(Descriptor).read(root, "", reader)
+    port = read_port(root, reader)
     questions = find_questions(root, text, file)
-    sources: dict[str, str] = {}
-    if descriptor is not None:
-        problems += _without_guesses(check_rules(descriptor, reader), [*problems, *questions])
-        if read_hook is not None:
-            sources = _read_hooks(descriptor, reader, read_hook)
+    if port is not None:
+        problems += _without_guesses(check_rules(port, reader), [*problems, *questions])
     problems = [*without_answers(problems, questions), *questions]
     problems = sorted(dict.fromkeys(problems), key=lambda entry: (entry.span or Span(file, 1, 1, 1, 1), entry.code))
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise DiagnosticError(problems)
-    loaded: Descriptor = descriptor.replace(
-        file=file,
-        spans=reader.spans,
-        warnings=tuple(problems),
-        uses=tuple(reader.uses),
-        hook_sources=sources,
-    )
+    loaded: AnyPort = port.replace(file=file, spans=reader.spans, warnings=tuple(problems), uses=tuple(reader.uses))
     return loaded
 
 
 def _without_guesses(found: list[Diagnostic], problems: list[Diagnostic]) -> list[Diagnostic]:
     """Without unused names if what uses them may be what could not be read."""
     return [problem for problem in found if problem.code != "VCG305"] if problems else found
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a descriptor, for an editor's YAML server and for documentation."""
-    definitions: dict[str, Any] = {}
-    schema = section_schema(Descriptor, definitions)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "vitcg-scaffold descriptor",
-        **schema,
-        "$defs": dict(sorted(definitions.items())),
-    }
 
 
 def _resolve(reference: str | Path) -> Path:
@@ -134,54 +101,3 @@ def _helper_arities(root: Node) -> dict[str, int]:
         args = entry.value.get("args") if isinstance(entry.value, MappingNode) else None
         arities[entry.key.value] = len(args.items) if isinstance(args, SequenceNode) else 1
     return arities
-
-
-def _read_hooks(descriptor: Descriptor, reader: Reader, read_hook: ReadHook) -> dict[str, str]:
-    """Sources of all hooks, each checked: it exists, is small, parses and defines the function."""
-    import ast
-
-    sources: dict[str, str] = {}
-    for name, hook in (descriptor.hooks or {}).items():
-        if hook is None or hook.file is None:
-            continue
-        span = reader.spans.get(f"hooks.{name}.file") or reader.place(f"hooks.{name}")
-        try:
-            data = read_hook(hook.file)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            reader.report(
-                "VCG354", f"cannot read `{hook.file}`: {reason}", span, "hook files lie beside the descriptor"
-            )
-            continue
-        if len(data) > kinds.MAX_HOOK_BYTES:
-            reader.report(
-                "VCG357", f"`{hook.file}` has more than {kinds.MAX_HOOK_BYTES:,} bytes", span, "a hook is one function"
-            )
-            continue
-        try:
-            source = data.decode("utf-8")
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            where = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-            reason = error.msg if isinstance(error, SyntaxError) else str(error)
-            reader.report("VCG355", f"`{hook.file}` is not valid Python{where}: {reason}", span, "correct the file")
-            continue
-        kind = kinds.HOOKS[name]
-        function = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
-        wanted = f"def {name}({', '.join(kind.parameters) if kind.parameters else '...'}):"
-        if function is None:
-            reader.report("VCG356", f"`{hook.file}` does not define `{name}`", span, f"write {wanted}")
-            continue
-        parameters = tuple(
-            arg.arg for arg in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-        )
-        if kind.parameters is not None and parameters != kind.parameters:
-            reader.report(
-                "VCG356",
-                f"`{name}` in `{hook.file}` has the parameters ({', '.join(parameters)})",
-                span,
-                f"write {wanted}",
-            )
-            continue
-        sources[name] = source
-    return sources

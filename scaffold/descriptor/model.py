@@ -1,7 +1,7 @@
-"""What a descriptor may say: one frozen record for each section, in the order of the YAML.
+"""What the sections of a descriptor may say: one frozen record each.
 
-Declarations only. `schema.py` reads them and prints them as JSON Schema, `rules.py` says how they fit together, and
-`spec.py` turns them into what the later stages use. Expressions are parsed already; nothing is derived yet.
+Declarations only. `schema.py` reads them and prints them as JSON Schema, `port.py` says which sections a port of each
+layout has and what follows from them, `rules.py` how they fit together. Expressions are parsed already.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scaffold.descriptor import kinds
 from scaffold.descriptor.expressions import Call, Expression
 from scaffold.descriptor.schema import (
     AttributePath,
@@ -29,22 +28,15 @@ from scaffold.descriptor.schema import (
     Shape,
     Table,
     Text,
-    Use,
-    Version,
     attach,
     declare,
 )
-from scaffold.diagnostics import Diagnostic, Span
 
 #: Names of expressions by place. `let`: only `let` names; `item`: also size columns; `batch`: also b, B, F.
 _LET, _ITEM, _BATCH = Formula("let"), Formula("item"), Formula("batch")
-_CONDITION = Formula("let", wants="bool")
 
 _BUDGET_INFO = Pattern(
     "the name of a method", "[A-Za-z_][A-Za-z0-9_]*", "name a method of the processing info class, without `()`"
-)
-_FILE = Pattern(
-    "a file name", r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.py", "name a Python file that lies beside the descriptor: name.py"
 )
 _EXAMPLE = Pattern(
     "an example name", r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "name a key of the offline example, such as internvl_chat"
@@ -57,26 +49,33 @@ class Model(Record):
 
     module: str = declare(Module(), "module below vllm.model_executor.models, or a dotted path", examples=["internvl"])
     class_: str = declare(Name("a class name"), "class that gets the protocol", examples=["InternVLChatModel"])
-    tower: str = declare(
-        Name("an attribute name"), "attribute of the class that holds the vision tower", examples=["visual"]
-    )
     optout: tuple[str, ...] = declare(
         Listing(Name("a class name")), "subclasses with another tower: they say no when asked for graphs", default=()
     )
 
 
-class Modality(Record):
-    """Names of one modality's inputs in the keyword arguments of embed_multimodal."""
+class PackedModel(Model):
+    """Which class is ported, and where it keeps the tower that computes metadata."""
 
-    pixels: str = declare(Name("an input name"), "key of the pixel tensor", examples=["pixel_values"])
+    tower: str = declare(
+        Name("an attribute name"), "attribute of the class that holds the vision tower", examples=["visual"]
+    )
+
+
+class ModalityKeys(Record):
+    """Names of one modality's inputs beside its pixels, in the keyword arguments of embed_multimodal."""
+
+    name: str = attach(default="")
     sizes: str = declare(Name("an input name"), "key of the sizes of items", examples=["image_grid_thw"])
     embeds: str | None = declare(
         Name("an input name"), "key under which ready embeddings arrive instead of pixels", default=None
     )
-    aux: Mapping[str, Expression] = declare(
-        Table(_ITEM, "an input name"), "further inputs, with the rows that each has for an item", default={}
-    )
-    only_if: Expression | None = declare(_CONDITION, "condition for graphs of this modality", default=None)
+
+
+class Modality(ModalityKeys):
+    """Names of one modality's inputs in the keyword arguments of embed_multimodal."""
+
+    pixels: str = declare(Name("an input name"), "key of the pixel tensor", examples=["pixel_values"])
 
 
 class Sizes(Record):
@@ -85,16 +84,13 @@ class Sizes(Record):
     columns: tuple[str, ...] = declare(
         Listing(Name("a column name"), 1, 3), "[n], [h, w], [t, h, w] or [tw, th]", examples=[["n"], ["t", "h", "w"]]
     )
-    also: Mapping[str, tuple[str, ...]] = declare(
-        Table(Listing(Name("a column name"), 1, 4), "an input name"), "further size keys and their columns", default={}
-    )
 
 
 class Helper(Record):
     """A function for expressions, itself one expression."""
 
     args: tuple[str, ...] = declare(Listing(Name("an argument name"), 1, 6), "names of the arguments")
-    value: Expression = declare(Formula("helper"), "expression over the arguments and `let` names")
+    value: Expression = declare(Formula("helper", calls_helpers=True), "expression over the arguments and `let` names")
 
 
 class Processor(Record):
@@ -114,132 +110,75 @@ class Processor(Record):
 class Item(Record):
     """How many input rows and output tokens one item has."""
 
+    rows: Expression = declare(_ITEM, "rows of the pixel tensor", examples=["n"])
+    tokens: Expression = declare(_ITEM, "rows of the encoder's output", examples=["n * k"])
+
+
+class PackedItem(Record):
+    """How many input rows and output tokens one item has, and how many rows become one token."""
+
     rows: Expression = declare(_ITEM, "rows of the pixel tensor", examples=["t * h * w"])
     tokens: Expression = declare(_ITEM, "rows of the encoder's output", examples=["t * (h // m) * (w // m)"])
     merge: tuple[Expression, ...] | None = declare(
-        Listing(_LET, 1, 2, single=True), "side (or [height, width]) of the rows merged into a token", default=None
-    )
-    eager_if: Expression | None = declare(
-        Formula("item", "bool"), "condition under which an item runs eagerly", default=None
+        Listing(_LET, 1, 2, single=True),
+        "side (or [height, width]) of the rows merged into a token, where `tokens` does not show it",
+        default=None,
     )
 
 
 class Pixels(Record):
+    """One tile of the pixel tensor."""
+
+    shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one tile", examples=[["3", "side", "side"]])
+
+
+class PackedPixels(Record):
     """One row of the pixel tensor."""
 
-    shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one row", examples=[["3", "side", "side"]])
+    shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one row", examples=[["channels * side**2"]])
     dtype: str | None = declare(
         AttributePath(), "attribute that holds the input dtype, where it may differ from the model's", default=None
     )
 
 
 class Sequences(Record):
-    """One set of attention sequences and the buffers that describe it."""
+    """One set of attention sequences and the buffers that describe it.
 
+    The buffers' padding follows from what they are: offsets repeat their last value, so that the sequences that a
+    batch lacks are empty; lengths are filled with zeros; the bound is a host value that is as large as any replay
+    needs.
+    """
+
+    name: str = attach(default="")
     unit: str = declare(
         Choice(
             "a unit",
-            {
-                "frame": "a frame is a sequence",
-                "item": "an item is one",
-                "tile": "a tile is one",
-                "window": "a window is one",
-            },
+            {"frame": "a frame is a sequence", "item": "an item is one", "window": "a window is one"},
         ),
         "what one sequence covers",
     )
     offsets: str = declare(Name("a buffer name"), "buffer of cumulative offsets", examples=["cu_seqlens"])
     max: str | None = declare(Name("a buffer name"), "host scalar with the longest sequence, in rows", default=None)
-    lengths: str | None = declare(Name("a buffer name"), "buffer of lengths, for backends that need it", default=None)
+    lengths: str | None = declare(
+        Name("a buffer name"),
+        "buffer of lengths, which FlashInfer's attention needs; its offsets then come in two sections",
+        default=None,
+    )
     count: Expression | None = declare(_BATCH, "largest number of sequences of a batch", default=None)
     longest: Expression | None = declare(_BATCH, "rows of the longest sequence of a batch", default=None)
-
-
-class Attention(Record):
-    """How the tower attends, and which backends can be captured."""
-
-    kind: str = declare(
-        Choice(
-            "a kind of attention",
-            {"varlen": "offsets of sequences", "dense": "within a tile or row", "mask": "with an explicit mask"},
-        ),
-        "how the tower attends",
-    )
-    backends: tuple[str, ...] = declare(
-        Listing(Choice("an attention backend", kinds.BACKENDS)), "backends for which graphs are captured", default=()
-    )
-    sequences: Mapping[str, Sequences] = declare(
-        Table(Section(Sequences), "a name for the sequences"), "sets of sequences, such as full and window", default={}
-    )
 
 
 class Capture(Record):
     """What the inputs look like while a graph is recorded."""
 
-    rows: Expression | None = declare(
-        _BATCH, "rows captured for a budget of b tokens", default=None, examples=["b // k"]
-    )
-    grid: str | None = declare(
-        Choice(
-            "a capture grid",
-            {"strip": "one merged row after the other", "square": "about as high as wide", "tiles": "whole tiles"},
-        ),
-        "shape of the grid that is captured",
-        default=None,
-    )
-    side_limit: Expression | None = declare(
-        _LET, "largest side of a grid, such as that of a rotary table", default=None
-    )
+    rows: Expression = declare(_BATCH, "tiles captured for a budget of b tokens", examples=["b // k"])
 
 
-class Metadata(Record):
-    """The method that computes everything that does not depend on pixels."""
+class PackedCapture(Record):
+    """What the inputs look like while a graph is recorded: strips of one token's height."""
 
-    method: str = declare(Name("a method name"), "name of the method", default="prepare_encoder_metadata")
-    on: str = declare(
-        Choice("an owner", {"tower": "the vision tower", "model": "the model"}), "class it belongs to", default="tower"
-    )
-    grid: str = declare(
-        Choice("a form", {"list": "a list of lists", "tensor": "a CPU tensor"}),
-        "form in which it takes the sizes",
-        default="list",
-    )
-
-
-class Pad(Record):
-    """How the unused tail of a buffer is filled."""
-
-    fill: int | None = declare(Integer(-(2**31)), "value of the tail", default=None)
-    axis: int | None = declare(Integer(0, 4), "axis along which rows lie", default=None)
-
-
-class Buffer(Record):
-    """A recorded buffer. Its kind decides padding, capture value and residency."""
-
-    kind: str = declare(
-        Choice("a buffer kind", {kind.name: kind.meaning for kind in kinds.KINDS.values()}), "kind of the buffer"
-    )
-    pad: str | Pad | None = declare(
-        Shape(
-            "a padding",
-            scalar=Choice(
-                "a padding", {name: kinds.PADS[name] for name in ("zero", "repeat_last", "sections", "rows_total")}
-            ),
-            mapping=Section(Pad),
-        ),
-        "padding, where the kind's own does not fit",
-        default=None,
-    )
-    residency: str | None = declare(
-        Choice("a residency", {"device": "GPU memory", "host": "CPU memory"}), "where it lives", default=None
-    )
-    capture: Expression | None = declare(_BATCH, "value while the graph is recorded", default=None)
-    from_: str = declare(
-        Choice(
-            "a source", {"metadata": "the metadata method", "inputs": "an input of the same name", "hook": "a hook"}
-        ),
-        "where its values come from",
-        default="metadata",
+    side_limit: Expression = declare(
+        _LET, "longest side of a grid, in rows, such as the entries of a rotary table", examples=[8192]
     )
 
 
@@ -252,10 +191,13 @@ class FramesInfo(Record):
 class Budget(Record):
     """Range of token budgets."""
 
-    min: Expression | None = declare(_LET, "smallest budget that makes sense", default=None)
-    max: Expression | None = declare(
-        _LET, "largest budget, where it is less than the scheduler's and the model's length", default=None
-    )
+    min: Expression = declare(_LET, "smallest budget that makes sense", examples=["k"])
+
+
+class PackedBudget(Record):
+    """Range of token budgets, and the frames of a video."""
+
+    min: Expression = declare(_LET, "smallest budget that makes sense", examples=[64])
     frames: Expression | FramesInfo | None = declare(
         Shape("an expression or {info: METHOD}", scalar=_LET, mapping=Section(FramesInfo)),
         "largest number of frames of a video",
@@ -264,17 +206,25 @@ class Budget(Record):
 
 
 class Forward(Record):
+    """A call of the model, of which `flatten` makes rows of tokens."""
+
+    call: Call = declare(CallText(), "call with `pixels`", examples=["self.extract_feature(pixels)"])
+    flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
+
+
+class PackedForward(Record):
     """The call that is recorded."""
 
-    call: Call | None = declare(
-        CallText(), "call with `pixels`, and `metadata` where there is some", default=None,
-        examples=["self.extract_feature(pixels)"],
-    )  # fmt: skip
+    call: Call = declare(
+        CallText("packed"),
+        "call with `pixels` and `metadata`",
+        examples=["self.visual(pixels, None, encoder_metadata=metadata)"],
+    )
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
 
 
 class Eager(Record):
-    """The call for items that no graph fits, where it differs from the recorded one."""
+    """The call for items that no graph fits."""
 
     call: Call = declare(CallText("eager"), "call with `pixels` and `sizes`", examples=["self.visual(pixels, sizes)"])
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
@@ -283,74 +233,36 @@ class Eager(Record):
 class Path(Record):
     """One independently captured path of a model with several."""
 
-    count: Expression = declare(_ITEM, "units of an item on this path", examples=["1", "n"])
-    tokens: Expression = declare(_LET, "output tokens of one unit")
-    pixels: str = declare(Name("an input name"), "key of this path's pixel tensor: `pixels` or `aux` of the modality")
-    shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one unit")
-    rows: Expression | None = declare(_LET, "cost of one unit in input rows, for balancing", default=None)
-    capture: Expression | None = declare(_BATCH, "units captured for a budget of b tokens", default=None)
-    zero_ok: bool = declare(Flag(), "whether a batch may have no unit on this path", default=False)
-    call: Call | None = declare(CallText(), "call of this path, where `forward.call` does not fit", default=None)
+    name: str = attach(default="")
+    count: Expression = declare(_ITEM, "tiles of an item on this path", examples=["1", "n"])
+    tokens: Expression = declare(Formula("let", calls_helpers=True), "output tokens of one tile")
+    pixels: str = declare(Name("an input name"), "key of this path's pixel tensor")
+    shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one tile")
+    rows: Expression | None = declare(_LET, "cost of one tile in input rows, for balancing", default=None)
 
 
-class Part(Record):
-    """One part of an assembled item that is more than a path's output."""
+class After(Record):
+    """What runs on the rows of a batch outside of the graph."""
 
-    path: str | None = declare(Name("a path name", word=True), "path whose output is taken", default=None)
-    grid: tuple[Expression, ...] | None = declare(Listing(_ITEM, 2, 2), "rows and columns of its units", default=None)
-    newline: str | None = declare(AttributePath(), "token that ends each row of the grid", default=None)
-    token: str | None = declare(AttributePath(), "single token that is inserted", default=None)
-
-
-class Post(Record):
-    """What is done with the outputs outside of the graph: paths become an item, or a module runs on the valid rows."""
-
-    assemble: tuple[str | Part, ...] = declare(
-        Listing(Shape("a path or a mapping", scalar=Name("a path name", word=True), mapping=Section(Part))),
-        "parts of an item in order",
-        default=(),
-        examples=[["local", "global"]],
-    )
-    call: Call | None = declare(
+    call: Call = declare(
         CallText("post"),
         "call that makes embeddings of a batch's rows (`output`), for a module that needs `sizes` on the host",
-        default=None,
         examples=["self.resampler_model(output, sizes)"],
     )
 
 
-class Axis(Record):
-    """A further dimension of captured graphs, such as the patch grid of a slice."""
+class Assembly(Record):
+    """How the outputs of the paths become an item."""
 
-    name: str = declare(Name("an axis name"), "name of the axis")
-    keys: Expression | tuple[Any, ...] = declare(
-        Shape("an expression or a list of keys", scalar=_LET, sequence=Listing(Free())), "keys that are captured"
+    assemble: tuple[str, ...] = declare(
+        Listing(Name("a path name", word=True)), "paths in the order of an item's parts", examples=[["local", "global"]]
     )
-    resolve: str = declare(
-        Choice("a hook", {name: hook.purpose for name, hook in kinds.HOOKS.items()}), "hook that finds the key"
-    )
-    capture: str = declare(
-        Choice("a hook", {name: hook.purpose for name, hook in kinds.HOOKS.items()}), "hook that gives the shape"
-    )
-
-
-class Hook(Record):
-    """A method written by a person, in a file beside the descriptor."""
-
-    file: str = declare(_FILE, "file that defines a function with the hook's name")
 
 
 class Gates(Record):
     """Conditions under which the feature is on."""
 
-    modalities: Expression | None = declare(_CONDITION, "condition for graphs of any modality", default=None)
-
-
-class Requirement(Record):
-    """A condition without which the model must not start with encoder graphs."""
-
-    unless: Expression = declare(_CONDITION, "condition that has to hold")
-    message: str = declare(Text("a message", 300), "what the user is told")
+    modalities: Expression = declare(Formula("let", wants="bool"), "condition for graphs of any modality")
 
 
 class DataParallel(Record):
@@ -375,6 +287,11 @@ class Tower(Record):
     data: str = declare(Name("a parameter name"), "parameter that holds pixels", examples=["x"])
     metadata: tuple[str, ...] = declare(
         Listing(Name("a parameter name")), "parameters that describe sizes", examples=[["grid_thw"]]
+    )
+    grid: str = declare(
+        Choice("a form", {"list": "a list of lists", "tensor": "a CPU tensor"}),
+        "form in which the metadata method takes the sizes",
+        default="list",
     )
     names: Mapping[str, str] = declare(
         Table(Name("a buffer name"), "a variable"),
@@ -447,66 +364,3 @@ class Integration(Record):
     example: tuple[str, ...] = declare(
         Listing(_EXAMPLE, 1, 8, single=True), "key in the offline example's support list", default=()
     )
-
-
-class Descriptor(Record):
-    """Everything that the port of one vision-language model to encoder CUDA graphs needs and that cannot be derived."""
-
-    schema: int = declare(Version((1,)), "version of this format", examples=[1])
-    model: Model = declare(Section(Model), "which class is ported")
-    layout: str = declare(Choice("a layout", kinds.LAYOUTS), "how pixels of several items lie in memory")
-    modalities: Mapping[str, Modality] = declare(
-        Table(Section(Modality), "a modality", kinds.MODALITIES, minimum=1), "inputs of each modality"
-    )
-    sizes: Sizes = declare(Section(Sizes), "meaning of the size key")
-    let: Mapping[str, Expression] = declare(
-        Table(Formula("let"), "a name"), "names for expressions; a line may use the ones above it", default={}
-    )
-    processor: Processor | None = declare(Section(Processor), "constants of the image processor", default=None)
-    helpers: Mapping[str, Helper] = declare(
-        Table(Section(Helper), "a helper name"), "functions for expressions", default={}
-    )
-    item: Item | None = declare(Section(Item), "rows and tokens of an item", default=None)
-    pixels: Pixels | None = declare(Section(Pixels), "one row of the pixel tensor", default=None)
-    attention: Attention | None = declare(Section(Attention), "attention and its sequences", default=None)
-    capture: Capture | None = declare(Section(Capture), "inputs while a graph is recorded", default=None)
-    metadata: Metadata | None = declare(Section(Metadata), "method that computes metadata", default=None)
-    buffers: Mapping[str, Buffer] = declare(
-        Table(Section(Buffer), "a buffer name"), "recorded buffers besides pixels and those of `attention`", default={}
-    )
-    budget: Budget | None = declare(Section(Budget), "range of token budgets", default=None)
-    forward: Forward | None = declare(Section(Forward), "call that is recorded", default=None)
-    eager: Eager | None = declare(Section(Eager), "call for items that no graph fits", default=None)
-    paths: Mapping[str, Path] = declare(
-        Table(Section(Path), "a path name", word=True), "independently captured paths", default={}
-    )
-    post: Post | None = declare(Section(Post), "how outputs become items", default=None)
-    axes: tuple[Axis, ...] = declare(Listing(Section(Axis), 1, 4), "further dimensions of captured graphs", default=())
-    hooks: Mapping[str, Hook] = declare(
-        Table(Section(Hook), "a hook", {name: hook.purpose for name, hook in kinds.HOOKS.items()}),
-        "hand-written methods",
-        default={},
-    )
-    gates: Gates | None = declare(Section(Gates), "conditions under which the feature is on", default=None)
-    requires: tuple[Requirement, ...] = declare(
-        Listing(Section(Requirement)), "conditions for starting with graphs", default=()
-    )
-    data_parallel: DataParallel | None = declare(
-        Section(DataParallel), "switches of the model's own data parallelism", default=None
-    )
-    output: Output = declare(Section(Output), "the encoder's output")
-    tower: Tower | None = declare(Section(Tower), "what the splitting of the tower needs", default=None)
-    integration: Integration | None = declare(Section(Integration), "test, documentation and example", default=None)
-
-    #: Not part of the YAML: where everything stands, what was noticed, and every expression with its place.
-    file: str = attach(default="")
-    spans: Mapping[str, Span] = attach(default={})
-    warnings: tuple[Diagnostic, ...] = attach(default=())
-    uses: tuple[Use, ...] = attach(default=())
-    hook_sources: Mapping[str, str] = attach(default={})
-
-    def span(self, path: str) -> Span:
-        """The place of a value by its dotted path (`model.class`); that of the nearest parent if it is not written."""
-        while path and path not in self.spans:
-            path = path.rpartition(".")[0]
-        return self.spans.get(path) or Span(self.file or "<descriptor>", 1, 1, 1, 1)

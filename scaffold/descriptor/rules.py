@@ -1,15 +1,14 @@
 """How the sections of a descriptor fit together (`VCG3xx`).
 
-Each rule is a generator of diagnostics over a descriptor that may be a draft: what could not be read is None there, and
-a rule says nothing about it. Rules are independent of each other, so all of them speak in one run.
+Each rule is a generator of diagnostics over a port that may be a draft: what could not be read is None there, and a
+rule says nothing about it. Rules are independent of each other, so all of them speak in one run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from scaffold.descriptor import kinds
 from scaffold.descriptor.expressions import (
     FUNCTIONS,
     Binary,
@@ -19,15 +18,24 @@ from scaffold.descriptor.expressions import (
     Function,
     Int,
     Name,
-    expression_of,
     walk,
 )
-from scaffold.descriptor.model import Buffer, Descriptor, Pad, Sequences, TestEntry
+from scaffold.descriptor.model import Helper, Sequences, TestEntry
+from scaffold.descriptor.port import PORTS, PackedPort, PathsPort, Port, derived_merge
 from scaffold.descriptor.schema import Reader, Use, suggest
 from scaffold.diagnostics import Diagnostic, Severity, Span
 
+#: Names that every expression about a batch may use.
+BATCH_NAMES: dict[str, str] = {
+    "b": "the token budget of the graph",
+    "B": "the largest number of items of a batch",
+    "F": "the largest number of video frames of a batch",
+}
+
+#: What a call may pass, by the place where it stands.
 _CALL_NAMES = {
-    "call": {"pixels": "the pixel tensor", "metadata": "the metadata buffers"},
+    "call": {"pixels": "the pixel tensor"},
+    "packed": {"pixels": "the pixel tensor", "metadata": "the metadata buffers"},
     "eager": {"pixels": "the pixel tensor", "sizes": "the sizes of the items"},
     "post": {"output": "the rows of the batch", "sizes": "the sizes of the items"},
 }
@@ -35,9 +43,9 @@ _CALL_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A descriptor, perhaps a draft, and the places of its parts."""
+    """A port, perhaps a draft, and the places of its parts."""
 
-    descriptor: Descriptor
+    port: Port
     reader: Reader
 
     def problem(
@@ -57,35 +65,41 @@ class Context:
 
     @property
     def video(self) -> bool:
-        return self.has_modality("video") or self.has_modality("vision_chunk")
+        return self.has_modality("video")
 
     def has_modality(self, name: str) -> bool:
         return self.written(f"modalities.{name}")
-
-    def has_hook(self, *names: str) -> bool:
-        return any(self.written(f"hooks.{name}") for name in names)
 
 
 Problems = Iterator[Diagnostic]
 
 
-def check_rules(descriptor: Descriptor, reader: Reader) -> list[Diagnostic]:
-    """Everything that is wrong with the meaning of a descriptor, in the order of the text."""
-    context = Context(descriptor, reader)
+def check_rules(port: Port, reader: Reader) -> list[Diagnostic]:
+    """Everything that is wrong with the meaning of a port, rule by rule."""
+    context = Context(port, reader)
     return [problem for rule in RULES for problem in rule(context)]
 
 
 # --- names ------------------------------------------------------------------------------------------------------
 
 
-def _columns(descriptor: Descriptor) -> tuple[str, ...]:
-    return tuple(name for _, names in _size_rows(descriptor) for name in names)
+def _columns(port: Port) -> tuple[str, ...]:
+    return (port.sizes.columns if port.sizes else None) or ()
+
+
+def _helpers(port: Port) -> Mapping[str, Helper]:
+    return (port.helpers if isinstance(port, PathsPort) else None) or {}
+
+
+def _constants(port: Port) -> dict[str, str]:
+    """Names that stand for values of the image processor."""
+    return dict(port.processor.values or {}) if port.processor else {}
 
 
 def names_are_known(context: Context) -> Problems:
     """Names of expressions have a value where they stand, calls pass what they must: VCG301, VCG302, VCG304, VCG331."""
-    descriptor = context.descriptor
-    lets = tuple(descriptor.let or {})
+    port = context.port
+    lets = tuple(port.let or {})
     doubtful = _doubtful_columns(context)
     for use in context.reader.uses:
         if isinstance(use.value, Call):
@@ -94,28 +108,35 @@ def names_are_known(context: Context) -> Problems:
         known = dict.fromkeys(lets, "a `let` name")
         if use.scope == "let" and use.at.startswith("let."):
             known = dict.fromkeys(lets[: lets.index(use.at.removeprefix("let."))], "a `let` name")
-        known |= dict.fromkeys(_constants(descriptor), "a value of the processor")
+        known |= dict.fromkeys(_constants(port), "a value of the processor")
         if use.scope == "item":
-            known |= dict.fromkeys(_columns(descriptor), "a size column")
+            known |= dict.fromkeys(_columns(port), "a size column")
         if use.scope == "batch":
-            known |= kinds.BATCH_NAMES
+            known |= BATCH_NAMES
         if use.scope == "helper":
-            helper = (descriptor.helpers or {}).get(use.at.split(".")[1])
+            helper = _helpers(port).get(use.at.split(".")[1])
             known |= dict.fromkeys((helper.args if helper else None) or (), "an argument")
         for node in walk(use.value.root):
             if isinstance(node, Name) and node.name not in known and node.name not in doubtful:
                 yield _unknown_name(context, use, node, known)
+            if isinstance(node, Function) and node.name not in FUNCTIONS and not use.calls_helpers:
+                yield context.problem(
+                    "VCG304",
+                    f"the helper `{node.name}` cannot be called here",
+                    use.node.span_of(node.start, node.end),
+                    "helpers are for the `tokens` of paths: write the value here, or a line of `let`",
+                )
 
 
 def _doubtful_columns(context: Context) -> set[str]:
     """Column names that are not reported as unknown, because the columns themselves are wrong and reported."""
-    if any(columns_fit(context)) or not _columns(context.descriptor):
-        return {name for row in kinds.COLUMNS for name in row}
+    if any(columns_fit(context)) or not _columns(context.port):
+        return {name for cls in PORTS.values() for row in cls.COLUMNS for name in row}
     return set()
 
 
 def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str]) -> Diagnostic:
-    lets, columns = tuple(context.descriptor.let or {}), _columns(context.descriptor)
+    lets, columns = tuple(context.port.let or {}), _columns(context.port)
     span = use.node.span_of(node.start, node.end)
     if use.at.startswith("let.") and node.name in lets:
         if node.name == use.at.removeprefix("let."):
@@ -131,15 +152,13 @@ def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str])
         )
     if node.name in columns:
         help = {
-            "let": "a size column has a value for each item; only `item`, `aux` and a path's `count` can use it",
+            "let": "a size column has a value for each item; only `item` and a path's `count` can use it",
             "batch": "a captured batch has no sizes of items; use b, B, F and `let` names",
         }.get(use.scope, "use the helper's arguments")
         return context.problem("VCG304", f"the size column `{node.name}` has no value here", span, help)
-    if node.name in kinds.BATCH_NAMES:
-        help = "b, B and F describe a batch at capture; only `capture`, `count`, `longest` and buffer values use them"
-        return context.problem(
-            "VCG304", f"`{node.name}` ({kinds.BATCH_NAMES[node.name]}) has no value here", span, help
-        )
+    if node.name in BATCH_NAMES:
+        help = "b, B and F describe a batch at capture; only `capture`, `count` and `longest` use them"
+        return context.problem("VCG304", f"`{node.name}` ({BATCH_NAMES[node.name]}) has no value here", span, help)
     if node.name in ("true", "false"):
         return context.problem(
             "VCG301", f"`{node.name}` is not a name", span, "write a condition, such as not self.enabled"
@@ -163,65 +182,46 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
         yield context.problem(
             "VCG331", f"the call does not pass `{needed}`", use.node.span, f"write {call.path}({needed})"
         )
+    if use.scope == "packed" and "metadata" not in call.names:
+        yield context.problem(
+            "VCG332",
+            "the call does not pass `metadata`, so the graph would compute it while it is recorded",
+            use.at,
+            f"write {call.path}(pixels, None, encoder_metadata=metadata)",
+        )
 
 
 def names_are_free(context: Context) -> Problems:
     """No name has two meanings: VCG303."""
-    descriptor = context.descriptor
-    taken = dict(kinds.BATCH_NAMES)
+    port = context.port
+    taken = dict(BATCH_NAMES)
     taken |= dict.fromkeys(FUNCTIONS, "a function")
     taken |= {"pixels": "the pixel tensor", "sizes": "the sizes", "metadata": "the metadata"}
-    columns = dict.fromkeys(_columns(descriptor), "a size column")
-    constants = _constants(descriptor)
-    for group, names in (
-        ("let", descriptor.let),
-        ("helpers", descriptor.helpers),
-        ("processor.values", constants),
-    ):
-        for name in names or {}:
-            meaning = taken.get(name) or columns.get(name)
+    columns = dict.fromkeys(_columns(port), "a size column")
+    groups: dict[str, Mapping[str, object]] = {
+        "let": port.let or {},
+        "helpers": _helpers(port),
+        "processor.values": _constants(port),
+    }
+    owners: dict[str, str] = {}
+    for group, names in groups.items():
+        for name in names:
+            meaning = taken.get(name) or columns.get(name) or owners.get(name)
             if meaning:
                 yield context.at_key(
                     "VCG303", f"the name `{name}` is taken: it is {meaning}", f"{group}.{name}", "choose another name"
                 )
-    for name in descriptor.helpers or {}:
-        if name in (descriptor.let or {}):
-            yield context.at_key(
-                "VCG303", f"`{name}` is a `let` name already", f"helpers.{name}", "choose another name"
-            )
-    for name in constants:
-        if name in (descriptor.let or {}) or name in (descriptor.helpers or {}):
-            yield context.at_key(
+        owners |= dict.fromkeys(names, f"a name of `{group}`")
+    seen: set[str] = set()
+    for index, name in enumerate(_columns(port)):
+        if name in seen or name in taken:
+            yield context.problem(
                 "VCG303",
-                f"`{name}` is a {'`let`' if name in (descriptor.let or {}) else 'helper'} name already",
-                f"processor.values.{name}",
+                f"the name `{name}` is taken: it is {taken.get(name, 'another size column')}",
+                f"sizes.columns.{index}",
                 "choose another name",
             )
-    seen: set[str] = set()
-    for key, columns_of_key in _size_rows(descriptor):
-        for index, name in enumerate(columns_of_key):
-            if name in seen or name in taken:
-                meaning = taken.get(name, "another size column")
-                yield context.problem(
-                    "VCG303",
-                    f"the name `{name}` is taken: it is {meaning}",
-                    f"sizes.{key}.{index}",
-                    "choose another name",
-                )
-            seen.add(name)
-
-
-def _constants(descriptor: Descriptor) -> dict[str, str]:
-    """Names that stand for values of the image processor."""
-    return dict(descriptor.processor.values or {}) if descriptor.processor else {}
-
-
-def _size_rows(descriptor: Descriptor) -> list[tuple[str, tuple[str, ...]]]:
-    """Path below `sizes` and column names of each size key."""
-    if descriptor.sizes is None:
-        return []
-    rows = [("columns", descriptor.sizes.columns or ())]
-    return rows + [(f"also.{name}", names or ()) for name, names in (descriptor.sizes.also or {}).items()]
+        seen.add(name)
 
 
 def names_are_used(context: Context) -> Problems:
@@ -230,13 +230,14 @@ def names_are_used(context: Context) -> Problems:
     for use in context.reader.uses:
         if isinstance(use.value, Expression):
             used |= use.value.names | use.value.functions
-    descriptor = context.descriptor
-    for group, names in (
-        ("let", descriptor.let),
-        ("helpers", descriptor.helpers),
-        ("processor.values", _constants(descriptor)),
-    ):
-        for name in names or {}:
+    port = context.port
+    groups: tuple[tuple[str, Mapping[str, object]], ...] = (
+        ("let", port.let or {}),
+        ("helpers", _helpers(port)),
+        ("processor.values", _constants(port)),
+    )
+    for group, names in groups:
+        for name in names:
             if name not in used:
                 yield Diagnostic(
                     "VCG305",
@@ -249,7 +250,7 @@ def names_are_used(context: Context) -> Problems:
 
 def helpers_end(context: Context) -> Problems:
     """A helper calls helpers above it only, and names its arguments once: VCG303, VCG308."""
-    helpers = context.descriptor.helpers or {}
+    helpers = _helpers(context.port)
     order = list(helpers)
     for index, (name, helper) in enumerate(helpers.items()):
         if helper is None or helper.value is None:
@@ -288,7 +289,7 @@ def kinds_match(context: Context) -> Problems:
 
 
 #: Fields whose value is an amount of something: a literal below 1 is a mistake.
-_AMOUNTS = ("rows", "tokens", "merge", "shape", "side_limit", "min", "max", "hidden_size", "longest", "frames", "count")
+_AMOUNTS = ("rows", "tokens", "merge", "shape", "side_limit", "min", "hidden_size", "longest", "frames", "count")
 
 
 def values_make_sense(context: Context) -> Problems:
@@ -314,135 +315,50 @@ def values_make_sense(context: Context) -> Problems:
             yield context.problem("VCG307", f"{value} is not an amount", use.node.span, "give at least 1")
 
 
-def budgets_make_sense(context: Context) -> Problems:
-    """The range of budgets holds one: VCG370."""
-    budget = context.descriptor.budget
-    if budget is None or budget.min is None or budget.max is None:
-        return
-    low, high = budget.min.constant, budget.max.constant
-    if low is not None and high is not None and low > high:
-        yield context.problem(
-            "VCG370",
-            f"the smallest budget, {low}, is above the largest, {high}",
-            "budget.min",
-            "exchange the two values",
-        )
-
-
-# --- layout -----------------------------------------------------------------------------------------------------
+# --- inputs -----------------------------------------------------------------------------------------------------
 
 
 def columns_fit(context: Context) -> Problems:
-    """The size columns are known and go with the layout: VCG310, VCG311."""
-    descriptor = context.descriptor
-    columns = descriptor.sizes and descriptor.sizes.columns
-    if not columns:
-        return
-    known = ", ".join(f"[{', '.join(row)}]" for row in kinds.COLUMNS)
-    if columns not in kinds.COLUMNS:
+    """The size columns go with the layout: VCG310."""
+    columns, known = _columns(context.port), type(context.port).COLUMNS
+    if columns and columns not in known and context.port.layout is not None:
+        rows = [f"[{', '.join(row)}]" for row in known]
         yield context.problem(
-            "VCG310", f"[{', '.join(columns)}] is not a known row of sizes", "sizes.columns", f"known rows: {known}"
-        )
-    elif descriptor.layout is not None and descriptor.layout not in kinds.COLUMNS[columns]:
-        fitting = [f"[{', '.join(row)}]" for row, layouts in kinds.COLUMNS.items() if descriptor.layout in layouts]
-        yield context.problem(
-            "VCG311",
-            f"sizes [{', '.join(columns)}] contradict the layout `{descriptor.layout}`",
+            "VCG310",
+            f"[{', '.join(columns)}] is no row of sizes that the layout `{context.port.layout}` is cut by",
             "sizes.columns",
-            f"{descriptor.layout} goes with {' or '.join(fitting)}; [{', '.join(columns)}] goes with "
-            + " or ".join(kinds.COLUMNS[columns]),
+            f"it goes with {' or '.join(rows)}",
         )
-
-
-def layout_is_complete(context: Context) -> Problems:
-    """The layout has the sections that it needs: VCG312."""
-    descriptor, layout = context.descriptor, context.descriptor.layout
-    if layout is None:
-        return
-    needed: list[tuple[str, str]] = []
-    if not context.written("paths"):
-        needed.append(("item", "add `item: {rows: ..., tokens: ...}`"))
-        if not context.has_hook("replay", "axis_capture"):
-            needed.append(("pixels", "add `pixels: {shape: [...]}`, the shape of one row of the pixel tensor"))
-    if layout == "packed":
-        needed += [
-            ("attention", "add `attention: {kind: varlen, sequences: {full: {unit: frame, offsets: cu_seqlens}}}`"),
-            ("tower", "add `tower: {data: x, metadata: [grid_thw]}`, the parameters of the tower's forward"),
-        ]
-    for name, help in needed:
-        if not context.written(name):
-            yield context.at_key("VCG312", f"the layout `{layout}` needs the section `{name}`", "layout", help)
-    capture = descriptor.capture
-    wanted = {"packed": "grid", "tiles": "rows"}.get(layout)
-    if wanted and not context.written("paths") and not context.written(f"capture.{wanted}"):
-        example = "grid: strip" if wanted == "grid" else "rows: b // k"
-        place = "capture" if context.written("capture") else "layout"
-        if capture is not None or not context.written("capture"):
-            yield context.at_key(
-                "VCG312", f"the layout `{layout}` needs `capture.{wanted}`", place, f"add `capture: {{{example}}}`"
-            )
-    if layout == "packed" and context.written("capture.grid") and not context.written("capture.side_limit"):
-        yield context.at_key(
-            "VCG312",
-            "a captured grid needs `capture.side_limit`",
-            "capture.grid",
-            "give the longest side, in rows, that the tower's position table has: `side_limit: 8192`",
-        )
-
-
-def layout_has_nothing_else(context: Context) -> Problems:
-    """The layout has no section that it would ignore: VCG313."""
-    layout = context.descriptor.layout
-    foreign: list[tuple[str, str]] = []
-    if layout == "tiles":
-        foreign = [
-            ("capture.grid", "tiles have a fixed shape: give `capture.rows`"),
-            ("capture.side_limit", "tiles have a fixed shape"),
-            ("item.merge", "tiles are not merged: state the tokens of an item"),
-            ("tower", "the tower of tiles is called as it is"),
-            ("metadata", "tiles need no metadata"),
-            ("post.call", "tiles need no sizes: put the call around that of `forward`"),
-        ]
-    elif layout == "packed":
-        foreign = [
-            ("capture.rows", "rows follow from the budget and `capture.grid`"),
-            ("paths", "paths belong to tiles"),
-            ("axes", "capture axes belong to padded and ragged layouts"),
-        ]
-    elif layout is not None:
-        foreign = [("paths", "paths belong to tiles")]
-    if layout == "tiles":
-        foreign.append(("axes", "capture axes belong to padded and ragged layouts"))
-    for at, help in foreign:
-        if context.written(at) and not (at == "axes" and context.written("paths")):
-            yield context.at_key("VCG313", f"`{at}` contradicts the layout `{layout}`", at, help)
 
 
 def inputs_are_distinct(context: Context) -> Problems:
     """A modality is told by its keys, which no other has: VCG314."""
     seen: dict[str, str] = {}
-    for name, modality in (context.descriptor.modalities or {}).items():
-        if modality is None:
+    port = context.port
+    own: list[tuple[str, str | None]] = []
+    for name, modality in (port.modalities or {}).items():
+        if modality is not None:
+            fields = ("pixels", "sizes", "embeds")
+            own += [(f"modalities.{name}.{field}", getattr(modality, field, None)) for field in fields]
+    if isinstance(port, PathsPort):
+        own += [(f"paths.{name}.pixels", path.pixels) for name, path in (port.paths or {}).items() if path is not None]
+    for at, key in own:
+        if key is None:
             continue
-        own = {f"{name}.{field}": getattr(modality, field) for field in ("pixels", "sizes", "embeds")}
-        own |= {f"{name}.aux.{key}": key for key in modality.aux or {}}
-        for at, key in own.items():
-            if key is None:
-                continue
-            if key in seen:
-                yield context.problem(
-                    "VCG314",
-                    f"the input `{key}` is also `{seen[key]}`",
-                    f"modalities.{at}",
-                    "the modality of a request is told by its keys: give each its own",
-                )
-            seen.setdefault(key, f"modalities.{at}")
+        if key in seen:
+            yield context.problem(
+                "VCG314",
+                f"the input `{key}` is also `{seen[key]}`",
+                at,
+                "an input is told by its key: give each its own",
+            )
+        seen.setdefault(key, at)
 
 
 def video_is_consistent(context: Context) -> Problems:
     """Frames are limited where there are videos, and only there: VCG315, VCG316."""
-    descriptor = context.descriptor
-    if not descriptor.modalities:
+    port = context.port
+    if not isinstance(port, PackedPort) or not port.modalities:
         return
     if not context.video and context.written("budget.frames"):
         yield context.at_key(
@@ -451,13 +367,12 @@ def video_is_consistent(context: Context) -> Problems:
             "budget.frames",
             "add `modalities.video` or delete it",
         )
-    sequences = (descriptor.attention.sequences if descriptor.attention else None) or {}
-    frames = [name for name, entry in sequences.items() if entry and entry.unit == "frame"]
-    if context.has_modality("video") and frames and not context.written("budget.frames"):
+    frames = [name for name, entry in (port.attention or {}).items() if entry and entry.unit == "frame"]
+    if context.video and frames and not context.written("budget.frames"):
         yield context.at_key(
             "VCG316",
             "with videos and one sequence per frame, the largest number of frames must be known",
-            "budget" if context.written("budget") else f"attention.sequences.{frames[0]}",
+            "budget" if context.written("budget") else f"attention.{frames[0]}",
             "add `budget: {frames: {info: get_num_frames_with_most_features}}`",
         )
 
@@ -465,153 +380,75 @@ def video_is_consistent(context: Context) -> Problems:
 # --- attention and buffers --------------------------------------------------------------------------------------
 
 
-def attention_is_consistent(context: Context) -> Problems:
-    """Sequences and backends go with the kind of attention; windows have bounds: VCG324, VCG325."""
-    attention = context.descriptor.attention
-    if attention is None or attention.kind is None:
-        return
-    if attention.kind == "varlen":
-        if not context.written("attention.sequences"):
-            yield context.at_key(
+def sequences_are_consistent(context: Context) -> Problems:
+    """The first set is of frames or items, further ones of windows, whose bounds are given: VCG324, VCG325."""
+    port = context.port
+    sets = (port.attention if isinstance(port, PackedPort) else None) or {}
+    for index, (name, entry) in enumerate(sets.items()):
+        if entry is None or entry.unit is None:
+            continue
+        at = f"attention.{name}"
+        if index == 0 and entry.unit == "window":
+            yield context.problem(
                 "VCG324",
-                "varlen attention needs sequences",
-                "attention.kind",
-                "add `sequences: {full: {unit: ..., offsets: ...}}`",
+                "the first set of sequences covers whole frames or items: padding and eager execution go by them",
+                f"{at}.unit",
+                "put the set of frames or items first",
             )
-        if not context.written("attention.backends"):
-            yield context.at_key(
+        elif index > 0 and entry.unit != "window":
+            yield context.problem(
                 "VCG324",
-                "varlen attention needs the backends that can be captured",
-                "attention.kind",
-                "add `backends: [FLASH_ATTN]`",
+                f"a further set of sequences cuts those of the first into windows, not into {entry.unit}s",
+                f"{at}.unit",
+                "write unit: window, with its `count` and `longest`",
             )
-    elif context.written("attention.sequences"):
-        yield context.at_key(
-            "VCG324",
-            f"{attention.kind} attention has no sequences",
-            "attention.sequences",
-            "delete them, or use kind: varlen",
-        )
-    for name, entry in (attention.sequences or {}).items():
-        if entry is not None and entry.unit == "window":
+        elif index > 0:
             for field in ("count", "longest"):
-                if not context.written(f"attention.sequences.{name}.{field}"):
+                if not context.written(f"{at}.{field}"):
                     yield context.at_key(
                         "VCG325",
                         f"the number and size of windows cannot be derived: `{name}` needs `{field}`",
-                        f"attention.sequences.{name}",
+                        at,
                         f"add `{field}:` with an expression over b, B, F and `let` names",
                     )
 
 
-_ROLES = {"offsets": ("cumulative", "two_section"), "max": ("host_bound",), "lengths": ("lengths",)}
-
-
-def _sequence_buffers(descriptor: Descriptor) -> Iterator[tuple[str, str, str, Sequences]]:
-    """Set name, role, buffer name and set of each buffer that `attention` names."""
-    for name, entry in ((descriptor.attention.sequences if descriptor.attention else None) or {}).items():
-        for role in _ROLES:
+def _sequence_buffers(port: Port) -> Iterator[tuple[str, str, Sequences]]:
+    """Dotted path, buffer name and set of each buffer that `attention` names."""
+    for name, entry in ((port.attention if isinstance(port, PackedPort) else None) or {}).items():
+        for role in ("offsets", "max", "lengths"):
             buffer = getattr(entry, role) if entry is not None else None
             if buffer is not None:
-                yield name, role, buffer, entry
+                yield f"attention.{name}.{role}", buffer, entry
 
 
 def buffers_are_distinct(context: Context) -> Problems:
     """Each buffer has a name of its own: VCG323."""
-    descriptor = context.descriptor
+    port = context.port
+    if not isinstance(port, PackedPort):
+        return
     seen: dict[str, str] = {}
-    for name, modality in (descriptor.modalities or {}).items():
+    for name, modality in (port.modalities or {}).items():
         if modality is not None and modality.pixels is not None:
             seen.setdefault(modality.pixels, f"modalities.{name}.pixels")
-    for name, role, buffer, _ in _sequence_buffers(descriptor):
-        at = f"attention.sequences.{name}.{role}"
+    own = [(at, buffer) for at, buffer, _ in _sequence_buffers(port)]
+    own += [(f"buffers.{index}", buffer) for index, buffer in enumerate(port.buffers or ())]
+    for at, buffer in own:
         if buffer in seen:
             yield context.problem(
-                "VCG323", f"the buffer `{buffer}` is also `{seen[buffer]}`", at, "give it its own name"
+                "VCG323", f"the buffer `{buffer}` is also `{seen[buffer]}`", at, "give each buffer once"
             )
         seen.setdefault(buffer, at)
-    for name in descriptor.buffers or {}:
-        if seen.get(name, "").startswith("modalities"):
-            yield context.at_key(
-                "VCG323",
-                f"the buffer `{name}` is also `{seen[name]}`",
-                f"buffers.{name}",
-                "pixel buffers are derived: delete it",
-            )
-
-
-def buffers_are_consistent(context: Context) -> Problems:
-    """A buffer's kind, padding, residency and value at capture agree: VCG320 to VCG322, VCG326 to VCG328."""
-    descriptor = context.descriptor
-    roles = {buffer: (name, role) for name, role, buffer, _ in _sequence_buffers(descriptor)}
-    backends = (descriptor.attention.backends if descriptor.attention else None) or ()
-    for name, buffer in (descriptor.buffers or {}).items():
-        if buffer is None or buffer.kind is None:
-            continue
-        at = f"buffers.{name}"
-        kind = kinds.KINDS[buffer.kind]
-        if name in roles and buffer.kind not in _ROLES[roles[name][1]]:
-            sequences, role = roles[name]
-            yield context.problem(
-                "VCG322",
-                f"`{name}` is the `{role}` of the sequences `{sequences}`, so its kind is not {buffer.kind}",
-                f"{at}.kind",
-                f"write kind: {_ROLES[role][0]}",
-            )
-        if buffer.kind == "two_section" and "FLASHINFER" not in backends:
-            yield context.problem(
-                "VCG326",
-                "two-section offsets belong to FLASHINFER, which is not among the backends",
-                f"{at}.kind",
-                "add FLASHINFER to attention.backends, or write kind: cumulative",
-            )
-        yield from _padding(context, name, buffer, kind)
-        if buffer.residency is not None and buffer.residency not in kind.residencies:
-            yield context.problem(
-                "VCG321",
-                f"a {kind.name} buffer cannot live on the {buffer.residency}",
-                f"{at}.residency",
-                f"write residency: {kind.residencies[0]}, or leave it out",
-            )
-        if (
-            buffer.kind == "host_bound"
-            and buffer.capture is None
-            and name not in roles
-            and not context.written(f"{at}.capture")
-        ):
-            yield context.at_key(
-                "VCG327",
-                f"the host bound `{name}` needs its value at capture",
-                at,
-                "add `capture:` with the largest value that any replay of a budget can need, in rows",
-            )
-
-
-def _padding(context: Context, name: str, buffer: Buffer, kind: kinds.BufferKind) -> Problems:
-    pad, at = buffer.pad, f"buffers.{name}.pad"
-    if pad is None:
-        return
-    if isinstance(pad, Pad):
-        given = [field for field in ("fill", "axis") if getattr(pad, field) is not None]
-        if len(given) != 1:
-            yield context.problem(
-                "VCG328", "a padding has one of `fill` and `axis`", at, "write {fill: -1} or {axis: 1}"
-            )
-            return
-        pad = given[0]
-    if pad not in kind.pads:
-        help = f"delete `pad`: its own padding is {kind.pads[0]} ({kinds.PADS[kind.pads[0]]})"
-        span = context.reader.spans.get(at) or context.reader.place(at)
-        message = f"the padding `{pad}` contradicts the kind `{kind.name}`"
-        yield Diagnostic("VCG320", message, span, help, notes=(kind.reason,))
 
 
 def tower_names_are_buffers(context: Context) -> Problems:
     """`tower.names` maps variables to buffers, one each: VCG329."""
-    descriptor = context.descriptor
-    known = [*(descriptor.buffers or {}), *(buffer for _, _, buffer, _ in _sequence_buffers(descriptor))]
+    port = context.port
+    if not isinstance(port, PackedPort):
+        return
+    known = [*(port.buffers or ()), *(buffer for _, buffer, _ in _sequence_buffers(port))]
     seen: dict[str, str] = {}
-    for variable, buffer in ((descriptor.tower.names if descriptor.tower else None) or {}).items():
+    for variable, buffer in ((port.tower_.names if port.tower_ else None) or {}).items():
         if buffer is None:
             continue
         at = f"tower.names.{variable}"
@@ -624,84 +461,14 @@ def tower_names_are_buffers(context: Context) -> Problems:
         seen.setdefault(buffer, variable)
 
 
-# --- forward ----------------------------------------------------------------------------------------------------
-
-
-def forward_is_given_once(context: Context) -> Problems:
-    """Exactly one thing says what is recorded: VCG330, VCG353."""
-    descriptor = context.descriptor
-    hooks = [name for name in ("forward", "model_forward") if name in (descriptor.hooks or {})]
-    paths = descriptor.paths or {}
-    called = context.written("forward.call")
-    if called and hooks:
-        yield context.at_key(
-            "VCG353",
-            f"the forward is given twice: as a call and as the hook `{hooks[0]}`",
-            "forward.call",
-            "delete one",
-        )
-    missing = [name for name, path in paths.items() if path is not None and not context.written(f"paths.{name}.call")]
-    if not called and not hooks and (missing or not paths):
-        place = f"paths.{missing[0]}" if missing else "forward" if context.written("forward") else "model"
-        yield context.at_key(
-            "VCG330", "nothing says what is recorded", place, "add `forward: {call: self.extract_feature(pixels)}`"
-        )
-
-
-def metadata_is_passed(context: Context) -> Problems:
-    """A packed call takes the metadata, and an eager call is given: VCG330, VCG332."""
-    descriptor = context.descriptor
-    call = descriptor.forward.call if descriptor.forward else None
-    if call is None or descriptor.layout is None:
-        return
-    passes = "metadata" in call.names
-    if descriptor.layout == "packed" and not passes:
-        yield context.problem(
-            "VCG332",
-            "the call does not pass `metadata`, so the graph would compute it while it is recorded",
-            "forward.call",
-            f"write {call.path}(pixels, None, encoder_metadata=metadata)",
-        )
-    if descriptor.layout == "tiles" and passes and not descriptor.buffers:
-        yield context.problem(
-            "VCG332", "the call passes `metadata`, but there is none", "forward.call", "pass pixels only"
-        )
-    if descriptor.layout == "packed" and not context.written("eager"):
-        yield context.at_key(
-            "VCG330",
-            "nothing says how an item runs that no graph fits",
-            "forward",
-            f"add `eager: {{call: {call.path}(pixels, sizes)}}`",
-        )
-
-
-def derived_merge(descriptor: Descriptor) -> tuple[Expression, Expression] | None:
-    """Height and width of the rows that become one token: as given, or the divisors of `h` and `w` in `item.tokens`."""
-    item = descriptor.item
-    if item is None or item.tokens is None:
-        return None
-    if item.merge:
-        return item.merge[0], item.merge[-1]
-    found: dict[str, Expression] = {}
-    for node in walk(item.tokens.root):
-        if (
-            isinstance(node, Binary)
-            and node.op == "//"
-            and isinstance(node.left, Name)
-            and node.left.name in ("h", "w")
-        ):
-            found[node.left.name] = expression_of(node.right)
-    return (found["h"], found["w"]) if len(found) == 2 else None
-
-
 def merge_is_known(context: Context) -> Problems:
     """The merge size is known, and the tokens agree with it: VCG333."""
-    descriptor = context.descriptor
-    if descriptor.layout != "packed" or descriptor.item is None or descriptor.item.tokens is None:
+    port = context.port
+    if not isinstance(port, PackedPort) or port.item is None or port.item.tokens is None:
         return
-    if context.written("item.merge") and not descriptor.item.merge:
+    if context.written("item.merge") and not port.item.merge:
         return
-    merge = derived_merge(descriptor)
+    merge = derived_merge(port)
     if merge is None:
         yield context.problem(
             "VCG333",
@@ -714,22 +481,22 @@ def merge_is_known(context: Context) -> Problems:
     every = {name for use in context.reader.uses if isinstance(use.value, Expression) for name in use.value.attributes}
     values |= dict.fromkeys(every, 2)
     try:
-        for name, expression in (descriptor.let or {}).items():
+        for name, expression in (port.let or {}).items():
             if expression is not None:
                 values[name] = int(expression.evaluate(values))
         values |= {"h": 3 * int(merge[0].evaluate(values)), "w": 5 * int(merge[1].evaluate(values))}
-        tokens = descriptor.item.tokens.evaluate(values)
-        of_frames = descriptor.item.tokens.evaluate(values | {"t": 4})
+        tokens = port.item.tokens.evaluate(values)
+        of_frames = port.item.tokens.evaluate(values | {"t": 4})
     except EvaluationError:
-        return  # unknown names are reported elsewhere; helpers are not evaluated here
+        return  # unknown names are reported elsewhere
     if tokens != 15:
         yield context.problem(
             "VCG333",
             f"`tokens` and the merge size disagree: a grid of 3 x 5 merged squares gives {tokens} tokens, not 15",
-            "item.merge" if descriptor.item.merge else "item.tokens",
+            "item.merge" if port.item.merge else "item.tokens",
             "correct one of the two",
         )
-    elif context.video and of_frames < 60 and not context.written("item.eager_if"):
+    elif context.video and of_frames < 60:
         yield context.problem(
             "VCG333",
             f"4 frames of 3 x 5 merged squares give {of_frames} tokens, not 60: a graph has rows for its tokens only",
@@ -738,161 +505,45 @@ def merge_is_known(context: Context) -> Problems:
         )
 
 
-# --- paths, axes, hooks -----------------------------------------------------------------------------------------
+# --- paths ------------------------------------------------------------------------------------------------------
 
 
 def paths_are_consistent(context: Context) -> Problems:
-    """Paths stand for an item, and their outputs are put together: VCG340, VCG341, VCG343 to VCG345."""
-    descriptor = context.descriptor
-    if not context.written("paths") or descriptor.paths is None:
+    """One path has one tile an item, the other one any number, and each is assembled once: VCG340 to VCG342."""
+    port = context.port
+    if not isinstance(port, PathsPort) or port.paths is None:
         return
-    paths = descriptor.paths
-    if context.written("axes"):
+    if len(port.modalities or {}) > 1:
         yield context.at_key(
-            "VCG340", "paths and capture axes cannot be combined", "axes", "vLLM captures one or the other"
+            "VCG340",
+            "the paths have one key for their pixels each, so they serve one modality",
+            f"modalities.{list(port.modalities)[1]}",
+            "delete it: the modality runs eagerly",
         )
-    if len(paths) < 2:
-        yield context.at_key("VCG345", "one path is no choice of paths", "paths", "describe it by `item` and `pixels`")
-    elif all(path is not None and path.zero_ok for path in paths.values()):
+    if len(port.paths) != 2:
         yield context.at_key(
-            "VCG345",
-            "every path may be empty, so an item may have no tokens",
-            "paths",
-            "one path needs `zero_ok: false`",
+            "VCG341", f"there are two paths, not {len(port.paths)}", "paths", "describe one path by the layout `tiles`"
         )
-    for section in ("item", "pixels", "capture"):
-        if context.written(section):
-            yield context.at_key(
-                "VCG344", f"`{section}` describes a model with one path, but there are paths", section, "delete it"
+        return
+    columns = _columns(port)
+    for (name, path), wanted in zip(port.paths.items(), ("1", columns[0] if columns else ""), strict=True):
+        if path is not None and path.count is not None and wanted and path.count.text.strip() != wanted:
+            which = "first path has one tile" if wanted == "1" else f"second path has `{wanted}` tiles"
+            yield context.problem(
+                "VCG341", f"the {which} for each item", f"paths.{name}.count", f"write count: {wanted}"
             )
-    if not context.written("post") and not context.has_hook("assemble"):
-        yield context.at_key(
-            "VCG341",
-            "nothing says how the outputs of the paths become an item",
-            "paths",
-            f"add `post: {{assemble: [{', '.join(paths)}]}}`",
-        )
-    for modality_name, modality in (descriptor.modalities or {}).items():
-        if modality is None:
-            continue
-        inputs = (modality.pixels, *(modality.aux or {}))
-        for name, path in paths.items():
-            if path is not None and path.pixels is not None and path.pixels not in inputs:
-                yield context.problem(
-                    "VCG343",
-                    f"`{path.pixels}` is not an input of the modality `{modality_name}`",
-                    f"paths.{name}.pixels",
-                    suggest(path.pixels, [key for key in inputs if key]) + " Further inputs belong under `aux`.",
-                )
-
-
-def post_is_consistent(context: Context) -> Problems:
-    """Every path is assembled once, by parts that make sense: VCG342, VCG353."""
-    descriptor = context.descriptor
-    called, assembled = context.written("post.call"), context.written("post.assemble")
-    if context.written("post") and descriptor.post is not None and not called and not assembled:
-        yield context.at_key("VCG342", "nothing is done in `post`", "post", "add `assemble:` or `call:`, or delete it")
-    if called and context.has_hook("after_replay"):
-        yield context.at_key(
-            "VCG353", "what runs after a replay is given twice: by `post.call` and by a hook", "post.call", "delete one"
-        )
-    parts = (descriptor.post.assemble if descriptor.post else None) or ()
-    if len(descriptor.paths or {}) == 1:
-        return
-    known = tuple(descriptor.paths or {}) or ("default",)
-    if context.written("post") and "assemble" in (descriptor.hooks or {}):
-        yield context.at_key("VCG353", "the assembly is given twice: by `post` and by a hook", "post", "delete one")
-    used: set[str] = set()
-    for index, part in enumerate(parts):
+    known, parts = tuple(port.paths), (port.post.assemble if port.post else None) or ()
+    for index, name in enumerate(parts):
         at = f"post.assemble.{index}"
-        name = part if isinstance(part, str) else part.path
-        if not isinstance(part, str):
-            if (part.path is None) == (part.token is None):
-                yield context.problem(
-                    "VCG342", "a part has either `path` or `token`", at, "write {path: local} or {token: self.x}"
-                )
-                continue
-            if part.token is not None and (part.grid is not None or part.newline is not None):
-                yield context.problem("VCG342", "a single token has no grid", at, "delete `grid` and `newline`")
-            if (part.grid is None) != (part.newline is None):
-                yield context.problem("VCG342", "`grid` and `newline` belong together", at, "give both or none")
-        if name is None:
-            continue
         if name not in known:
             yield context.problem("VCG342", f"there is no path `{name}`", at, suggest(name, known))
-        elif name in used:
+        elif name in parts[:index]:
             yield context.problem("VCG342", f"the path `{name}` is assembled twice", at, "delete one")
-        used.add(name)
-    missing = [name for name in known if name not in used]
-    if parts and missing and used <= set(known):
+    missing = [name for name in known if name not in parts]
+    if parts and missing and set(parts) <= set(known):
         yield context.problem(
             "VCG342", f"the output of the path `{missing[0]}` is not used", "post.assemble", f"add `{missing[0]}`"
         )
-
-
-def axes_are_consistent(context: Context) -> Problems:
-    """Each capture axis has its own name and its two hooks: VCG303, VCG351."""
-    descriptor = context.descriptor
-    names: set[str] = set()
-    for index, axis in enumerate(descriptor.axes or ()):
-        if axis is None:
-            continue
-        if axis.name in names:
-            yield context.problem(
-                "VCG303", f"the axis `{axis.name}` is given twice", f"axes.{index}.name", "rename one"
-            )
-        names.add(axis.name)
-        for field, wanted in (("resolve", "axis_resolve"), ("capture", "axis_capture")):
-            hook = getattr(axis, field)
-            if hook is None:
-                continue
-            if hook != wanted:
-                yield context.problem(
-                    "VCG351", f"the hook `{hook}` does not fit here", f"axes.{index}.{field}", f"write {wanted}"
-                )
-            elif not context.has_hook(hook):
-                yield context.problem(
-                    "VCG351",
-                    f"the hook `{hook}` is not given",
-                    f"axes.{index}.{field}",
-                    f"add `hooks: {{{hook}: {{file: {hook}.py}}}}`",
-                )
-
-
-#: Hooks that make sense only beside another section.
-_HOOK_NEEDS = {"axis_resolve": "axes", "axis_capture": "axes", "metadata_region": "tower", "tower_region": "tower",
-               "position_embeddings": "tower", "pad": "buffers", "gather_indices": "buffers"}  # fmt: skip
-
-
-def hooks_are_used(context: Context) -> Problems:
-    """Each hook is called, and what a buffer comes from is there: VCG343, VCG351, VCG352."""
-    descriptor = context.descriptor
-    for name in descriptor.hooks or {}:
-        needs = _HOOK_NEEDS.get(name)
-        if needs is not None and not context.written(needs):
-            yield context.at_key(
-                "VCG352",
-                f"the hook `{name}` is never called",
-                f"hooks.{name}",
-                f"it belongs to `{needs}`, which is not given",
-            )
-    for name, buffer in (descriptor.buffers or {}).items():
-        if buffer is not None and buffer.from_ == "hook" and not context.has_hook("gather_indices", "replay"):
-            yield context.problem(
-                "VCG351",
-                f"the buffer `{name}` comes from a hook that is not given",
-                f"buffers.{name}.from",
-                "add the hook `replay`",
-            )
-        if buffer is not None and buffer.from_ == "inputs":
-            for modality_name, modality in (descriptor.modalities or {}).items():
-                if modality is not None and name not in (modality.aux or {}):
-                    yield context.problem(
-                        "VCG343",
-                        f"`{name}` is not an input of the modality `{modality_name}`",
-                        f"buffers.{name}.from",
-                        f"add it under `modalities.{modality_name}.aux`",
-                    )
 
 
 # --- model and integration --------------------------------------------------------------------------------------
@@ -900,7 +551,7 @@ def hooks_are_used(context: Context) -> Problems:
 
 def model_is_consistent(context: Context) -> Problems:
     """The ported class does not opt out of its own port: VCG371."""
-    model = context.descriptor.model
+    model = context.port.model
     for index, name in enumerate((model.optout if model else None) or ()):
         if name == model.class_:
             yield context.problem(
@@ -910,7 +561,7 @@ def model_is_consistent(context: Context) -> Problems:
 
 def tests_are_consistent(context: Context) -> Problems:
     """Test entries have their prompts, templates and settings, and no others: VCG360 to VCG363."""
-    integration = context.descriptor.integration
+    integration = context.port.integration
     keys: set[str] = set()
     tests = (integration.test if integration else None) or ()
     for index, test in enumerate(tests):
@@ -939,7 +590,7 @@ def tests_are_consistent(context: Context) -> Problems:
 
 
 def _prompts(context: Context, test: TestEntry, at: str) -> Problems:
-    if not context.descriptor.modalities:
+    if not context.port.modalities:
         return
     for name in ("image", "video"):
         given = context.written(f"{at}.{name}_prompt")
@@ -947,7 +598,7 @@ def _prompts(context: Context, test: TestEntry, at: str) -> Problems:
             yield context.at_key(
                 "VCG360", f"the model takes {name}s, but the test has no {name} prompt", at, f"add `{name}_prompt:`"
             )
-        if given and not context.has_modality(name) and not context.has_modality("vision_chunk"):
+        if given and not context.has_modality(name):
             yield context.at_key(
                 "VCG361", f"there is a {name} prompt, but no modality `{name}`", f"{at}.{name}_prompt", "delete it"
             )
@@ -983,23 +634,14 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     helpers_end,
     kinds_match,
     values_make_sense,
-    budgets_make_sense,
     columns_fit,
-    layout_is_complete,
-    layout_has_nothing_else,
     inputs_are_distinct,
     video_is_consistent,
-    attention_is_consistent,
+    sequences_are_consistent,
     buffers_are_distinct,
-    buffers_are_consistent,
     tower_names_are_buffers,
-    forward_is_given_once,
-    metadata_is_passed,
     merge_is_known,
     paths_are_consistent,
-    post_is_consistent,
-    axes_are_consistent,
-    hooks_are_used,
     model_is_consistent,
     tests_are_consistent,
 )

@@ -12,6 +12,7 @@ A value that cannot be read becomes None and is reported; the sections around it
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,23 +54,26 @@ class Type(Protocol):
 class Declared:
     """A field of a section as it was declared: its name in Python, its key in YAML, and what the key may hold."""
 
-    def __init__(self, type: Type | None, doc: str, default: Any, examples: tuple[Any, ...]) -> None:
-        self.type, self.doc, self.default, self.examples = type, doc, default, examples
-        self.name = self.key = ""
+    def __init__(self, type: Type | None, doc: str, default: Any, examples: tuple[Any, ...], key: str) -> None:
+        self.type, self.doc, self.default, self.examples, self.key = type, doc, default, examples, key
+        self.name = ""
 
     @property
     def required(self) -> bool:
         return self.default is _REQUIRED
 
 
-def declare(type: Type, doc: str, *, default: Any = _REQUIRED, examples: Sequence[Any] = ()) -> Any:
-    """A field of a section; without a default its key is required. A trailing `_` of the name is not in the key."""
-    return Declared(type, doc, default, tuple(examples))
+def declare(type: Type, doc: str, *, default: Any = _REQUIRED, examples: Sequence[Any] = (), key: str = "") -> Any:
+    """A field of a section; without a default its key is required. The key is the name without a trailing `_`."""
+    return Declared(type, doc, default, tuple(examples), key)
 
 
 def attach(*, default: Any) -> Any:
-    """A field of a section that is not part of the YAML. It does not take part in comparisons."""
-    return Declared(None, "", default, ())
+    """A field of a section that is not part of the YAML. It does not take part in comparisons.
+
+    One that is called `name` gets the key under which the section stands in a `Table`.
+    """
+    return Declared(None, "", default, (), "")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(declare, attach))
@@ -85,10 +89,10 @@ class Record:
     by_key: ClassVar[dict[str, Declared]]
 
     def __init_subclass__(cls) -> None:
-        cls.by_name, cls.by_key = {}, {}
+        cls.by_name, cls.by_key = dict(getattr(cls, "by_name", {})), dict(getattr(cls, "by_key", {}))
         for name, declared in list(vars(cls).items()):
             if isinstance(declared, Declared):
-                declared.name, declared.key = name, name.rstrip("_")
+                declared.name, declared.key = name, declared.key or name.rstrip("_")
                 cls.by_name[name] = declared
                 if declared.type is not None:
                     cls.by_key[declared.key] = declared
@@ -140,6 +144,7 @@ class Use:
     node: ScalarNode
     scope: str
     wants: str
+    calls_helpers: bool = False
 
 
 @dataclass(slots=True)
@@ -519,6 +524,7 @@ class Formula:
 
     scope: str
     wants: str = "int"
+    calls_helpers: bool = False
 
     def read(self, node: Node, at: str, reader: Reader) -> Expression | None:
         what = "a condition" if self.wants == "bool" else "an expression"
@@ -531,7 +537,7 @@ class Formula:
             form = "write whole numbers, names, attributes of `self`, + - * // % **, comparisons, and, or, not"
             _report_expression(reader, "VCG207", error, scalar, form)
             return None
-        reader.uses.append(Use(at, expression, scalar, self.scope, self.wants))
+        reader.uses.append(Use(at, expression, scalar, self.scope, self.wants, self.calls_helpers))
         return expression
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -591,7 +597,13 @@ class Free:
         if len(scalar.value) > 30:
             reader.report("VCG210", "the number is too long", scalar.span, "give fewer digits")
             return None
-        return int(scalar.value) if kind == "int" else float(scalar.value.replace(".inf", "inf").replace(".nan", "nan"))
+        if kind == "int":
+            return int(scalar.value)
+        value = float(scalar.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        if not math.isfinite(value):
+            reader.report("VCG210", f"`{scalar.value}` has no literal in Python", scalar.span, "give a finite number")
+            return None
+        return value
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         return {}
@@ -671,7 +683,10 @@ class Table:
                 continue
             if self.options is None and check_name(entry.key, self.what, reader, word=self.word) is None:
                 continue
-            values[name] = self.value.read(entry.value, where, reader)
+            value = self.value.read(entry.value, where, reader)
+            # A section that wants to know what it is called says so by a field for it.
+            named = isinstance(value, Record) and "name" in value.by_name.keys() - value.by_key.keys()
+            values[name] = value.replace(name=name) if named else value
         return values
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -691,9 +706,10 @@ class Table:
 
 @dataclass(eq=False, repr=False)
 class Section:
-    """A mapping with fixed keys, read as a frozen dataclass."""
+    """A mapping with fixed keys, read as a frozen record. `elsewhere` says of further keys why they are not here."""
 
     cls: type[Record]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, node: Node, at: str, reader: Reader) -> Any:
         if not isinstance(node, MappingNode):
@@ -706,6 +722,9 @@ class Section:
             where = f"{at}.{key}" if at else key
             reader.keys[where], reader.spans[where] = entry.key.span, entry.value.span
             declared = fields.get(key)
+            if key in self.elsewhere:
+                reader.report("VCG313", f"`{where}` {self.elsewhere[key]}", entry.key.span, "delete it")
+                continue
             if declared is None or declared.type is None:
                 help = suggest(key, fields)
                 close = nearest(key, fields)
@@ -728,8 +747,9 @@ class Section:
     def _report_missing(key: str, declared: Declared, node: Node, at: str, reader: Reader) -> None:
         start = Span(reader.file, node.span.line, node.span.column, node.span.line, node.span.column)
         owner = f"`{at}` lacks" if at else "the descriptor lacks"
-        help = f"add `{key}:` ({declared.doc})"
-        reader.report("VCG202", f"{owner} the key `{key}`", reader.place(at) if at else start, help)
+        place = reader.place(at) if at else reader.keys.get("layout", start)  # which keys there are goes by the layout
+        help = f"add `{key}: {example_of(declared)}` ({declared.doc})"
+        reader.report("VCG202", f"{owner} the key `{key}`", place, help)
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         name = self.cls.__name__
@@ -737,6 +757,23 @@ class Section:
             definitions[name] = {}
             definitions[name] = section_schema(self.cls, definitions)
         return {"$ref": f"#/$defs/{name}"}
+
+
+def example_of(declared: Declared) -> str:
+    """A value of a field as it could stand in YAML; of a section its required keys."""
+    if declared.examples or not isinstance(declared.type, Section):
+        return _flow(declared.examples[0]) if declared.examples else "..."
+    required = (field for field in declared.type.cls.by_key.values() if field.required)
+    return f"{{{', '.join(f'{field.key}: {example_of(field)}' for field in required)}}}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    text = str(value)
+    return f'"{text}"' if "," in text else text
 
 
 @dataclass(eq=False, repr=False)

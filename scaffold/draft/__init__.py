@@ -4,6 +4,6 @@ Reads by syntax tree and never imports vLLM. `draft_descriptor` is the only entr
 """
 
 from scaffold.draft.drafting import Draft, draft_descriptor
-from scaffold.draft.sheet import Candidate, Obstacle, Question
+from scaffold.draft.sheet import Candidate, Question
 
-__all__ = ["Candidate", "Draft", "Obstacle", "Question", "draft_descriptor"]
+__all__ = ["Candidate", "Draft", "Question", "draft_descriptor"]

@@ -6,14 +6,13 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scaffold.diagnostics import Diagnostic
-from scaffold.draft.inputs import Beyond, ModalityInputs, ModelInputs, innermost, obstacle_met, read_inputs
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.inputs import Beyond, ModalityInputs, read_inputs
 from scaffold.draft.integration import draft_integration
 from scaffold.draft.locate import Located, locate
-from scaffold.draft.modules import Part, assigned, model_path, part_of
+from scaffold.draft.modules import Part, assigned, model_path
 from scaffold.draft.packed import draft_packed, gate_of
-from scaffold.draft.partial import ask_tower, missing_questions, put_modality, put_rows
-from scaffold.draft.sheet import Candidate, Obstacle, Question, Sheet
+from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.tiles import draft_tiles, last_linear
 from scaffold.draft.values import Op, Place
 from scaffold.protocol.tree import SourceTree
@@ -25,8 +24,7 @@ __all__ = ["Draft", "draft_descriptor"]
 @dataclass(frozen=True, slots=True)
 class Draft:
     """`name` is what a file of it is called, `text` its YAML. `questions` are all that were asked, `open` those without
-    an answer, `unused` the keys of answers that no question asked for. `obstacles` are what the model does and no field
-    of a descriptor says: a draft with one cannot become a port without code that is written by hand."""
+    an answer, `unused` the keys of answers that no question asked for."""
 
     name: str
     text: str
@@ -34,7 +32,6 @@ class Draft:
     open: tuple[Question, ...]
     unused: tuple[str, ...]
     notes: tuple[Diagnostic, ...] = ()
-    obstacles: tuple[Obstacle, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -45,7 +42,7 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
     """Draft a descriptor of `reference` (an architecture, FILE or FILE:CLASS) from its source in `tree`.
 
     `answers` by the key of a question take the place of its `TODO`. Pure but for reading the tree. Raises VCG480 to
-    VCG482 when there is no such model, VCG483 when nothing of its inputs can be told.
+    VCG482 when there is no such model, VCG483 with everything about it that no descriptor expresses.
     """
     program = Program(tree)
     model = locate(tree, program, reference)
@@ -54,29 +51,21 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
     first = inputs.modalities[0]
     notes = inputs.notes
     modalities = inputs.modalities
-    sheet.obstacles += [obstacle for modality in modalities for obstacle in modality.obstacles]
-    tower: Part | None = None
     try:
         if first.layout == "packed":
             packed = draft_packed(tree, program, model, inputs, sheet)
             tower, modalities, notes = packed.tower, packed.modalities, (*notes, *packed.notes)
-        elif first.layout:
+        else:
             tower = draft_tiles(tree, program, model, inputs, sheet)
     except Beyond as met:
-        sheet.obstacles.append(met.obstacle)
-    if tower is None:
-        name = innermost(program, model.owner, first.encoded[0].call).name.removeprefix("self.").partition(".")[0]
-        tower = part_of(program, model.owner, name)
+        sheet.obstacles += met.diagnostics
+    if sheet.obstacles:
+        raise DiagnosticError(sheet.obstacles)
     _model(sheet, model, tower, first)
     for modality in modalities:
-        _modality(sheet, modality, inputs)
+        _modality(sheet, modality)
     counted = inputs.fields[first.more] if first.more else first.field
-    if first.columns:
-        sheet.put("sizes.columns", first.columns, counted.place, why=f"a row of `{first.sizes}`")
-    if sheet.obstacles:
-        put_rows(sheet, first)
-        sheet.ask_for_missing(missing_questions(sheet, first))
-        sheet.ask_for_hooks()
+    sheet.put("sizes.columns", first.columns, counted.place, why=f"a row of `{first.sizes}`")
     _output(sheet, program, model, tower, first)
     gate = gate_of(program, model.owner, inputs.trace)
     if gate is not None:
@@ -91,7 +80,6 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
             if ported
             else []
         ),
-        *(["Parts of the model are beyond what a descriptor can say: `hooks` names them."] if sheet.obstacles else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
@@ -101,45 +89,39 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
         tuple(sheet.questions),
         sheet.open,
         unused,
-        (*notes, *(obstacle_met(tree, obstacle) for obstacle in sheet.obstacles)),
-        tuple(sheet.obstacles),
+        notes,
     )
 
 
-def _model(sheet: Sheet, model: Located, tower: Part | None, first: ModalityInputs) -> None:
+def _model(sheet: Sheet, model: Located, tower: Part, first: ModalityInputs) -> None:
     sheet.put("schema", 1)
     sheet.put("model.module", model.module, model.found)
     sheet.put("model.class", model.class_name, model.place)
-    if tower is None:
-        ask_tower(sheet, first.encoded[0].place)
-    else:
+    if first.layout == "packed":
         sheet.put("model.tower", tower.name, tower.place)
-    if not first.layout:
-        return
-    layout = "packed" if first.layout == "packed" else "tiles"
     why = {
         "packed": f"rows of all items behind each other, cut by the product of `{first.sizes}`",
         "tiles": f"whole tiles, cut by `{first.sizes}`",
         "paths": f"one `{first.pixels}` and `{first.sizes}` of `{first.more}` an item",
     }
-    sheet.put("layout", layout, first.field.place, why=why[first.layout])
+    sheet.put("layout", first.layout, first.field.place, why=why[first.layout])
 
 
-def _modality(sheet: Sheet, modality: ModalityInputs, inputs: ModelInputs) -> None:
+def _modality(sheet: Sheet, modality: ModalityInputs) -> None:
     at = f"modalities.{modality.name}"
-    put_modality(sheet, modality, inputs.fields)
+    if modality.layout != "paths":
+        sheet.put(f"{at}.pixels", modality.pixels, modality.field.place)
+    sheet.put(f"{at}.sizes", modality.sizes, (modality.sizes_field or modality.field).place)
     if modality.embeds is not None:
         sheet.put(f"{at}.embeds", modality.embeds.key, modality.embeds.place)
-    if modality.more is not None:
-        sheet.put(f"{at}.aux.{modality.more}", "n", inputs.fields[modality.more].place)
 
 
-def _output(sheet: Sheet, program: Program, model: Located, tower: Part | None, first: ModalityInputs) -> None:
+def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: ModalityInputs) -> None:
     """The width of the embeddings: the tower's own, that of the last layer, or that of the language model."""
     key = "output.hidden_size"
     outer = first.encoded[0].call
-    own = assigned(program, tower.cls, "out_hidden_size") if tower and tower.cls else None
-    if tower is not None and outer.name == f"self.{tower.name}" and own is not None:
+    own = assigned(program, tower.cls, "out_hidden_size") if tower.cls else None
+    if outer.name == f"self.{tower.name}" and own is not None:
         sheet.put(key, f"self.{tower.name}.out_hidden_size", own[1])
         return
     linear = last_linear(program, model.owner, outer)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from scaffold.descriptor import kinds
+from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.evaluate import Evaluator, Trace
 from scaffold.draft.locate import Located
-from scaffold.draft.sheet import Obstacle
 from scaffold.draft.values import (
     Field,
     Input,
@@ -54,11 +53,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class ModalityInputs:
-    """One modality. `layout` is packed, tiles or paths; `columns` those of a row of sizes.
-
-    What an obstacle keeps from being told is empty: `layout`, `sizes`, `columns`, and `pixels` where it is one of
-    `others`, further inputs that the encoder needs.
-    """
+    """One modality. `layout` is packed, tiles or paths; `columns` those of a row of sizes."""
 
     name: str
     pixels: str
@@ -71,8 +66,6 @@ class ModalityInputs:
     sizes_field: Field | None
     #: Of a second pixel tensor, cut by the same sizes.
     more: str | None = None
-    others: tuple[str, ...] = ()
-    obstacles: tuple[Obstacle, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +92,18 @@ def left_out(tree: SourceTree, place: Place, name: str, reason: str) -> Diagnost
 
 
 class Beyond(DiagnosticError):
-    """A model does what no layout expresses (VCG483). What was drafted before it was met is right."""
-
-    def __init__(self, tree: SourceTree, obstacle: Obstacle) -> None:
-        super().__init__(obstacle_met(tree, obstacle, Severity.ERROR))
-        self.obstacle = obstacle
+    """A model does what no layout expresses (VCG483)."""
 
 
-def beyond(tree: SourceTree, place: Place | None, reason: str, *hooks: str) -> Beyond:
-    """The refusal of a model that no layout expresses, with the hooks that it would need."""
-    return Beyond(tree, Obstacle(reason, place, hooks))
-
-
-def obstacle_met(tree: SourceTree, obstacle: Obstacle, severity: Severity = Severity.WARNING) -> Diagnostic:
-    """What an obstacle is called in a report: the refusal, or the warning beside a draft that says the rest."""
-    hooks = [f"`{name}` ({kinds.HOOKS[name].catalogue}: {kinds.HOOKS[name].purpose})" for name in obstacle.hooks]
-    return Diagnostic(
-        "VCG483",
-        f"the model is beyond the layouts: {obstacle.reason}",
-        tree.span(obstacle.place.file, obstacle.place.line) if obstacle.place else None,
-        f"it would need the hook{'s' * (len(hooks) > 1)} {', '.join(hooks)}" if hooks else "write the port by hand",
-        severity,
+def beyond(tree: SourceTree, place: Place | None, reason: str) -> Beyond:
+    """The refusal of a model that no layout expresses."""
+    return Beyond(
+        Diagnostic(
+            "VCG483",
+            f"the model is beyond the layouts: {reason}",
+            tree.span(place.file, place.line) if place else None,
+            "no descriptor says this yet: `vitcg-scaffold explain VCG483` tells what can be done",
+        )
     )
 
 
@@ -150,7 +134,7 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
         groups.setdefault(_modality_of(root, fields), []).append(root)
     notes = []
     for name, group in list(groups.items()):
-        if name not in kinds.MODALITIES:
+        if name not in MODALITIES:
             reason = "encoder graphs are for images and videos"
         elif any(root.pixels[0] not in fields for root in group):
             reason = f"its processor never gives `{group[0].pixels[0]}`"
@@ -158,13 +142,23 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
             continue
         notes.append(left_out(tree, group[0].place, name, reason))
         del groups[name]
-    modalities = tuple(_modality(tree, program, model, name, group, fields, trace) for name, group in groups.items())
+    modalities, refused = [], []
+    for name, group in groups.items():
+        try:
+            modalities.append(_modality(tree, program, model, name, group, fields, trace))
+        except Beyond as found:
+            refused.append((name, group[0].place, found.diagnostics))
+    if refused and not modalities:
+        raise DiagnosticError([problem for _, _, problems in refused for problem in problems])
+    for name, place, problems in refused:
+        reason = "; ".join(problem.message.partition(": ")[2] for problem in problems)
+        notes.append(left_out(tree, place, name, reason))
     if not modalities:
         if notes:
             raise DiagnosticError([*beyond(tree, model.place, "it has no images and no videos").diagnostics, *notes])
         what = "no call of a part of the model on an input was found in `embed_multimodal`"
-        raise beyond(tree, model.place, what, "forward")
-    return ModelInputs(_own_embeds(modalities), fields, trace, result, tuple(notes))
+        raise beyond(tree, model.place, what)
+    return ModelInputs(_own_embeds(tuple(modalities)), fields, trace, result, tuple(notes))
 
 
 def inputs_of_sizes(field: Field) -> tuple[str, ...]:
@@ -201,61 +195,55 @@ def _modality(
     fields: dict[str, Field],
     trace: Trace,
 ) -> ModalityInputs:
-    """One modality, as far as its inputs tell. What no layout has words for is an obstacle of it."""
+    """One modality. Raises `Beyond` with everything that no layout has words for."""
     first = roots[0]
-    met: list[Obstacle] = []
+    met: list[Beyond] = []
     mains = [_main_input(root.pixels, fields) for root in roots]
-    others: tuple[str, ...] = ()
     extra = next((root for root in roots if len(root.pixels) > 1), None)
     if extra is not None:
         main = _main_input(extra.pixels, fields)
-        others = tuple(key for key in extra.pixels if key != main)
-        what = f"`{extra.call.name}` also depends on `{'`, `'.join(others)}`, which is no size of `{main}`"
+        others = "`, `".join(key for key in extra.pixels if key != main)
+        what = f"`{extra.call.name}` also depends on `{others}`, which is no size of `{main}`"
         if not main:
-            what = f"`{extra.call.name}` depends on `{'`, `'.join(others)}` together"
-        met.append(Obstacle(what, extra.place, ("select", "replay", "forward")))
+            what = f"`{extra.call.name}` depends on `{others}` together"
+        met.append(beyond(tree, extra.place, what))
     keys = list(dict.fromkeys(main or root.pixels[0] for main, root in zip(mains, roots, strict=True)))
     by_kind = {key: fields[key] for key in keys}
     flat = [key for key, field in by_kind.items() if field.kind.startswith("flat")]
     whole = [key for key, field in by_kind.items() if field.kind == "batched"]
     if len(keys) > 2:
-        met.append(Obstacle(f"an item has {len(keys)} pixel tensors", first.place, ("select", "forward")))
+        met.append(beyond(tree, first.place, f"an item has {len(keys)} pixel tensors"))
     elif len(keys) == 1 and not flat:
-        what = f"`{keys[0]}` arrives as one tensor an item, of any shape"
-        met.append(Obstacle(what, by_kind[keys[0]].place, ("select", "replay")))
+        met.append(beyond(tree, by_kind[keys[0]].place, f"`{keys[0]}` arrives as one tensor an item, of any shape"))
     elif len(keys) == 2 and (len(flat), len(whole)) != (1, 1):
-        met.append(
-            Obstacle(f"`{keys[0]}` and `{keys[1]}` are not one tile and further tiles", first.place, ("select",))
-        )
+        met.append(beyond(tree, first.place, f"`{keys[0]}` and `{keys[1]}` are not one tile and further tiles"))
     elif len(roots) > len(keys):
-        met.append(Obstacle(f"`{keys[0]}` goes through the encoder more than once", roots[-1].place, ("forward",)))
+        met.append(beyond(tree, roots[-1].place, f"`{keys[0]}` goes through the encoder more than once"))
     size, packed, columns = None, False, None
     try:
         size, packed = _sizes_of(tree, program, model, by_kind[flat[0]], fields, trace) if flat else (None, False)
-    except Beyond as beyond_sizes:
-        met.append(beyond_sizes.obstacle)
+    except Beyond as found:
+        met.append(found)
     if size is not None:
         columns = _COLUMNS.get(size.columns if size.columns is not None else -1)
         if columns is None or packed == (columns == ("n",)):
             what = f"{size.columns} columns" if size.columns is not None else "an unknown number of columns"
-            obstacle = Obstacle(f"a row of `{size.key}` has {what}", by_kind[flat[0]].place, ("select", "replay"))
-            met.append(obstacle)
-            columns = None
-    pixels = whole[0] if whole else flat[0] if flat else keys[0]
+            met.append(beyond(tree, by_kind[flat[0]].place, f"a row of `{size.key}` has {what}"))
+    if met or size is None or columns is None:
+        raise Beyond([problem for found in met for problem in found.diagnostics])
     two = bool(whole and flat)
+    pixels = whole[0] if two else flat[0]
     return ModalityInputs(
         name,
-        "" if pixels in others else pixels,
-        size.key if size is not None else "",
-        _embeds(name, fields, trace, {*keys, *([size.key] if size is not None else [])}),
-        "" if met else "paths" if two else "packed" if packed else "tiles",
-        columns or (),
+        pixels,
+        size.key,
+        _embeds(name, fields, trace, {*keys, size.key}),
+        "paths" if two else "packed" if packed else "tiles",
+        columns,
         tuple(roots),
         by_kind[pixels],
-        fields.get(size.key) if size is not None else None,
+        fields.get(size.key),
         flat[0] if two else None,
-        others,
-        tuple(met),
     )
 
 
@@ -282,8 +270,6 @@ def _sizes_of(
         tree,
         field.place,
         "the rows of an item are neither a count nor the product of a grid",
-        "select",
-        "replay",
     )
 
 

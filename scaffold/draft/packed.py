@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scaffold.descriptor import kinds
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.evaluate import Evaluator, Trace
 from scaffold.draft.inputs import (
@@ -24,7 +22,7 @@ from scaffold.draft.inputs import (
 )
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, linear_width, parameters, part_of
-from scaffold.draft.sheet import Candidate, Obstacle, Question, Sheet
+from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.values import (
     Input,
     Items,
@@ -45,7 +43,6 @@ from scaffold.tower.source import Program
 
 _JOINS = {"torch.cat", "torch.concat", "torch.stack"}
 _REPEATS = {"np.repeat", "torch.repeat_interleave", ".repeat_interleave"}
-_BACKENDS = "AttentionBackendEnum"
 _FRAMES = "get_num_frames_with_most_features"
 _GRIDS = {("t", "h", "w"): ("t * h * w", "t * (h // m) * (w // m)"), ("h", "w"): ("h * w", "(h // m) * (w // m)")}
 
@@ -80,14 +77,12 @@ def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: Mod
     name = call.name.removeprefix("self.")
     tower = part_of(program, model.owner, name)
     if tower is None or tower.cls is None:
-        raise beyond(
-            tree, call.place, f"the class of `{call.name}`, which gets the pixels, is not in the tree", "forward"
-        )
+        raise beyond(tree, call.place, f"the class of `{call.name}`, which gets the pixels, is not in the tree")
     kept, notes = _tokens(scene, first, tower)
     try:
         _inside(scene, first, call, tower)
     except Beyond as met:
-        sheet.obstacles.append(met.obstacle)
+        sheet.obstacles += met.diagnostics
     _budget(scene, kept, first)
     return Packed(tower, kept, notes)
 
@@ -105,7 +100,7 @@ def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part) -> None
     grid = tuple(key for key, value in by_name.items() if key not in data and first.sizes in inputs_of(value))
     if len(data) != 1 or not grid:
         what = f"`{call.name}` does not get pixels and their grid as two arguments"
-        raise beyond(scene.tree, call.place, what, "forward")
+        raise beyond(scene.tree, call.place, what)
     sheet.put("tower.data", data[0], call.place)
     sheet.put("tower.metadata", grid)
     _pixels(scene, tower, data[0])
@@ -201,20 +196,12 @@ def _between(scene: _Scene, first: ModalityInputs, call: Op) -> None:
             scene.sheet.put("post.call", f"{outer.name}(output, sizes)", outer.place, why="needs the sizes on the host")
             return
         what = f"`{outer.name}` runs on the tower's output and needs the sizes of the items"
-        scene.sheet.obstacles.append(Obstacle(what, outer.place, ("after_replay",)))
+        scene.sheet.obstacles += beyond(scene.tree, outer.place, what).diagnostics
         return
     joins = [part.name for value in outer.operands for part in walk_value(value) if isinstance(part, Op)]
     reasons = [f"`{outer.name}` runs on the tower's output"]
     reasons += [f"which `{name}` has put together from a list of items" for name in joins if name in _JOINS][:1]
-    scene.sheet.obstacles.append(Obstacle(", ".join(reasons), outer.place, ("forward",)))
-
-
-def _hook_of(hazard: Hazard) -> str:
-    """What a hazard that depends on the grid and stays would need."""
-    text = " ".join(hazard.via).lower()
-    if "merge" in text:
-        return "packed_merge"
-    return "position_embeddings" if re.search("pos_?emb|patch_?embed", text) else "tower_region"
+    scene.sheet.obstacles += beyond(scene.tree, outer.place, ", ".join(reasons)).diagnostics
 
 
 # --- tower ----------------------------------------------------------------------------------------------------------
@@ -232,12 +219,12 @@ def _slice(scene: _Scene, tower: Part, data: tuple[str, ...], grid: tuple[str, .
         first = error.diagnostics[0]
         place = Place(_relative(scene, first.span.file), first.span.line) if first.span else call.place
         what = f"`{call.name}` ({tower.cls[1].name}) cannot be split: {first.message}"
-        raise beyond(scene.tree, place, what, "metadata_region") from None
+        raise beyond(scene.tree, place, what) from None
     for hazard in staying if not sliced.already_split else ():
         place = Place(_relative(scene, hazard.file), hazard.line)
         within = f"`{hazard.via[-1]}`: " if hazard.via else ""
         what = f"{within}{hazard.what} follows from the grid and cannot leave the tower"
-        scene.sheet.obstacles.append(Obstacle(what, place, (_hook_of(hazard),)))
+        scene.sheet.obstacles += beyond(scene.tree, place, what).diagnostics
     return sliced
 
 
@@ -260,10 +247,8 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
     offsets = [crossing for crossing, _ in crossings if crossing.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
     if not offsets:
         place = Place(tower.cls[0].file, tower.cls[1].lineno)
-        raise beyond(scene.tree, place, "the tower builds no offsets of sequences from the grid", "forward")
-    sheet.put("attention.kind", "varlen", _evidence(scene, offsets[0]))
-    values, evaluator = _metadata_values(scene, tower, sliced, grid, columns)
-    _backends(scene, evaluator)
+        raise beyond(scene.tree, place, "the tower builds no offsets of sequences from the grid")
+    values = _metadata_values(scene, tower, sliced, grid, columns)
     taken = set()
     found = [(crossing, value, *_unit(value)) for crossing, value in _valued(offsets, values)]
     # The sequences of whole frames or items come first: they are the tower's main ones.
@@ -271,7 +256,7 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         name = "window" if unit == "window" else "full"
         name = crossing.key if name in taken else name
         taken.add(name)
-        at = f"attention.sequences.{name}"
+        at = f"attention.{name}"
         if unit is None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(
@@ -287,11 +272,22 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         if unit == "window" and value is not None:
             _window(scene, at, value, tower)
     named = {value for key, value in _named(sheet)}
-    for crossing, _ in crossings:
-        if crossing.key not in named:
-            _buffer(scene, crossing)
+    buffers = [crossing for crossing, _ in crossings if crossing.key not in named]
+    for crossing in buffers:
+        if crossing.kind is Kind.HOST_BOUND:
+            place = Place(tower.cls[0].file, tower.cls[1].lineno)
+            what = f"the bound `{crossing.key}` belongs to no set of sequences, so nothing tells its largest value"
+            raise beyond(scene.tree, place, what)
+    keys = list(dict.fromkeys(crossing.key for crossing in buffers))
+    doubtful = [crossing for crossing in buffers if not crossing.certain]
+    if doubtful:
+        listed = Candidate(f"[{', '.join(keys)}]", "if zeros are right behind a batch for all of them")
+        look = tuple(f"{crossing.key}: {_evidence(scene, crossing)}" for crossing in doubtful)
+        what = "metadata with an entry for each row or token, which is padded with zeros; nothing shows it of some"
+        sheet.ask(Question("buffers", what, (listed,), look))
+    elif keys:
+        sheet.put("buffers", keys, *(_evidence(scene, crossing) for crossing in buffers[:1]))
     limit = _table_limit(scene, tower)
-    sheet.put("capture.grid", "strip", why="one merged row after the other fits every budget exactly")
     if limit is not None:
         sheet.put("capture.side_limit", limit[0], limit[1], why="entries of the rotary table")
     else:
@@ -300,10 +296,8 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         sheet.ask(Question("capture.side_limit", what, (free,), (f"{tower.cls[0].file}:{tower.cls[1].lineno}",)))
     parameter = sliced.method_parameters[0] if sliced.already_split else None
     forms = (parameter or next(p for p in sliced.parameters if p.name == grid[0])).forms
-    sheet.put("metadata.method", sliced.metadata_method or "prepare_encoder_metadata")
-    sheet.put("metadata.on", "tower")
     where = Place(sliced.file, tower.cls[1].lineno)
-    sheet.put("metadata.grid", "list" if "list" in forms else "tensor", where, why=f"what `{grid[0]}` may be")
+    sheet.put("tower.grid", "list" if "list" in forms else "tensor", where, why=f"what `{grid[0]}` may be")
 
 
 def _valued(crossings: list[Crossing], values: dict[str, Value]) -> Iterator[tuple[Crossing, Value | None]]:
@@ -318,7 +312,7 @@ _UNITS = {
 
 
 def _named(sheet: Sheet) -> Iterator[tuple[str, str]]:
-    for key in sheet.keys("attention.sequences."):
+    for key in sheet.keys("attention."):
         if key.endswith((".offsets", ".max", ".lengths")):
             yield key, sheet.value(key)
 
@@ -330,45 +324,19 @@ def _evidence(scene: _Scene, crossing: Crossing) -> str:
     return f"{_relative(scene, last.file)}:{last.line}: {last.what}"
 
 
-def _buffer(scene: _Scene, crossing: Crossing) -> None:
-    key = f"buffers.{crossing.key}.kind"
-    if crossing.certain:
-        scene.sheet.put(key, crossing.kind.value, _evidence(scene, crossing))
-        if crossing.kind is Kind.HOST_BOUND:
-            scene.sheet.ask(
-                Question(
-                    f"buffers.{crossing.key}.capture",
-                    "the largest value that any replay of a budget of b tokens can need, in rows",
-                    (Candidate("b * m ** 2", "one item that takes the whole budget"),),
-                    (_evidence(scene, crossing),),
-                )
-            )
-        return
-    likely = (Candidate(crossing.kind.value, "assumed; nothing in the source shows it"),)
-    others = tuple(
-        Candidate(kind.name, kind.meaning) for kind in kinds.KINDS.values() if kind.name != crossing.kind.value
-    )
-    look = (_evidence(scene, crossing), "vitcg-scaffold tower MODULE:CLASS -v, for every statement")
-    scene.sheet.ask(
-        Question(
-            key, "the kind of this buffer, which decides its padding", likely + others[:4], tuple(filter(None, look))
-        )
-    )
-
-
 def _metadata_values(
     scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, ...], columns: tuple[str, ...]
-) -> tuple[dict[str, Value], Evaluator]:
+) -> dict[str, Value]:
     """The values of the tower's variables, or of the entries that an existing metadata method returns."""
     assert tower.cls is not None, "checked by the caller"
     evaluator = Evaluator(scene.program, tower.cls, deep=True)
     sizes = Input("grid", len(columns))
     if sliced.already_split and sliced.metadata_method:
         made = evaluator.method(sliced.metadata_method, **{sliced.method_parameters[0].name: sizes})
-        return (made.entries if isinstance(made, Table) else {}), evaluator
+        return made.entries if isinstance(made, Table) else {}
     names: dict[str, Value] = dict.fromkeys(sliced.data, Input("pixels"))
     names |= dict.fromkeys(grid, sizes)
-    return evaluator.variables("forward", **names), evaluator
+    return evaluator.variables("forward", **names)
 
 
 def _unit(value: Value | None) -> tuple[str | None, str, Place | None]:
@@ -444,28 +412,6 @@ def _arithmetic(value: Value, prefix: str) -> str | None:
         left, right = (_arithmetic(part, prefix) for part in value.args)
         return f"{left} {value.name} {right}" if left and right else None
     return None
-
-
-def _backends(scene: _Scene, evaluator: Evaluator) -> None:
-    """The attention backends that the functions on the way name."""
-    found: dict[str, Place] = {}
-    for module, function in evaluator.trace.visited:
-        for node in ast.walk(function):
-            if (
-                isinstance(node, ast.Attribute)
-                and ast.unparse(node.value).endswith(_BACKENDS)
-                and node.attr in kinds.BACKENDS
-            ):
-                found.setdefault(node.attr, Place(module.file, node.lineno))
-    if found:
-        names = [name for name in kinds.BACKENDS if name in found]
-        scene.sheet.put("attention.backends", names, found[names[0]], why="those that get the longest sequence")
-        return
-    candidates = (
-        Candidate("[FLASH_ATTN, TRITON_ATTN]", "backends that take offsets"),
-        Candidate("[FLASH_ATTN]", "the default on NVIDIA"),
-    )
-    scene.sheet.ask(Question("attention.backends", "attention backends for which graphs are captured", candidates))
 
 
 def _table_limit(scene: _Scene, tower: Part) -> tuple[int, Place] | None:
@@ -570,8 +516,6 @@ def _let_name(attribute: str) -> str:
 
 def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[str, ...], sliced: TowerSlice) -> None:
     sheet = scene.sheet
-    if any("forward" in obstacle.hooks or "after_replay" in obstacle.hooks for obstacle in sheet.obstacles):
-        return  # neither is the tower's own call
     given = [name for name in names if name == data or name in grid]
     captured, eager = [], []
     for position, name in enumerate(names):
@@ -635,7 +579,7 @@ def _budget(scene: _Scene, kept: tuple[ModalityInputs, ...], first: ModalityInpu
             tuple(look),
         )
     )
-    if not any(modality.name in ("video", "vision_chunk") for modality in kept):
+    if not any(modality.name == "video" for modality in kept):
         return
     frames = program.method(model.info, _FRAMES) if model.info else None
     if frames is not None:

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from scaffold.descriptor import kinds
-from scaffold.descriptor.model import Descriptor
+from scaffold.descriptor.port import ORDER
 from scaffold.descriptor.questions import OPEN
+from scaffold.diagnostics import Diagnostic
 from scaffold.draft.values import Place
 
 #: Longest line of a draft; longer evidence stands above its value.
@@ -47,15 +47,6 @@ class Question:
     look: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """What the model does and no field of a descriptor says; `hooks` are the methods that would have to do it."""
-
-    reason: str
-    place: Place | None
-    hooks: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class _Entry:
     text: str
@@ -65,12 +56,13 @@ class _Entry:
 
 @dataclass(slots=True)
 class Sheet:
-    """`answers` are given by key; `used` holds those that a question has asked for. `obstacles` are what was met."""
+    """`answers` are given by key; `used` holds those that a question has asked for. `obstacles` say what no descriptor
+    expresses: a model with one gets no draft."""
 
     answers: Answers
     questions: list[Question] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
-    obstacles: list[Obstacle] = field(default_factory=list)
+    obstacles: list[Diagnostic] = field(default_factory=list)
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _notes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -92,19 +84,6 @@ class Sheet:
             self.used.add(question.key)
             self._entries[question.key] = _Entry(_answer(answer), "answered")
         return answer
-
-    def ask_for_hooks(self) -> None:
-        """One question for each hook that an obstacle would need, with the places that show why."""
-        for name in dict.fromkeys(name for obstacle in self.obstacles for name in obstacle.hooks):
-            hook = kinds.HOOKS[name]
-            look = tuple(f"{o.place}: {o.reason}" for o in self.obstacles if name in o.hooks)
-            self.ask(Question(f"hooks.{name}.file", f"no field says this: {hook.purpose} ({hook.catalogue})", (), look))
-
-    def ask_for_missing(self, questions: Iterable[Question]) -> None:
-        """Ask for what has no value and no question yet."""
-        for question in questions:
-            if not self.has(question.key) and not self.keys(f"{question.key}."):
-                self.ask(question)
 
     def note(self, key: str, text: str) -> None:
         """A comment above a section or value."""
@@ -128,8 +107,7 @@ class Sheet:
 
     def text(self, title: Iterable[str]) -> str:
         """The YAML document: sections in the order of the schema."""
-        order = list(Descriptor.by_key)
-        keys = sorted(self._entries, key=lambda key: order.index(key.partition(".")[0]))
+        keys = sorted(self._entries, key=lambda key: ORDER.index(key.partition(".")[0]))
         lines = [f"# {line}" for line in title]
         written: list[str] = []
         for key in keys:

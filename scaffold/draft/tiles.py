@@ -38,9 +38,7 @@ def draft_tiles(tree: SourceTree, program: Program, model: Located, inputs: Mode
     call = innermost(program, model.owner, first.encoded[0].call)
     tower = part_of(program, model.owner, call.name.removeprefix("self.").partition(".")[0])
     if tower is None:
-        raise beyond(
-            tree, call.place, f"`{call.name}`, which gets the pixels, is no part that the model makes", "forward"
-        )
+        raise beyond(tree, call.place, f"`{call.name}`, which gets the pixels, is no part that the model makes")
     if first.layout == "paths":
         _paths(tree, program, model, inputs, sheet, first, tower)
     else:
@@ -86,9 +84,9 @@ def _forward(tree: SourceTree, inputs: ModelInputs, sheet: Sheet, encoded: tuple
             texts.append(call_text(root.call, {root.pixels[0]: "pixels"}))
         except NotACall as problem:
             place = problem.part.place if problem.part is not None and problem.part.place else root.place
-            raise beyond(tree, place, problem.reason, "forward") from None
+            raise beyond(tree, place, problem.reason) from None
     if len(set(texts)) > 1:
-        raise beyond(tree, encoded[1].place, f"the paths run `{texts[0]}` and `{texts[1]}`", "forward")
+        raise beyond(tree, encoded[1].place, f"the paths run `{texts[0]}` and `{texts[1]}`")
     sheet.put("forward.call", texts[0], encoded[0].place)
     splits = [split.place for split in inputs.trace.splits if id(encoded[0].call) in map(id, walk_value(split.args[0]))]
     sheet.put("forward.flatten", True, *splits[:1], why="items are cut out of [tiles, tokens, hidden]")
@@ -131,8 +129,6 @@ def _paths(
             sheet.put(f"{at}.shape", shape[0], *shape[1:])
         if patch is not None and shape is not None:
             sheet.put(f"{at}.rows", f"({side} // patch) ** 2", patch[1], why="patches of one unit")
-        if not one:
-            sheet.put(f"{at}.zero_ok", True, why=f"`{first.sizes}` may be 0")
     _forward(tree, inputs, sheet, first.encoded)
     order = _order(inputs.result, keys)
     if order is None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from scaffold.render.environment import Code
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.descriptor.expressions import Expression
-    from scaffold.descriptor.spec import AdapterSpec
 
 #: The predefined names of the descriptor language, as the protocol's own parameters.
 CAPACITIES = {"b": "token_budget", "B": "max_batch_size", "F": "max_frames_per_batch"}
@@ -25,10 +25,10 @@ class Names:
     bindings: Mapping[str, str]
 
     @classmethod
-    def of(cls, spec: AdapterSpec) -> Names:
-        """The `let` names of `spec`, each spelled out, plus the capacities."""
+    def of(cls, port: AnyPort) -> Names:
+        """The `let` names of `port`, each spelled out, plus the capacities."""
         bindings = dict(CAPACITIES)
-        for name, expression in spec.lets:
+        for name, expression in port.lets:
             bindings[name] = expression.python(bindings)
         return cls(bindings)
 
@@ -36,22 +36,22 @@ class Names:
         return Code(expression.python(self.bindings))
 
     def localised(
-        self, spec: AdapterSpec, *expressions: Expression, longest: int | None = None
+        self, port: AnyPort, *expressions: Expression | None, longest: int | None = None
     ) -> tuple[Names, tuple[tuple[str, Code], ...]]:
         """Names for one method in which a `let` that `expressions` use more than once is a local variable.
 
         So is one that is longer than `longest` characters when spelled out, with those that it is made of. Returns the
         names and the variables with their values, in order of definition.
         """
-        uses = Counter(name for expression in expressions for name in _used_names(expression))
+        uses = Counter(name for expression in expressions if expression for name in _used_names(expression))
         local = {name for name, count in uses.items() if count > 1}
         if longest is not None:
-            table = dict(spec.lets)
+            table = dict(port.lets)
             long = [name for name in uses if name in table and len(self.bindings[name]) > longest]
-            local.update(long, *({let for let, _ in spec.lets_for(table[name])} for name in long))
+            local.update(long, *({let for let, _ in port.lets_for(table[name])} for name in long))
         # What a local needs itself is spelled out, unless it is local too and stands above.
         bindings, lines = dict(CAPACITIES), []
-        for name, expression in spec.lets:
+        for name, expression in port.lets:
             bindings[name] = expression.python(bindings)
             if name in local:
                 lines.append((name, Code(bindings[name])))

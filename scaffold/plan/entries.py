@@ -3,30 +3,111 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
+from scaffold.plan.model import Fact, FilePlan
+from scaffold.protocol import find_docs_table, find_example_list, find_test_registry
 from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec, TestSpec
-    from scaffold.protocol import RegistryAnchor, TableAnchor
+    from scaffold.descriptor import AnyPort
+    from scaffold.descriptor.model import Template, TestEntry
+    from scaffold.protocol import ListAnchor, RegistryAnchor, SourceTree, TableAnchor
 
 #: Columns of the docs table whose mark does not depend on the model's modalities.
 _MULTI_PATH_COLUMNS = ("Dual-Path Graph", "Multi-Path Graph")
 _MODALITY_COLUMNS = {"CG for Image": "image", "CG for Video": "video"}
 
 
-def chat_template(test: TestSpec) -> str | None:
-    """The module function that wraps a prompt in the model's chat template, or None if the model needs none."""
-    if test.template_name is None or test.template_text is None:
-        return None
-    return render_template("test/template.py.jinja", name=test.template_name, text=Code(_fstring(test.template_text)))
+@dataclass(frozen=True)
+class Entries:
+    """The files of the port besides the model's, what was read of them, and what the user should know."""
+
+    files: tuple[FilePlan, ...]
+    facts: tuple[Fact, ...]
+    notes: tuple[Diagnostic, ...]
 
 
-def test_entry(test: TestSpec, anchor: RegistryAnchor) -> str:
+def plan_entries(spec: AnyPort, tree: SourceTree) -> Entries:
+    """The generation test, the docs row and the example, where the tree has the place and the descriptor the entry."""
+    files: list[FilePlan] = []
+    facts: list[Fact] = []
+    notes: list[Diagnostic] = []
+    registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
+    if registry is not None and spec.tests:
+        files.append(plan_tests(spec, registry))
+        facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
+    if table is not None and spec.docs_models:
+        files.append(plan_docs(spec, table))
+        facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
+    if examples is not None and spec.examples:
+        files.append(plan_examples(spec, examples))
+        facts.append(Fact("example list", examples.variable, f"{examples.path}:{examples.line}"))
+        notes.extend(_unknown_examples(spec, tree, examples))
+    return Entries(tuple(files), tuple(facts), tuple(notes))
+
+
+def plan_tests(spec: AnyPort, registry: RegistryAnchor) -> FilePlan:
+    modalities = list(spec.modalities)
+    edits = [edit for test in spec.tests for edit in _test_edits(test, modalities, registry)]
+    return FilePlan(registry.path, tuple(edits), f"run {spec.class_name} in the generation test")
+
+
+def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor) -> Iterator[Edit]:
+    if any(entry.key == test.key or entry.model == test.model for entry in registry.entries):
+        return  # It is tested already, under this or another key.
+    if test.template is not None and test.template.name not in registry.functions:
+        yield PutFunction(chat_template(test.template), before=registry.variable)
+    entry = test_entry(test, modalities, registry)
+    if "partial(dummy_hf_overrides" in entry:
+        for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
+            if name not in registry.imports:
+                yield AddImport(module, name)
+    yield AddDictEntry(registry.variable, test.key, entry)
+
+
+def plan_docs(spec: AnyPort, table: TableAnchor) -> FilePlan:
+    cells = docs_row(spec, table)
+    edits = (
+        ()
+        if any(row.architecture == spec.class_name for row in table.rows)
+        else (AddTableRow(table.columns, cells[0], cells),)
+    )
+    return FilePlan(table.path, edits, "list the model as supported")
+
+
+def plan_examples(spec: AnyPort, examples: ListAnchor) -> FilePlan:
+    known = [name for name in spec.examples if name in examples.example_keys]
+    return FilePlan(
+        examples.path,
+        tuple(AddListEntry(examples.variable, name) for name in known),
+        "allow encoder CUDA graphs in the example",
+    )
+
+
+def _unknown_examples(spec: AnyPort, tree: SourceTree, examples: ListAnchor) -> Iterator[Diagnostic]:
+    for name in spec.examples:
+        if name not in examples.example_keys:
+            yield Diagnostic(
+                "VCG427",
+                f"{tree.display(examples.path)} has no example named {name!r}; its list gets no entry for it",
+                spec.span("integration.example"),
+                "name a key of model_example_map, or leave it: later releases may have it",
+                Severity.WARNING,
+            )
+
+
+def chat_template(template: Template) -> str:
+    """The module function that wraps a prompt in the model's chat template."""
+    return render_template("test/template.py.jinja", name=template.name, text=Code(_fstring(template.text)))
+
+
+def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -> str:
     """The entry's value, with those arguments only that this release's entry class has."""
-    modalities = list(test.modalities)
     fields: dict[str, Any] = {
         "model": test.model,
         # Image and video is the default of every release.
@@ -52,9 +133,8 @@ def test_entry(test: TestSpec, anchor: RegistryAnchor) -> str:
     return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
 
 
-def docs_row(spec: AdapterSpec, table: TableAnchor) -> tuple[str, ...]:
+def docs_row(spec: AnyPort, table: TableAnchor) -> tuple[str, ...]:
     """Cells of the model's row, in the table's own columns and marks."""
-    names = {modality.name for modality in spec.modalities}
     cells: list[str] = []
     for column in table.columns:
         if column == "Architecture":
@@ -62,21 +142,21 @@ def docs_row(spec: AdapterSpec, table: TableAnchor) -> tuple[str, ...]:
         elif column == "Models":
             cells.append(", ".join(f"`{name}`" for name in spec.docs_models))
         elif column in _MODALITY_COLUMNS:
-            cells.append(table.yes if _MODALITY_COLUMNS[column] in names else table.no)
+            cells.append(table.yes if _MODALITY_COLUMNS[column] in spec.modalities else table.no)
         elif column in _MULTI_PATH_COLUMNS:
-            cells.append(table.yes if len(spec.paths) > 1 else table.no)
+            cells.append(table.yes if spec.layout == "paths" else table.no)
         else:
             # A column that a future release may add: a person must look at it.
             cells.append("")
     return tuple(cells)
 
 
-def _prompt(test: TestSpec, prompt: str | None) -> Code | None:
+def _prompt(test: TestEntry, prompt: str | None) -> Code | None:
     if prompt is None:
         return None
     # Without a template around it the literal shares its line with the field's name.
-    literal = wrapped(prompt, 60 if test.template_name is None else 66)
-    return literal if test.template_name is None else Code(f"{test.template_name}({literal})")
+    literal = wrapped(prompt, 60 if test.template is None else 66)
+    return literal if test.template is None else Code(f"{test.template.name}({literal})")
 
 
 def wrapped(text: str, width: int = 66) -> Code:
@@ -97,7 +177,7 @@ def _parts(text: str, width: int) -> list[str]:
     return [*parts, part]
 
 
-def _runner_arguments(test: TestSpec) -> Code | None:
+def _runner_arguments(test: TestEntry) -> Code | None:
     arguments: Mapping[str, Any] = test.runner_kwargs
     parts = [f"{pyrepr(name)}: {pyrepr(value)}" for name, value in arguments.items()]
     if test.dummy_arch is not None:

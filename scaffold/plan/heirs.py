@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddImport, Edit, PutMethods
 from scaffold.plan.towers import assigned_class
@@ -17,35 +18,37 @@ from scaffold.protocol import find_subclasses
 from scaffold.render import Signatures, render_template
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor import AnyPort
     from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree, Subclass
 
 _CONFIG = "get_encoder_cudagraph_config"
 
 
 def plan_optouts(
-    spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, *, replace: bool
+    spec: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, replace: bool
 ) -> dict[str, tuple[Edit, ...]]:
     """The edits, by file, that keep `model.optout` out. Classes that the release does not have are left out."""
     signatures = Signatures(profile)
     source = render_template("common/optout.py.jinja", signature=signatures)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
-    for heir in _heirs(spec, tree) if spec.optout else ():
-        if heir.class_name in spec.optout:
+    for heir in _heirs(spec, tree) if spec.model.optout else ():
+        if heir.class_name in spec.model.optout:
             remove = (str(signatures.name(_CONFIG)),) if replace else ()
             edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
     return {path: tuple(items) for path, items in edits.items()}
 
 
-def heir_notes(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
+def heir_notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
     """Who inherits the port. Where it asks its tower for metadata, first those that have another tower."""
-    tower = spec.split and (spec.split.class_name or assigned_class(tree, model.path, model.class_name, spec.tower))
+    tower = None
+    if isinstance(spec, PackedPort):
+        tower = spec.split.class_ or assigned_class(tree, model.path, model.class_name, spec.tower)
     same: list[str] = []
     for heir in _heirs(spec, tree):
-        if heir.class_name in spec.optout:
+        if heir.class_name in spec.model.optout:
             continue
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
-        own = assigned_class(tree, heir.path, heir.class_name, spec.tower) if tower else None
+        own = assigned_class(tree, heir.path, heir.class_name, spec.tower) if isinstance(spec, PackedPort) else None
         if own in (None, tower):
             same.append(name)
             continue
@@ -57,6 +60,16 @@ def heir_notes(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Itera
             "model.optout",
             Severity.WARNING,
         )
+    known = {heir.class_name for heir in _heirs(spec, tree)}
+    for index, name in enumerate(spec.model.optout):
+        if name not in known:
+            yield Diagnostic(
+                "VCG428",
+                f"{spec.class_name} has no subclass {name} in this tree; there is nothing to keep out",
+                spec.span(f"model.optout.{index}"),
+                "correct the name, or leave it for releases that have the class",
+                Severity.INFO,
+            )
     if same:
         yield Diagnostic(
             "VCG428",
@@ -67,5 +80,5 @@ def heir_notes(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Itera
         )
 
 
-def _heirs(spec: AdapterSpec, tree: SourceTree) -> tuple[Subclass, ...]:
+def _heirs(spec: AnyPort, tree: SourceTree) -> tuple[Subclass, ...]:
     return find_subclasses(tree, spec.module, spec.class_name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor import AnyPort
     from scaffold.diagnostics import Diagnostic
     from scaffold.edit.operations import Edit
     from scaffold.protocol.profile import ProtocolProfile
@@ -39,7 +39,7 @@ class Plan:
     `split` is the split of the tower that some of the edits write, None when there is nothing to split.
     """
 
-    spec: AdapterSpec
+    spec: AnyPort
     profile: ProtocolProfile
     files: tuple[FilePlan, ...]
     notes: tuple[Diagnostic, ...] = ()

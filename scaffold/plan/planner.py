@@ -16,50 +16,40 @@ from typing import TYPE_CHECKING
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import (
     AddBase,
-    AddDictEntry,
     AddImport,
-    AddListEntry,
-    AddTableRow,
     DropImport,
     Edit,
-    PutFunction,
     PutMethods,
 )
 from scaffold.edit.snippets import same_meaning
 from scaffold.plan.code import identifiers
-from scaffold.plan.entries import chat_template, docs_row, test_entry
+from scaffold.plan.entries import plan_entries
 from scaffold.plan.heirs import heir_notes, plan_optouts
-from scaffold.plan.methods import can_render, render_methods
+from scaffold.plan.methods import refusal, render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.processor import check_processor
 from scaffold.plan.towers import TowerPlan, plan_tower
-from scaffold.plan.unread import refuse_unread
 from scaffold.protocol import (
     absent_reason,
-    find_docs_table,
-    find_example_list,
     find_model,
-    find_test_registry,
 )
 from scaffold.protocol.profile import PROTOCOL, source_lines
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec, TestSpec
-    from scaffold.protocol import ListAnchor, ModelAnchor, ProtocolProfile, RegistryAnchor, SourceTree, TableAnchor
+    from scaffold.descriptor import AnyPort
+    from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree
 
 _MODELS = "vllm/model_executor/models/"
 
 
-def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
+def plan_changes(spec: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
     """The edits that port `spec` into `tree`.
 
-    Raises `DiagnosticError`: VCG439 when the layout has no template, VCG42x when an anchor is missing or
+    Raises `DiagnosticError`: VCG437 or VCG441 when the protocol cannot express it, VCG42x when an anchor is missing or
     ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for.
     """
-    if not spec.paths and not can_render(spec, profile):  # what several paths need has a code of its own
-        raise DiagnosticError(_no_template(spec))
-    if unread := refuse_unread(spec):
-        raise DiagnosticError(unread)
+    if problem := refusal(spec, profile.dialect):
+        raise DiagnosticError(problem)
     model = find_model(tree, spec.module, spec.class_name)
     tower = plan_tower(spec, tree, model)
     optouts = plan_optouts(spec, tree, profile, replace=replace)
@@ -78,41 +68,18 @@ def plan_changes(spec: AdapterSpec, tree: SourceTree, profile: ProtocolProfile, 
         *tower.evidence,
         *check_processor(spec, tree),
     ]
-    registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
-    if registry is not None and spec.tests:
-        files.append(_plan_tests(spec, registry))
-        facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
-    if table is not None and spec.docs_models:
-        files.append(_plan_docs(spec, table))
-        facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
-    if examples is not None and spec.examples:
-        files.append(_plan_examples(spec, examples))
-        facts.append(Fact("example list", examples.variable, f"{examples.path}:{examples.line}"))
-        notes.extend(_unknown_examples(spec, tree, examples))
+    entries = plan_entries(spec, tree)
+    files += entries.files
+    facts += entries.facts
+    notes += entries.notes
     reason = absent_reason(tree)
     if reason is not None:
         notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
     return Plan(spec, profile, tuple(files), tuple(notes), tuple(facts), tower.split)
 
 
-def _no_template(spec: AdapterSpec) -> Diagnostic:
-    if spec.after is not None and spec.layout == "packed":
-        return Diagnostic(
-            "VCG441",
-            "this release has no hook for what runs after a replay: its manager takes graph outputs as embeddings",
-            spec.span("post.call"),
-            "port the model into 0.22 or later",
-        )
-    return Diagnostic(
-        "VCG439",
-        f"there is no template for the layout `{spec.layout}` yet",
-        spec.span("layout"),
-        "nothing is wrong with the descriptor; `validate` and `schema` work for it, generation does not",
-    )
-
-
 def _plan_model(
-    spec: AdapterSpec,
+    spec: AnyPort,
     tree: SourceTree,
     profile: ProtocolProfile,
     model: ModelAnchor,
@@ -190,53 +157,3 @@ def _hand_written(tree: SourceTree, model: ModelAnchor) -> Diagnostic:
         tree.span(model.path, first.line),
         "add --replace to swap these methods for the generated ones, or --diff --replace to see the swap first",
     )
-
-
-def _plan_tests(spec: AdapterSpec, registry: RegistryAnchor) -> FilePlan:
-    edits = [edit for test in spec.tests for edit in _test_edits(test, registry)]
-    return FilePlan(registry.path, tuple(edits), f"run {spec.class_name} in the generation test")
-
-
-def _test_edits(test: TestSpec, registry: RegistryAnchor) -> Iterator[Edit]:
-    if any(entry.key == test.key or entry.model == test.model for entry in registry.entries):
-        return  # It is tested already, under this or another key.
-    template = chat_template(test)
-    if template is not None and test.template_name not in registry.functions:
-        yield PutFunction(template, before=registry.variable)
-    entry = test_entry(test, registry)
-    if "partial(dummy_hf_overrides" in entry:
-        for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
-            if name not in registry.imports:
-                yield AddImport(module, name)
-    yield AddDictEntry(registry.variable, test.key, entry)
-
-
-def _plan_docs(spec: AdapterSpec, table: TableAnchor) -> FilePlan:
-    cells = docs_row(spec, table)
-    edits = (
-        ()
-        if any(row.architecture == spec.class_name for row in table.rows)
-        else (AddTableRow(table.columns, cells[0], cells),)
-    )
-    return FilePlan(table.path, edits, "list the model as supported")
-
-
-def _plan_examples(spec: AdapterSpec, examples: ListAnchor) -> FilePlan:
-    known = [name for name in spec.examples if name in examples.example_keys]
-    return FilePlan(
-        examples.path,
-        tuple(AddListEntry(examples.variable, name) for name in known),
-        "allow encoder CUDA graphs in the example",
-    )
-
-
-def _unknown_examples(spec: AdapterSpec, tree: SourceTree, examples: ListAnchor) -> Iterator[Diagnostic]:
-    for name in spec.examples:
-        if name not in examples.example_keys:
-            yield Diagnostic(
-                "VCG427",
-                f"{tree.display(examples.path)} has no example named {name!r}; its list gets no entry for it",
-                spec.span("integration.example"),
-                "name a key of model_example_map, or leave it: later releases may have it",
-                Severity.WARNING,
-            )

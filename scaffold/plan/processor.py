@@ -10,39 +10,39 @@ from scaffold.plan.model import Fact
 from scaffold.protocol.profile import assigned_to
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor import AnyPort
     from scaffold.protocol import SourceTree
 
 
-def check_processor(spec: AdapterSpec, tree: SourceTree) -> tuple[Fact, ...]:
+def check_processor(spec: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
     """Where the processor's class stands. Raises VCG438 when the tree lacks the class or an attribute."""
     processor = spec.processor
     if processor is None:
         return ()
-    path = processor.module.replace(".", "/") + ".py"
-    owner = _class(tree, path, processor.class_name)
+    path = spec.processor_module.replace(".", "/") + ".py"
+    owner = _class(tree, path, processor.class_)
     if owner is None:
         raise DiagnosticError(
             Diagnostic(
                 "VCG438",
-                f"{tree.display(path)} has no class {processor.class_name}",
+                f"{tree.display(path)} has no class {processor.class_}",
                 spec.span("processor.class"),
                 "look for the image processor that the model's module imports",
             )
         )
     known = _attributes(owner)
-    for name, attribute in processor.values:
+    for name, attribute in processor.values.items():
         if attribute not in known:
             raise DiagnosticError(
                 Diagnostic(
                     "VCG438",
-                    f"{processor.class_name} sets no attribute {attribute} in this tree",
+                    f"{processor.class_} sets no attribute {attribute} in this tree",
                     spec.span(f"processor.values.{name}"),
                     f"it sets {', '.join(sorted(known)) or 'none'}",
                     notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
                 )
             )
-    return (Fact("processor", processor.class_name, f"{path}:{owner.lineno}"),)
+    return (Fact("processor", processor.class_, f"{path}:{owner.lineno}"),)
 
 
 def _class(tree: SourceTree, path: str, name: str) -> ast.ClassDef | None:

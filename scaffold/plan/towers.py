@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import Edit, ReplaceMethod
-from scaffold.plan.methods import TreeFacts, sequence_views
 from scaffold.plan.model import Fact
+from scaffold.plan.views import TreeFacts, sequence_parameters
 from scaffold.protocol.profile import assigned_to, import_source, module_file
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec
+    from scaffold.descriptor import AnyPort
     from scaffold.protocol import ModelAnchor, SourceTree
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
 
@@ -37,11 +38,11 @@ class TowerPlan:
     notes: tuple[Diagnostic, ...] = ()
 
 
-def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> TowerPlan:
+def plan_tower(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan:
     """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit."""
     owner = _class(tree, model.path, model.class_name)
     facts, notes = _gate(spec, tree, model, owner)
-    if spec.split is None:
+    if not isinstance(spec, PackedPort):
         return TowerPlan({}, None, facts, notes=notes)
     from scaffold.tower import attention_leaves_rows, split_tower
 
@@ -59,7 +60,7 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     if split is not None:
         for edit in split.edits:
             edits[edit.file].append(ReplaceMethod(edit.class_name, edit.replaces, edit.source))
-    if spec.budget.frames_info and not _assigns(owner, "model_config"):
+    if spec.frames_info and not _assigns(owner, "model_config"):
         edits[model.path].append(_keep_model_config(tree, model, owner))
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
     evidence = (
@@ -69,15 +70,14 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     return TowerPlan({path: tuple(items) for path, items in edits.items()}, split, facts, evidence, notes)
 
 
-def slice_of(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> TowerSlice:
-    """The slice of the tower that a descriptor with a `tower` section names. Raises VCG419 or VCG45x."""
+def slice_of(spec: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSlice:
+    """The slice of the tower that the descriptor names. Raises VCG419 or VCG45x."""
     from scaffold.tower import slice_tower
 
-    assert spec.split is not None, "asked for by the caller"
     return slice_tower(
         tree,
         model.path,
-        spec.split.class_name or _tower_class(spec, tree, model, _class(tree, model.path, model.class_name)),
+        spec.split.class_ or _tower_class(spec, tree, model, _class(tree, model.path, model.class_name)),
         entry=spec.split.entry,
         data=(spec.split.data,),
         metadata=spec.split.metadata,
@@ -86,7 +86,7 @@ def slice_of(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> TowerSl
 
 
 def _gate(
-    spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef
+    spec: AnyPort, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef
 ) -> tuple[TreeFacts, tuple[Diagnostic, ...]]:
     """Leave the gate out where the release does not have the feature that it asks about."""
     if spec.gate is None:
@@ -104,7 +104,7 @@ def _gate(
     return TreeFacts(has_gate=False), (note,)
 
 
-def _tower_class(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> str:
+def _tower_class(spec: PackedPort, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> str:
     """The class of `self.TOWER = Class(...)` in the model class."""
     found = _made(owner, spec.tower)
     if found is not None:
@@ -120,14 +120,14 @@ def _tower_class(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor, owner:
     )
 
 
-def wanted_keys(spec: AdapterSpec) -> list[str]:
+def wanted_keys(spec: PackedPort) -> list[str]:
     """The metadata that a tower must have for `spec`. Not the lengths: only some backends use them."""
-    return [buffer.name for buffer in spec.buffers if buffer.source == "metadata" and buffer.kind != "lengths"]
+    return [name for name in spec.metadata if name not in spec.lengths]
 
 
-def wanted_parameters(spec: AdapterSpec) -> list[str]:
+def wanted_parameters(spec: PackedPort) -> list[str]:
     """The parameters that the tower's metadata method must have for `spec`."""
-    return [name for view in sequence_views(spec) for name in (view.capacity, view.override)]
+    return [name for names in sequence_parameters(spec) for name in names]
 
 
 def assigned_class(tree: SourceTree, path: str, class_name: str, attribute: str) -> str | None:
@@ -147,9 +147,8 @@ def _made(owner: ast.ClassDef, attribute: str) -> str | None:
     return None
 
 
-def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameters: Sequence[Parameter]) -> None:
+def _check_fit(spec: PackedPort, tree: SourceTree, tower: TowerSlice, parameters: Sequence[Parameter]) -> None:
     """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid."""
-    assert spec.metadata is not None, "rule of the packed layout"
     missing_keys = sorted(set(wanted_keys(spec)) - set(tower.keys))
     missing_parameters = sorted(set(wanted_parameters(spec)) - {parameter.name for parameter in parameters})
     grid = next((parameter for parameter in parameters if parameter.name != "self"), None)
@@ -158,21 +157,21 @@ def _check_fit(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice, parameter
         problems.append(f"it has no metadata named {', '.join(missing_keys)} (it has {', '.join(tower.keys)})")
     if missing_parameters:
         problems.append(f"its metadata method takes no {', '.join(missing_parameters)}")
-    if grid is not None and not _takes(grid.annotation, spec.metadata.grid):
-        problems.append(f"it takes `{grid.name}` as {grid.annotation}, not as a {spec.metadata.grid}")
+    if grid is not None and not _takes(grid.annotation, spec.split.grid):
+        problems.append(f"it takes `{grid.name}` as {grid.annotation}, not as a {spec.split.grid}")
     if problems:
         raise DiagnosticError(
             Diagnostic(
                 "VCG418",
                 f"{tower.class_name} does not fit the descriptor: {'; '.join(problems)}",
                 tree.span(tower.file, _class(tree, tower.file, tower.class_name).lineno),
-                "compare `buffers` and `attention.sequences` with `vitcg-scaffold tower`",
-                notes=(f"asked for by {spec.span('buffers')} and {spec.span('metadata.grid')}",),
+                "compare `buffers` and `attention` with `vitcg-scaffold tower`",
+                notes=(f"asked for by {spec.span('buffers')} and {spec.span('tower.grid')}",),
             )
         )
 
 
-def _check_attributes(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> None:
+def _check_attributes(spec: PackedPort, tree: SourceTree, tower: TowerSlice) -> None:
     """What `let` lines read of the tower (`self.visual.window_size`) exists there.
 
     A tower that inherits from more than `nn.Module` is not judged: its attributes may come from there.
@@ -209,12 +208,12 @@ def _takes(annotation: str | None, form: str) -> bool:
     )
 
 
-def _has_input_dtype(spec: AdapterSpec, tree: SourceTree, tower: TowerSlice) -> bool:
+def _has_input_dtype(spec: PackedPort, tree: SourceTree, tower: TowerSlice) -> bool:
     """Whether the tower has the attribute of `pixels.dtype`, such as `self.visual.input_norm.input_dtype`.
 
     The tower's attribute alone is not enough: 0.30 has an `input_norm` without an `input_dtype`.
     """
-    path = spec.pixels.dtype.split(".") if spec.pixels and spec.pixels.dtype else []
+    path = spec.pixels.dtype.split(".") if spec.pixels.dtype else []
     if len(path) != 4 or path[1] != spec.tower:
         return False
     values = [

@@ -142,6 +142,7 @@ def _slice_class(
         keys=(),
         class_members=program.members(owner),
     )
+    _check_parameters(f"{owner[1].name}.{entry}", base, module.span(function.args))
     method = program.method(owner, METADATA_METHOD)
     if method is not None and any(parameter.name == METADATA_ARGUMENT for parameter in base.parameters):
         if METADATA_ARGUMENT not in _reads(function):
@@ -155,7 +156,6 @@ def _slice_class(
                 )
             )
         return _already_split(program, base, function, method)
-    _check_parameters(f"{owner[1].name}.{entry}", base, module.span(function.args))
     return _Slicer(program, module, owner, function, base, values, depth).run()
 
 

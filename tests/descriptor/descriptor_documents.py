@@ -8,7 +8,7 @@ from scaffold.report import render_diagnostics
 
 TILES = """\
 schema: 1
-model: {module: tiled, class: TiledModel, tower: vision_model}
+model: {module: tiled, class: TiledModel}
 layout: tiles
 modalities:
   image: {pixels: pixel_values_flat, sizes: image_num_patches, embeds: image_embeds}
@@ -52,67 +52,37 @@ let:
 item: {rows: t * h * w, tokens: t * (h // m) * (w // m)}
 pixels: {shape: [self.visual.row_size], dtype: self.visual.input_norm.input_dtype}
 attention:
-  kind: varlen
-  backends: [FLASH_ATTN, FLASHINFER]
-  sequences:
-    full: {unit: frame, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}
-    window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}
-capture: {grid: strip, side_limit: 8192}
-metadata: {method: prepare_encoder_metadata, on: tower, grid: list}
-buffers:
-  rotary_cos: {kind: rows}
-  window_index: {kind: permutation}
+  full: {unit: frame, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}
+  window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}
+capture: {side_limit: 8192}
+buffers: [rotary_cos, window_index]
 budget: {min: 64, frames: {info: get_num_frames}}
 forward: {call: "self.visual(pixels, None, encoder_metadata=metadata)"}
 eager: {call: "self.visual(pixels, sizes)"}
 gates: {modalities: not self.pruning}
-requires: [{unless: self.limit > 0, message: images are switched off}]
 output: {hidden_size: self.visual.out_hidden_size}
 tower: {entry: forward, data: x, metadata: [grid_thw]}
 """
 
 PATHS = """\
 schema: 1
-model: {module: twofold, class: TwofoldModel, tower: vision_model, optout: [OtherModel]}
-layout: tiles
+model: {module: twofold, class: TwofoldModel, optout: [OtherModel]}
+layout: paths
 modalities:
-  image: {pixels: pixel_values, sizes: num_patches, aux: {patch_pixel_values: n}}
+  image: {sizes: num_patches, embeds: image_embeds}
 sizes: {columns: [n]}
 let: {patch: self.config.patch_size}
 helpers:
   unit: {args: [size], value: (size // patch) ** 2}
 paths:
   global: {count: 1, tokens: unit(728), pixels: pixel_values, shape: [3, 728, 728]}
-  local: {count: n, tokens: unit(504), pixels: patch_pixel_values, shape: [3, 504, 504], zero_ok: true}
+  local: {count: n, tokens: unit(504), pixels: patch_pixel_values, shape: [3, 504, 504]}
 forward: {call: self.project(self.encode(pixels)), flatten: true}
 post: {assemble: [local, global]}
 output: {hidden_size: self.config.hidden_size}
 """
 
-AXES = """\
-schema: 1
-model: {module: ragged, class: RaggedModel, tower: vpm}
-layout: ragged
-modalities:
-  image: {pixels: pixel_values, sizes: tgt_sizes}
-sizes: {columns: [h, w]}
-let: {queries: self.config.query_num}
-item: {rows: h * w, tokens: queries}
-attention: {kind: mask}
-buffers:
-  attention_mask: {kind: mask, from: hook, pad: {fill: 1}}
-  positions: {kind: rows, from: hook, pad: {fill: -1}}
-axes:
-  - {name: grid, keys: [[32, 32], [32, 64]], resolve: axis_resolve, capture: axis_capture}
-hooks:
-  axis_resolve: {file: axis.py}
-  axis_capture: {file: axis.py}
-  replay: {file: replay.py}
-forward: {call: "self.encode(pixels, metadata)"}
-output: {hidden_size: self.config.hidden_size}
-"""
-
-DOCUMENTS = {"tiles": TILES, "packed": PACKED, "paths": PATHS, "axes": AXES}
+DOCUMENTS = {"tiles": TILES, "packed": PACKED, "paths": PATHS}
 
 
 def problems_of(text: str, file: str = "model.yaml") -> tuple[Diagnostic, ...]:

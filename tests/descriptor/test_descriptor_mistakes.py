@@ -196,7 +196,7 @@ model.yaml:11:31: error[VCG109]: `*rows` refers to another part of the file, whi
 model.yaml:14:10: error[VCG201]: unknown key `<<`
    14 | budget: {<<: *defaults, min: k}
       |          ^^
-      = help: known here: min, max, frames
+      = help: known here: min
 
 model.yaml:14:14: error[VCG109]: `*defaults` refers to another part of the file, which descriptors do not have
    14 | budget: {<<: *defaults, min: k}
@@ -225,12 +225,17 @@ model.yaml:15:1: error[VCG110]: the key `layout` is given twice
         "tiles",
         [("budget: {min: k}", "budget: {[min]: k}")],
         snapshot("""\
+model.yaml:14:1: error[VCG202]: `budget` lacks the key `min`
+   14 | budget: {[min]: k}
+      | ^^^^^^
+      = help: add `min: k` (smallest budget that makes sense)
+
 model.yaml:14:10: error[VCG111]: a key must be a plain word
    14 | budget: {[min]: k}
       |          ^^^^^
       = help: write `name: value`
 
-1 error; explain one with: vitcg-scaffold explain VCG111
+2 errors; explain one with: vitcg-scaffold explain VCG111
 """),
     ),
     Mistake(
@@ -249,11 +254,11 @@ model.yaml:3:9: error[VCG112]: the tag `!!str` is not allowed
     Mistake(
         "no is a boolean",
         "tiles",
-        [("tower: vision_model", "tower: no")],
+        [("class: TiledModel", "class: no")],
         snapshot("""\
-model.yaml:2:50: error[VCG113]: YAML reads `no` as the boolean false
-    2 | model: {module: tiled, class: TiledModel, tower: no}
-      |                                                  ^^
+model.yaml:2:31: error[VCG113]: YAML reads `no` as the boolean false
+    2 | model: {module: tiled, class: no}
+      |                               ^^
       = help: write "no" in quotes if text is meant
 
 1 error; explain one with: vitcg-scaffold explain VCG113
@@ -303,9 +308,9 @@ model.yaml:11:14: error[VCG113]: YAML reads `1:20` as the number 80
         "packed",
         [("side_limit: 8192", "side_limit: 8_192")],
         snapshot("""\
-model.yaml:19:36: error[VCG113]: YAML reads `8_192` as the number 8192
-   19 | capture: {grid: strip, side_limit: 8_192}
-      |                                    ^^^^^
+model.yaml:16:23: error[VCG113]: YAML reads `8_192` as the number 8192
+   16 | capture: {side_limit: 8_192}
+      |                       ^^^^^
       = help: write a decimal number without leading zero, colon or underscore
 
 1 error; explain one with: vitcg-scaffold explain VCG113
@@ -403,14 +408,14 @@ model.yaml:6:3: error[VCG201]: `vidoe` is not a modality
 """),
     ),
     Mistake(
-        "unknown buffer kind",
+        "unknown unit",
         "packed",
-        [("rotary_cos: {kind: rows}", "rotary_cos: {kind: cummulative}")],
+        [("unit: frame", "unit: fram")],
         snapshot("""\
-model.yaml:22:22: error[VCG204]: `cummulative` is not a buffer kind
-   22 |   rotary_cos: {kind: cummulative}
-      |                      ^^^^^^^^^^^
-      = help: did you mean `cumulative`?
+model.yaml:14:16: error[VCG204]: `fram` is not a unit
+   14 |   full: {unit: fram, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}
+      |                ^^^^
+      = help: did you mean `frame`?
 
 1 error; explain one with: vitcg-scaffold explain VCG204
 """),
@@ -429,27 +434,14 @@ model.yaml:3:9: error[VCG204]: `tile` is not a layout
 """),
     ),
     Mistake(
-        "unknown backend",
-        "packed",
-        [("[FLASH_ATTN, FLASHINFER]", "[FLASH_ATTN, TORCH_SDPA]")],
-        snapshot("""\
-model.yaml:15:26: error[VCG204]: `TORCH_SDPA` is not an attention backend
-   15 |   backends: [FLASH_ATTN, TORCH_SDPA]
-      |                          ^^^^^^^^^^
-      = help: known here: FLASH_ATTN, FLASHINFER, TRITON_ATTN, ROCM_AITER_FA
-
-1 error; explain one with: vitcg-scaffold explain VCG204
-"""),
-    ),
-    Mistake(
         "missing schema",
         "tiles",
         [("schema: 1\n", "")],
         snapshot("""\
-model.yaml:1:1: error[VCG202]: the descriptor lacks the key `schema`
-    1 | model: {module: tiled, class: TiledModel, tower: vision_model}
-      | ^
-      = help: add `schema:` (version of this format)
+model.yaml:2:1: error[VCG202]: the descriptor lacks the key `schema`
+    2 | layout: tiles
+      | ^^^^^^
+      = help: add `schema: 1` (version of this format)
 
 1 error; explain one with: vitcg-scaffold explain VCG202
 """),
@@ -462,7 +454,7 @@ model.yaml:1:1: error[VCG202]: the descriptor lacks the key `schema`
 model.yaml:11:1: error[VCG202]: `item` lacks the key `tokens`
    11 | item: {rows: n}
       | ^^^^
-      = help: add `tokens:` (rows of the encoder's output)
+      = help: add `tokens: n * k` (rows of the encoder's output)
 
 1 error; explain one with: vitcg-scaffold explain VCG202
 """),
@@ -472,10 +464,10 @@ model.yaml:11:1: error[VCG202]: `item` lacks the key `tokens`
         "tiles",
         [("output: {hidden_size: self.config.text_config.hidden_size}\n", "")],
         snapshot("""\
-model.yaml:1:1: error[VCG202]: the descriptor lacks the key `output`
-    1 | schema: 1
-      | ^
-      = help: add `output:` (the encoder's output)
+model.yaml:3:1: error[VCG202]: the descriptor lacks the key `output`
+    3 | layout: tiles
+      | ^^^^^^
+      = help: add `output: {hidden_size: self.visual.out_hidden_size}` (the encoder's output)
 
 1 error; explain one with: vitcg-scaffold explain VCG202
 """),
@@ -512,7 +504,7 @@ model.yaml:7:18: error[VCG203]: expected a list, found text
         [("class: TiledModel", "class: [TiledModel]")],
         snapshot("""\
 model.yaml:2:31: error[VCG203]: expected a class name, found a list
-    2 | model: {module: tiled, class: [TiledModel], tower: vision_model}
+    2 | model: {module: tiled, class: [TiledModel]}
       |                               ^^^^^^^^^^^^
       = help: write a class name here
 
@@ -525,7 +517,7 @@ model.yaml:2:31: error[VCG203]: expected a class name, found a list
         [("class: TiledModel", "class: 7")],
         snapshot("""\
 model.yaml:2:31: error[VCG203]: expected a class name, found a number
-    2 | model: {module: tiled, class: 7, tower: vision_model}
+    2 | model: {module: tiled, class: 7}
       |                               ^
       = help: write a class name here
 
@@ -634,7 +626,7 @@ model.yaml:25:23: error[VCG210]: 0 is out of range
         [("class: TiledModel", "class: Tiled-Model")],
         snapshot("""\
 model.yaml:2:31: error[VCG205]: `Tiled-Model` is not a class name
-    2 | model: {module: tiled, class: Tiled-Model, tower: vision_model}
+    2 | model: {module: tiled, class: Tiled-Model}
       |                               ^^^^^^^^^^^
       = help: use letters, digits and `_`, not starting with a digit
 
@@ -644,11 +636,11 @@ model.yaml:2:31: error[VCG205]: `Tiled-Model` is not a class name
     Mistake(
         "reserved name",
         "tiles",
-        [("tower: vision_model", "tower: class")],
+        [("class: TiledModel", "class: class")],
         snapshot("""\
-model.yaml:2:50: error[VCG205]: `class` is reserved and cannot be an attribute name
-    2 | model: {module: tiled, class: TiledModel, tower: class}
-      |                                                  ^^^^^
+model.yaml:2:31: error[VCG205]: `class` is reserved and cannot be a class name
+    2 | model: {module: tiled, class: class}
+      |                               ^^^^^
       = help: choose another name
 
 1 error; explain one with: vitcg-scaffold explain VCG205
@@ -660,7 +652,7 @@ model.yaml:2:50: error[VCG205]: `class` is reserved and cannot be an attribute n
         [("module: tiled", "module: models/tiled.py")],
         snapshot("""\
 model.yaml:2:17: error[VCG205]: `models/tiled.py` is not a module name
-    2 | model: {module: models/tiled.py, class: TiledModel, tower: vision_model}
+    2 | model: {module: models/tiled.py, class: TiledModel}
       |                 ^^^^^^^^^^^^^^^
       = help: write it without path and suffix: tiled
 
@@ -702,19 +694,6 @@ model.yaml:21:12: error[VCG214]: `Tiled-1B` is not a model name
    21 |     model: Tiled-1B
       |            ^^^^^^^^
       = help: write it as on the model hub: organisation/name
-
-1 error; explain one with: vitcg-scaffold explain VCG214
-"""),
-    ),
-    Mistake(
-        "hook file with a path",
-        "axes",
-        [("{file: replay.py}", "{file: ../replay.py}")],
-        snapshot("""\
-model.yaml:18:18: error[VCG214]: `../replay.py` is not a file name
-   18 |   replay: {file: ../replay.py}
-      |                  ^^^^^^^^^^^^
-      = help: name a Python file that lies beside the descriptor: name.py
 
 1 error; explain one with: vitcg-scaffold explain VCG214
 """),
@@ -826,10 +805,10 @@ model.yaml:13:22: error[VCG207]: attributes can only be read from `self`, not fr
     Mistake(
         "expression with a chained comparison",
         "packed",
-        [("unless: self.limit > 0", "unless: 0 < self.limit < 9")],
+        [("modalities: not self.pruning", "modalities: 0 < self.limit < 9")],
         snapshot("""\
-model.yaml:28:36: error[VCG207]: comparisons cannot be chained
-   28 | requires: [{unless: 0 < self.limit < 9, message: images are switched off}]
+model.yaml:21:36: error[VCG207]: comparisons cannot be chained
+   21 | gates: {modalities: 0 < self.limit < 9}
       |                                    ^
       = help: join two with `and`
 
@@ -1012,10 +991,10 @@ model.yaml:12:27: error[VCG301]: the name `side` is not defined
         "tiles",
         [("columns: [n]", "columns: [tw, tw]")],
         snapshot("""\
-model.yaml:7:18: error[VCG310]: [tw, tw] is not a known row of sizes
+model.yaml:7:18: error[VCG310]: [tw, tw] is no row of sizes that the layout `tiles` is cut by
     7 | sizes: {columns: [tw, tw]}
       |                  ^^^^^^^^
-      = help: known rows: [n], [h, w], [t, h, w], [tw, th]
+      = help: it goes with [n] or [tw, th]
 
 model.yaml:7:23: error[VCG303]: the name `tw` is taken: it is another size column
     7 | sizes: {columns: [tw, tw]}
@@ -1046,7 +1025,7 @@ model.yaml:13:17: error[VCG304]: the size column `n` has no value here
 model.yaml:11:33: error[VCG304]: `b` (the token budget of the graph) has no value here
    11 | item: {rows: n, tokens: n * k + b}
       |                                 ^
-      = help: b, B and F describe a batch at capture; only `capture`, `count`, `longest` and buffer values use them
+      = help: b, B and F describe a batch at capture; only `capture`, `count` and `longest` use them
 
 1 error; explain one with: vitcg-scaffold explain VCG304
 """),
@@ -1087,8 +1066,8 @@ model.yaml:10:3: warning[VCG305]: `unused` is never used
         "packed",
         [("modalities: not self.pruning", "modalities: self.pruning + 1")],
         snapshot("""\
-model.yaml:27:21: error[VCG306]: a condition is needed here, not a number
-   27 | gates: {modalities: self.pruning + 1}
+model.yaml:21:21: error[VCG306]: a condition is needed here, not a number
+   21 | gates: {modalities: self.pruning + 1}
       |                     ^^^^^^^^^^^^^^^^
       = help: compare it, or read a flag of the model
 
@@ -1152,10 +1131,10 @@ model.yaml:9:31: error[VCG308]: the helper `unit` calls itself
         "tiles",
         [("columns: [n]", "columns: [w, h]")],
         snapshot("""\
-model.yaml:7:18: error[VCG310]: [w, h] is not a known row of sizes
+model.yaml:7:18: error[VCG310]: [w, h] is no row of sizes that the layout `tiles` is cut by
     7 | sizes: {columns: [w, h]}
       |                  ^^^^^^
-      = help: known rows: [n], [h, w], [t, h, w], [tw, th]
+      = help: it goes with [n] or [tw, th]
 
 1 error; explain one with: vitcg-scaffold explain VCG310
 """),
@@ -1165,12 +1144,12 @@ model.yaml:7:18: error[VCG310]: [w, h] is not a known row of sizes
         "tiles",
         [("columns: [n]", "columns: [t, h, w]")],
         snapshot("""\
-model.yaml:7:18: error[VCG311]: sizes [t, h, w] contradict the layout `tiles`
+model.yaml:7:18: error[VCG310]: [t, h, w] is no row of sizes that the layout `tiles` is cut by
     7 | sizes: {columns: [t, h, w]}
       |                  ^^^^^^^^^
-      = help: tiles goes with [n] or [tw, th]; [t, h, w] goes with packed or padded or ragged
+      = help: it goes with [n] or [tw, th]
 
-1 error; explain one with: vitcg-scaffold explain VCG311
+1 error; explain one with: vitcg-scaffold explain VCG310
 """),
     ),
     Mistake(
@@ -1178,12 +1157,12 @@ model.yaml:7:18: error[VCG311]: sizes [t, h, w] contradict the layout `tiles`
         "packed",
         [("columns: [t, h, w]", "columns: [n]")],
         snapshot("""\
-model.yaml:7:18: error[VCG311]: sizes [n] contradict the layout `packed`
+model.yaml:7:18: error[VCG310]: [n] is no row of sizes that the layout `packed` is cut by
     7 | sizes: {columns: [n]}
       |                  ^^^
-      = help: packed goes with [h, w] or [t, h, w]; [n] goes with tiles or padded or ragged
+      = help: it goes with [t, h, w] or [h, w]
 
-1 error; explain one with: vitcg-scaffold explain VCG311
+1 error; explain one with: vitcg-scaffold explain VCG310
 """),
     ),
     Mistake(
@@ -1191,22 +1170,17 @@ model.yaml:7:18: error[VCG311]: sizes [n] contradict the layout `packed`
         "packed",
         [
             (
-                'attention:\n  kind: varlen\n  backends: [FLASH_ATTN, FLASHINFER]\n  sequences:\n    full: {unit: frame, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}\n    window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}\n',
+                'attention:\n  full: {unit: frame, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}\n  window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}\n',
                 "",
             )
         ],
         snapshot("""\
-model.yaml:3:1: error[VCG312]: the layout `packed` needs the section `attention`
+model.yaml:3:1: error[VCG202]: the descriptor lacks the key `attention`
     3 | layout: packed
       | ^^^^^^
-      = help: add `attention: {kind: varlen, sequences: {full: {unit: frame, offsets: cu_seqlens}}}`
+      = help: add `attention: {full: {unit: frame, offsets: cu_seqlens, max: max_seqlen}}` (sets of attention sequences, the one of whole frames or items first)
 
-model.yaml:10:3: warning[VCG305]: `window` is never used
-   10 |   window: self.visual.window_size // m
-      |   ^^^^^^
-      = help: delete the line
-
-1 error, 1 warning; explain one with: vitcg-scaffold explain VCG305
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1214,12 +1188,12 @@ model.yaml:10:3: warning[VCG305]: `window` is never used
         "tiles",
         [("capture: {rows: b // k}\n", "")],
         snapshot("""\
-model.yaml:3:1: error[VCG312]: the layout `tiles` needs `capture.rows`
+model.yaml:3:1: error[VCG202]: the descriptor lacks the key `capture`
     3 | layout: tiles
       | ^^^^^^
-      = help: add `capture: {rows: b // k}`
+      = help: add `capture: {rows: b // k}` (inputs while a graph is recorded)
 
-1 error; explain one with: vitcg-scaffold explain VCG312
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1227,38 +1201,38 @@ model.yaml:3:1: error[VCG312]: the layout `tiles` needs `capture.rows`
         "tiles",
         [("capture: {rows: b // k}", "capture: {rows: b // k, grid: strip}")],
         snapshot("""\
-model.yaml:13:25: error[VCG313]: `capture.grid` contradicts the layout `tiles`
+model.yaml:13:25: error[VCG201]: unknown key `grid`
    13 | capture: {rows: b // k, grid: strip}
       |                         ^^^^
-      = help: tiles have a fixed shape: give `capture.rows`
+      = help: known here: rows
 
-1 error; explain one with: vitcg-scaffold explain VCG313
+1 error; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
         "packed with rows",
         "packed",
-        [("grid: strip,", "grid: strip, rows: b * 4,")],
+        [("{side_limit:", "{rows: b * 4, side_limit:")],
         snapshot("""\
-model.yaml:19:24: error[VCG313]: `capture.rows` contradicts the layout `packed`
-   19 | capture: {grid: strip, rows: b * 4, side_limit: 8192}
-      |                        ^^^^
-      = help: rows follow from the budget and `capture.grid`
+model.yaml:16:11: error[VCG201]: unknown key `rows`
+   16 | capture: {rows: b * 4, side_limit: 8192}
+      |           ^^^^
+      = help: known here: side_limit
 
-1 error; explain one with: vitcg-scaffold explain VCG313
+1 error; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
         "packed without a side limit",
         "packed",
-        [("grid: strip, side_limit: 8192", "grid: strip")],
+        [("capture: {side_limit: 8192}", "capture: {}")],
         snapshot("""\
-model.yaml:19:11: error[VCG312]: a captured grid needs `capture.side_limit`
-   19 | capture: {grid: strip}
-      |           ^^^^
-      = help: give the longest side, in rows, that the tower's position table has: `side_limit: 8192`
+model.yaml:16:1: error[VCG202]: `capture` lacks the key `side_limit`
+   16 | capture: {}
+      | ^^^^^^^
+      = help: add `side_limit: 8192` (longest side of a grid, in rows, such as the entries of a rotary table)
 
-1 error; explain one with: vitcg-scaffold explain VCG312
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1266,12 +1240,12 @@ model.yaml:19:11: error[VCG312]: a captured grid needs `capture.side_limit`
         "packed",
         [("tower: {entry: forward, data: x, metadata: [grid_thw]}\n", "")],
         snapshot("""\
-model.yaml:3:1: error[VCG312]: the layout `packed` needs the section `tower`
+model.yaml:3:1: error[VCG202]: the descriptor lacks the key `tower`
     3 | layout: packed
       | ^^^^^^
-      = help: add `tower: {data: x, metadata: [grid_thw]}`, the parameters of the tower's forward
+      = help: add `tower: {data: x, metadata: [grid_thw]}` (what the splitting of the tower needs)
 
-1 error; explain one with: vitcg-scaffold explain VCG312
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1282,7 +1256,7 @@ model.yaml:3:1: error[VCG312]: the layout `packed` needs the section `tower`
 model.yaml:6:19: error[VCG314]: the input `pixel_values_flat` is also `modalities.image.pixels`
     6 |   video: {pixels: pixel_values_flat, sizes: video_num_patches}
       |                   ^^^^^^^^^^^^^^^^^
-      = help: the modality of a request is told by its keys: give each its own
+      = help: an input is told by its key: give each its own
 
 1 error; explain one with: vitcg-scaffold explain VCG314
 """),
@@ -1292,8 +1266,8 @@ model.yaml:6:19: error[VCG314]: the input `pixel_values_flat` is also `modalitie
         "packed",
         [("  video: {pixels: pixel_values_videos, sizes: video_grid_thw}\n", "")],
         snapshot("""\
-model.yaml:23:19: error[VCG315]: `budget.frames` is given, but there is no video
-   23 | budget: {min: 64, frames: {info: get_num_frames}}
+model.yaml:17:19: error[VCG315]: `budget.frames` is given, but there is no video
+   17 | budget: {min: 64, frames: {info: get_num_frames}}
       |                   ^^^^^^
       = help: add `modalities.video` or delete it
 
@@ -1305,8 +1279,8 @@ model.yaml:23:19: error[VCG315]: `budget.frames` is given, but there is no video
         "packed",
         [(", frames: {info: get_num_frames}", "")],
         snapshot("""\
-model.yaml:24:1: error[VCG316]: with videos and one sequence per frame, the largest number of frames must be known
-   24 | budget: {min: 64}
+model.yaml:18:1: error[VCG316]: with videos and one sequence per frame, the largest number of frames must be known
+   18 | budget: {min: 64}
       | ^^^^^^
       = help: add `budget: {frames: {info: get_num_frames_with_most_features}}`
 
@@ -1314,91 +1288,14 @@ model.yaml:24:1: error[VCG316]: with videos and one sequence per frame, the larg
 """),
     ),
     Mistake(
-        "cumulative with zeros",
-        "packed",
-        [
-            (
-                "window_index: {kind: permutation}",
-                "window_index: {kind: permutation}\n  cu_seqlens: {kind: cumulative, pad: zero}",
-            )
-        ],
-        snapshot("""\
-model.yaml:24:39: error[VCG320]: the padding `zero` contradicts the kind `cumulative`
-   24 |   cu_seqlens: {kind: cumulative, pad: zero}
-      |                                       ^^^^
-      = note: Repeating the last offset makes the unused sequences empty. Zeros would give one of negative length.
-      = help: delete `pad`: its own padding is repeat_last (the last value again: sequences of length 0)
-
-1 error; explain one with: vitcg-scaffold explain VCG320
-"""),
-    ),
-    Mistake(
-        "rows that repeat",
-        "packed",
-        [("rotary_cos: {kind: rows}", "rotary_cos: {kind: rows, pad: repeat_last}")],
-        snapshot("""\
-model.yaml:22:33: error[VCG320]: the padding `repeat_last` contradicts the kind `rows`
-   22 |   rotary_cos: {kind: rows, pad: repeat_last}
-      |                                 ^^^^^^^^^^^
-      = note: Padding rows belong to no sequence, so any finite value is right, and zeros cannot overflow.
-      = help: delete `pad`: its own padding is zero (zeros)
-
-1 error; explain one with: vitcg-scaffold explain VCG320
-"""),
-    ),
-    Mistake(
-        "padding with two rules",
-        "axes",
-        [("pad: {fill: -1}", "pad: {fill: -1, axis: 1}")],
-        snapshot("""\
-model.yaml:12:44: error[VCG328]: a padding has one of `fill` and `axis`
-   12 |   positions: {kind: rows, from: hook, pad: {fill: -1, axis: 1}}
-      |                                            ^^^^^^^^^^^^^^^^^^^
-      = help: write {fill: -1} or {axis: 1}
-
-1 error; explain one with: vitcg-scaffold explain VCG328
-"""),
-    ),
-    Mistake(
-        "host bound on the device",
-        "packed",
-        [
-            (
-                "window_index: {kind: permutation}",
-                "window_index: {kind: permutation}\n  max_seqlen: {kind: host_bound, residency: device}",
-            )
-        ],
-        snapshot("""\
-model.yaml:24:45: error[VCG321]: a host_bound buffer cannot live on the device
-   24 |   max_seqlen: {kind: host_bound, residency: device}
-      |                                             ^^^^^^
-      = help: write residency: host, or leave it out
-
-1 error; explain one with: vitcg-scaffold explain VCG321
-"""),
-    ),
-    Mistake(
-        "role against kind",
-        "packed",
-        [("window_index: {kind: permutation}", "window_index: {kind: permutation}\n  cu_seqlens: {kind: rows}")],
-        snapshot("""\
-model.yaml:24:22: error[VCG322]: `cu_seqlens` is the `offsets` of the sequences `full`, so its kind is not rows
-   24 |   cu_seqlens: {kind: rows}
-      |                      ^^^^
-      = help: write kind: cumulative
-
-1 error; explain one with: vitcg-scaffold explain VCG322
-"""),
-    ),
-    Mistake(
         "buffer named as pixels",
         "packed",
-        [("rotary_cos:", "pixel_values:")],
+        [("[rotary_cos,", "[pixel_values,")],
         snapshot("""\
-model.yaml:22:3: error[VCG323]: the buffer `pixel_values` is also `modalities.image.pixels`
-   22 |   pixel_values: {kind: rows}
-      |   ^^^^^^^^^^^^
-      = help: pixel buffers are derived: delete it
+model.yaml:17:11: error[VCG323]: the buffer `pixel_values` is also `modalities.image.pixels`
+   17 | buffers: [pixel_values, window_index]
+      |           ^^^^^^^^^^^^
+      = help: give each buffer once
 
 1 error; explain one with: vitcg-scaffold explain VCG323
 """),
@@ -1408,48 +1305,25 @@ model.yaml:22:3: error[VCG323]: the buffer `pixel_values` is also `modalities.im
         "packed",
         [("offsets: cu_window", "offsets: cu_seqlens")],
         snapshot("""\
-model.yaml:18:37: error[VCG323]: the buffer `cu_seqlens` is also `attention.sequences.full.offsets`
-   18 |     window: {unit: window, offsets: cu_seqlens, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}
-      |                                     ^^^^^^^^^^
-      = help: give it its own name
+model.yaml:15:35: error[VCG323]: the buffer `cu_seqlens` is also `attention.full.offsets`
+   15 |   window: {unit: window, offsets: cu_seqlens, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}
+      |                                   ^^^^^^^^^^
+      = help: give each buffer once
 
 1 error; explain one with: vitcg-scaffold explain VCG323
 """),
     ),
     Mistake(
-        "dense with sequences",
+        "windows first",
         "packed",
-        [("kind: varlen", "kind: dense")],
+        [("unit: frame", "unit: window")],
         snapshot("""\
-model.yaml:16:3: error[VCG324]: dense attention has no sequences
-   16 |   sequences:
-      |   ^^^^^^^^^
-      = help: delete them, or use kind: varlen
+model.yaml:14:16: error[VCG324]: the first set of sequences covers whole frames or items: padding and eager execution go by them
+   14 |   full: {unit: window, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}
+      |                ^^^^^^
+      = help: put the set of frames or items first
 
 1 error; explain one with: vitcg-scaffold explain VCG324
-"""),
-    ),
-    Mistake(
-        "varlen without sequences",
-        "packed",
-        [
-            (
-                '  sequences:\n    full: {unit: frame, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}\n    window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}\n',
-                "",
-            )
-        ],
-        snapshot("""\
-model.yaml:10:3: warning[VCG305]: `window` is never used
-   10 |   window: self.visual.window_size // m
-      |   ^^^^^^
-      = help: delete the line
-
-model.yaml:14:3: error[VCG324]: varlen attention needs sequences
-   14 |   kind: varlen
-      |   ^^^^
-      = help: add `sequences: {full: {unit: ..., offsets: ...}}`
-
-1 error, 1 warning; explain one with: vitcg-scaffold explain VCG305
 """),
     ),
     Mistake(
@@ -1457,44 +1331,12 @@ model.yaml:14:3: error[VCG324]: varlen attention needs sequences
         "packed",
         [(", longest: window ** 2", "")],
         snapshot("""\
-model.yaml:18:5: error[VCG325]: the number and size of windows cannot be derived: `window` needs `longest`
-   18 |     window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))"}
-      |     ^^^^^^
+model.yaml:15:3: error[VCG325]: the number and size of windows cannot be derived: `window` needs `longest`
+   15 |   window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))"}
+      |   ^^^^^^
       = help: add `longest:` with an expression over b, B, F and `let` names
 
 1 error; explain one with: vitcg-scaffold explain VCG325
-"""),
-    ),
-    Mistake(
-        "sections without FlashInfer",
-        "packed",
-        [
-            ("backends: [FLASH_ATTN, FLASHINFER]", "backends: [FLASH_ATTN]"),
-            (
-                "window_index: {kind: permutation}",
-                "window_index: {kind: permutation}\n  cu_seqlens: {kind: two_section}",
-            ),
-        ],
-        snapshot("""\
-model.yaml:24:22: error[VCG326]: two-section offsets belong to FLASHINFER, which is not among the backends
-   24 |   cu_seqlens: {kind: two_section}
-      |                      ^^^^^^^^^^^
-      = help: add FLASHINFER to attention.backends, or write kind: cumulative
-
-1 error; explain one with: vitcg-scaffold explain VCG326
-"""),
-    ),
-    Mistake(
-        "host bound without a value",
-        "packed",
-        [("window_index: {kind: permutation}", "window_index: {kind: permutation}\n  longest: {kind: host_bound}")],
-        snapshot("""\
-model.yaml:24:3: error[VCG327]: the host bound `longest` needs its value at capture
-   24 |   longest: {kind: host_bound}
-      |   ^^^^^^^
-      = help: add `capture:` with the largest value that any replay of a budget can need, in rows
-
-1 error; explain one with: vitcg-scaffold explain VCG327
 """),
     ),
     Mistake(
@@ -1515,8 +1357,8 @@ model.yaml:11:25: error[VCG390]: `item.tokens` is an open question
         "packed",
         [("output: {hidden_size", "post: {call: self.resample(sizes)}\noutput: {hidden_size")],
         snapshot("""\
-model.yaml:29:14: error[VCG331]: the call does not pass `output`
-   29 | post: {call: self.resample(sizes)}
+model.yaml:22:14: error[VCG331]: the call does not pass `output`
+   22 | post: {call: self.resample(sizes)}
       |              ^^^^^^^^^^^^^^^^^^^^
       = help: write self.resample(output)
 
@@ -1528,12 +1370,12 @@ model.yaml:29:14: error[VCG331]: the call does not pass `output`
         "packed",
         [("output: {hidden_size", "post: {}\noutput: {hidden_size")],
         snapshot("""\
-model.yaml:29:1: error[VCG342]: nothing is done in `post`
-   29 | post: {}
+model.yaml:22:1: error[VCG202]: `post` lacks the key `call`
+   22 | post: {}
       | ^^^^
-      = help: add `assemble:` or `call:`, or delete it
+      = help: add `call: "self.resampler_model(output, sizes)"` (call that makes embeddings of a batch's rows (`output`), for a module that needs `sizes` on the host)
 
-1 error; explain one with: vitcg-scaffold explain VCG342
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1541,10 +1383,10 @@ model.yaml:29:1: error[VCG342]: nothing is done in `post`
         "tiles",
         [("output: {hidden_size", "post: {call: 'self.resample(output, sizes)'}\noutput: {hidden_size")],
         snapshot("""\
-model.yaml:17:8: error[VCG313]: `post.call` contradicts the layout `tiles`
+model.yaml:17:1: error[VCG313]: `post` belongs to the layout `packed` and `paths`, not to `tiles`
    17 | post: {call: 'self.resample(output, sizes)'}
-      |        ^^^^
-      = help: tiles need no sizes: put the call around that of `forward`
+      | ^^^^
+      = help: delete it
 
 1 error; explain one with: vitcg-scaffold explain VCG313
 """),
@@ -1554,12 +1396,12 @@ model.yaml:17:8: error[VCG313]: `post.call` contradicts the layout `tiles`
         "paths",
         [("post: {assemble: [local, global]}", "post: {assemble: [local, global], call: self.resample(output)}")],
         snapshot("""\
-model.yaml:14:35: error[VCG313]: `post.call` contradicts the layout `tiles`
+model.yaml:14:35: error[VCG201]: unknown key `call`
    14 | post: {assemble: [local, global], call: self.resample(output)}
       |                                   ^^^^
-      = help: tiles need no sizes: put the call around that of `forward`
+      = help: known here: assemble
 
-1 error; explain one with: vitcg-scaffold explain VCG313
+1 error; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
@@ -1572,12 +1414,12 @@ model.yaml:14:35: error[VCG313]: `post.call` contradicts the layout `tiles`
             )
         ],
         snapshot("""\
-model.yaml:29:8: error[VCG353]: what runs after a replay is given twice: by `post.call` and by a hook
-   29 | post: {call: self.resample(output)}
-      |        ^^^^
-      = help: delete one
+model.yaml:23:1: error[VCG201]: unknown key `hooks`
+   23 | hooks: {after_replay: {file: after.py}}
+      | ^^^^^
+      = help: known here: schema, model, layout, modalities, sizes, let, processor, item, pixels, attention, capture, buffers, budget, forward, eager, post, gates, output, tower, integration
 
-1 error; explain one with: vitcg-scaffold explain VCG353
+1 error; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
@@ -1603,13 +1445,13 @@ model.yaml:11:33: error[VCG333]: 4 frames of 3 x 5 merged squares give 30 tokens
             )
         ],
         snapshot("""\
-model.yaml:30:71: error[VCG329]: there is no buffer `window_idx`
-   30 | tower: {entry: forward, data: x, metadata: [grid_thw], names: {order: window_idx, cos: rotary_cos, sin: rotary_cos}}
+model.yaml:23:71: error[VCG329]: there is no buffer `window_idx`
+   23 | tower: {entry: forward, data: x, metadata: [grid_thw], names: {order: window_idx, cos: rotary_cos, sin: rotary_cos}}
       |                                                                       ^^^^^^^^^^
       = help: did you mean `window_index`?
 
-model.yaml:30:105: error[VCG329]: the buffer `rotary_cos` is the variable `cos` already
-   30 | tower: {entry: forward, data: x, metadata: [grid_thw], names: {order: window_idx, cos: rotary_cos, sin: rotary_cos}}
+model.yaml:23:105: error[VCG329]: the buffer `rotary_cos` is the variable `cos` already
+   23 | tower: {entry: forward, data: x, metadata: [grid_thw], names: {order: window_idx, cos: rotary_cos, sin: rotary_cos}}
       |                                                                                                         ^^^^^^^^^^
       = help: delete one of the two
 
@@ -1621,12 +1463,12 @@ model.yaml:30:105: error[VCG329]: the buffer `rotary_cos` is the variable `cos` 
         "tiles",
         [("forward: {call: self.extract_feature(pixels), flatten: true}\n", "")],
         snapshot("""\
-model.yaml:2:1: error[VCG330]: nothing says what is recorded
-    2 | model: {module: tiled, class: TiledModel, tower: vision_model}
-      | ^^^^^
-      = help: add `forward: {call: self.extract_feature(pixels)}`
+model.yaml:3:1: error[VCG202]: the descriptor lacks the key `forward`
+    3 | layout: tiles
+      | ^^^^^^
+      = help: add `forward: {call: self.extract_feature(pixels)}` (call that is recorded)
 
-1 error; explain one with: vitcg-scaffold explain VCG330
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1634,12 +1476,12 @@ model.yaml:2:1: error[VCG330]: nothing says what is recorded
         "packed",
         [('eager: {call: "self.visual(pixels, sizes)"}\n', "")],
         snapshot("""\
-model.yaml:25:1: error[VCG330]: nothing says how an item runs that no graph fits
-   25 | forward: {call: "self.visual(pixels, None, encoder_metadata=metadata)"}
-      | ^^^^^^^
-      = help: add `eager: {call: self.visual(pixels, sizes)}`
+model.yaml:3:1: error[VCG202]: the descriptor lacks the key `eager`
+    3 | layout: packed
+      | ^^^^^^
+      = help: add `eager: {call: "self.visual(pixels, sizes)"}` (call for items that no graph fits)
 
-1 error; explain one with: vitcg-scaffold explain VCG330
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1660,8 +1502,8 @@ model.yaml:15:17: error[VCG331]: the call does not pass `pixels`
         "packed",
         [("self.visual(pixels, sizes)", "self.visual(pixels, grid)")],
         snapshot("""\
-model.yaml:26:36: error[VCG301]: a call cannot pass `grid`
-   26 | eager: {call: "self.visual(pixels, grid)"}
+model.yaml:20:36: error[VCG301]: a call cannot pass `grid`
+   20 | eager: {call: "self.visual(pixels, grid)"}
       |                                    ^^^^
       = help: known here: pixels, sizes
 
@@ -1673,8 +1515,8 @@ model.yaml:26:36: error[VCG301]: a call cannot pass `grid`
         "packed",
         [("self.visual(pixels, None, encoder_metadata=metadata)", "self.visual(pixels, None)")],
         snapshot("""\
-model.yaml:25:17: error[VCG332]: the call does not pass `metadata`, so the graph would compute it while it is recorded
-   25 | forward: {call: "self.visual(pixels, None)"}
+model.yaml:19:17: error[VCG332]: the call does not pass `metadata`, so the graph would compute it while it is recorded
+   19 | forward: {call: "self.visual(pixels, None)"}
       |                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^
       = help: write self.visual(pixels, None, encoder_metadata=metadata)
 
@@ -1686,12 +1528,12 @@ model.yaml:25:17: error[VCG332]: the call does not pass `metadata`, so the graph
         "tiles",
         [("self.extract_feature(pixels)", '"self.extract_feature(pixels, metadata)"')],
         snapshot("""\
-model.yaml:15:17: error[VCG332]: the call passes `metadata`, but there is none
+model.yaml:15:47: error[VCG301]: a call cannot pass `metadata`
    15 | forward: {call: "self.extract_feature(pixels, metadata)", flatten: true}
-      |                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-      = help: pass pixels only
+      |                                               ^^^^^^^^
+      = help: known here: pixels
 
-1 error; explain one with: vitcg-scaffold explain VCG332
+1 error; explain one with: vitcg-scaffold explain VCG301
 """),
     ),
     Mistake(
@@ -1748,12 +1590,17 @@ model.yaml:11:65: error[VCG333]: `tokens` and the merge size disagree: a grid of
             )
         ],
         snapshot("""\
-model.yaml:13:1: error[VCG340]: paths and capture axes cannot be combined
+model.yaml:13:1: error[VCG201]: unknown key `axes`
    13 | axes:
       | ^^^^
-      = help: vLLM captures one or the other
+      = help: did you mean `gates`?
 
-1 error; explain one with: vitcg-scaffold explain VCG340
+model.yaml:15:1: error[VCG201]: unknown key `hooks`
+   15 | hooks: {axis_resolve: {file: a.py}, axis_capture: {file: a.py}}
+      | ^^^^^
+      = help: known here: schema, model, layout, modalities, sizes, let, processor, helpers, paths, forward, post, gates, data_parallel, output, integration
+
+2 errors; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
@@ -1761,12 +1608,12 @@ model.yaml:13:1: error[VCG340]: paths and capture axes cannot be combined
         "paths",
         [("post: {assemble: [local, global]}\n", "")],
         snapshot("""\
-model.yaml:10:1: error[VCG341]: nothing says how the outputs of the paths become an item
-   10 | paths:
-      | ^^^^^
-      = help: add `post: {assemble: [global, local]}`
+model.yaml:3:1: error[VCG202]: the descriptor lacks the key `post`
+    3 | layout: paths
+      | ^^^^^^
+      = help: add `post: {assemble: [local, global]}` (how outputs become items)
 
-1 error; explain one with: vitcg-scaffold explain VCG341
+1 error; explain one with: vitcg-scaffold explain VCG202
 """),
     ),
     Mistake(
@@ -1812,44 +1659,32 @@ model.yaml:14:34: error[VCG342]: the path `local` is assembled twice
         "unknown input of a path",
         "paths",
         [("pixels: patch_pixel_values,", "pixels: patch_pixels,")],
-        snapshot("""\
-model.yaml:12:48: error[VCG343]: `patch_pixels` is not an input of the modality `image`
-   12 |   local: {count: n, tokens: unit(504), pixels: patch_pixels, shape: [3, 504, 504], zero_ok: true}
-      |                                                ^^^^^^^^^^^^
-      = help: did you mean `patch_pixel_values`? Further inputs belong under `aux`.
-
-1 error; explain one with: vitcg-scaffold explain VCG343
-"""),
+        snapshot(""),
     ),
     Mistake(
         "paths with an item",
         "paths",
         [("forward: {call", "item: {rows: n, tokens: n}\nforward: {call")],
         snapshot("""\
-model.yaml:13:1: error[VCG344]: `item` describes a model with one path, but there are paths
+model.yaml:13:1: error[VCG313]: `item` belongs to the layout `packed` and `tiles`, not to `paths`
    13 | item: {rows: n, tokens: n}
       | ^^^^
       = help: delete it
 
-1 error; explain one with: vitcg-scaffold explain VCG344
+1 error; explain one with: vitcg-scaffold explain VCG313
 """),
     ),
     Mistake(
         "one path",
         "paths",
-        [
-            (
-                "  local: {count: n, tokens: unit(504), pixels: patch_pixel_values, shape: [3, 504, 504], zero_ok: true}\n",
-                "",
-            )
-        ],
+        [("  local: {count: n, tokens: unit(504), pixels: patch_pixel_values, shape: [3, 504, 504]}\n", "")],
         snapshot("""\
-model.yaml:10:1: error[VCG345]: one path is no choice of paths
+model.yaml:10:1: error[VCG341]: there are two paths, not 1
    10 | paths:
       | ^^^^^
-      = help: describe it by `item` and `pixels`
+      = help: describe one path by the layout `tiles`
 
-1 error; explain one with: vitcg-scaffold explain VCG345
+1 error; explain one with: vitcg-scaffold explain VCG341
 """),
     ),
     Mistake(
@@ -1857,49 +1692,10 @@ model.yaml:10:1: error[VCG345]: one path is no choice of paths
         "paths",
         [("shape: [3, 728, 728]}", "shape: [3, 728, 728], zero_ok: true}")],
         snapshot("""\
-model.yaml:10:1: error[VCG345]: every path may be empty, so an item may have no tokens
-   10 | paths:
-      | ^^^^^
-      = help: one path needs `zero_ok: false`
-
-1 error; explain one with: vitcg-scaffold explain VCG345
-"""),
-    ),
-    Mistake(
-        "axis with an undeclared hook",
-        "axes",
-        [("  axis_capture: {file: axis.py}\n", "")],
-        snapshot("""\
-model.yaml:14:78: error[VCG351]: the hook `axis_capture` is not given
-   14 |   - {name: grid, keys: [[32, 32], [32, 64]], resolve: axis_resolve, capture: axis_capture}
-      |                                                                              ^^^^^^^^^^^^
-      = help: add `hooks: {axis_capture: {file: axis_capture.py}}`
-
-1 error; explain one with: vitcg-scaffold explain VCG351
-"""),
-    ),
-    Mistake(
-        "axis with the wrong hook",
-        "axes",
-        [("capture: axis_capture", "capture: replay")],
-        snapshot("""\
-model.yaml:14:78: error[VCG351]: the hook `replay` does not fit here
-   14 |   - {name: grid, keys: [[32, 32], [32, 64]], resolve: axis_resolve, capture: replay}
-      |                                                                              ^^^^^^
-      = help: write axis_capture
-
-1 error; explain one with: vitcg-scaffold explain VCG351
-"""),
-    ),
-    Mistake(
-        "unknown hook",
-        "axes",
-        [("  replay: {file", "  replai: {file")],
-        snapshot("""\
-model.yaml:18:3: error[VCG201]: `replai` is not a hook
-   18 |   replai: {file: replay.py}
-      |   ^^^^^^
-      = help: did you mean `replay`?
+model.yaml:11:85: error[VCG201]: unknown key `zero_ok`
+   11 |   global: {count: 1, tokens: unit(728), pixels: pixel_values, shape: [3, 728, 728], zero_ok: true}
+      |                                                                                     ^^^^^^^
+      = help: known here: count, tokens, pixels, shape, rows
 
 1 error; explain one with: vitcg-scaffold explain VCG201
 """),
@@ -1909,12 +1705,12 @@ model.yaml:18:3: error[VCG201]: `replai` is not a hook
         "tiles",
         [("output:", "hooks: {axis_resolve: {file: a.py}}\noutput:")],
         snapshot("""\
-model.yaml:17:9: error[VCG352]: the hook `axis_resolve` is never called
+model.yaml:17:1: error[VCG201]: unknown key `hooks`
    17 | hooks: {axis_resolve: {file: a.py}}
-      |         ^^^^^^^^^^^^
-      = help: it belongs to `axes`, which is not given
+      | ^^^^^
+      = help: known here: schema, model, layout, modalities, sizes, let, processor, item, pixels, capture, budget, forward, gates, data_parallel, output, integration
 
-1 error; explain one with: vitcg-scaffold explain VCG352
+1 error; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
@@ -1922,25 +1718,12 @@ model.yaml:17:9: error[VCG352]: the hook `axis_resolve` is never called
         "tiles",
         [("output:", "hooks: {forward: {file: a.py}}\noutput:")],
         snapshot("""\
-model.yaml:15:11: error[VCG353]: the forward is given twice: as a call and as the hook `forward`
-   15 | forward: {call: self.extract_feature(pixels), flatten: true}
-      |           ^^^^
-      = help: delete one
+model.yaml:17:1: error[VCG201]: unknown key `hooks`
+   17 | hooks: {forward: {file: a.py}}
+      | ^^^^^
+      = help: known here: schema, model, layout, modalities, sizes, let, processor, item, pixels, capture, budget, forward, gates, data_parallel, output, integration
 
-1 error; explain one with: vitcg-scaffold explain VCG353
-"""),
-    ),
-    Mistake(
-        "aux buffer that is no input",
-        "axes",
-        [("{kind: mask, from: hook,", "{kind: mask, from: inputs,")],
-        snapshot("""\
-model.yaml:11:38: error[VCG343]: `attention_mask` is not an input of the modality `image`
-   11 |   attention_mask: {kind: mask, from: inputs, pad: {fill: 1}}
-      |                                      ^^^^^^
-      = help: add it under `modalities.image.aux`
-
-1 error; explain one with: vitcg-scaffold explain VCG343
+1 error; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
@@ -2041,12 +1824,12 @@ model.yaml:26:21: error[VCG363]: `dummy_arch` sets hf_overrides already
         "packed",
         [("budget: {min: 64,", "budget: {min: 64, max: 32,")],
         snapshot("""\
-model.yaml:24:15: error[VCG370]: the smallest budget, 64, is above the largest, 32
-   24 | budget: {min: 64, max: 32, frames: {info: get_num_frames}}
-      |               ^^
-      = help: exchange the two values
+model.yaml:18:19: error[VCG201]: unknown key `max`
+   18 | budget: {min: 64, max: 32, frames: {info: get_num_frames}}
+      |                   ^^^
+      = help: known here: min, frames
 
-1 error; explain one with: vitcg-scaffold explain VCG370
+1 error; explain one with: vitcg-scaffold explain VCG201
 """),
     ),
     Mistake(
@@ -2054,9 +1837,9 @@ model.yaml:24:15: error[VCG370]: the smallest budget, 64, is above the largest, 
         "paths",
         [("optout: [OtherModel]", "optout: [TwofoldModel]")],
         snapshot("""\
-model.yaml:2:77: error[VCG371]: `TwofoldModel` is the ported class itself
-    2 | model: {module: twofold, class: TwofoldModel, tower: vision_model, optout: [TwofoldModel]}
-      |                                                                             ^^^^^^^^^^^^
+model.yaml:2:56: error[VCG371]: `TwofoldModel` is the ported class itself
+    2 | model: {module: twofold, class: TwofoldModel, optout: [TwofoldModel]}
+      |                                                        ^^^^^^^^^^^^
       = help: delete it
 
 1 error; explain one with: vitcg-scaffold explain VCG371
@@ -2098,6 +1881,115 @@ model.yaml:27:17: error[VCG113]: YAML reads `yes` as the boolean true
       = help: write true
 
 5 errors; explain one with: vitcg-scaffold explain VCG113
+"""),
+    ),
+    Mistake(
+        "a set of frames behind the first",
+        "packed",
+        [("unit: window, offsets", "unit: frame, offsets")],
+        snapshot("""\
+model.yaml:15:18: error[VCG324]: a further set of sequences cuts those of the first into windows, not into frames
+   15 |   window: {unit: frame, offsets: cu_window, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}
+      |                  ^^^^^
+      = help: write unit: window, with its `count` and `longest`
+
+1 error; explain one with: vitcg-scaffold explain VCG324
+"""),
+    ),
+    Mistake(
+        "section of another layout",
+        "tiles",
+        [("budget: {min: k}", 'budget: {min: k}\neager: {call: "self.visual(pixels, sizes)"}')],
+        snapshot("""\
+model.yaml:15:1: error[VCG313]: `eager` belongs to the layout `packed`, not to `tiles`
+   15 | eager: {call: "self.visual(pixels, sizes)"}
+      | ^^^^^
+      = help: delete it
+
+1 error; explain one with: vitcg-scaffold explain VCG313
+"""),
+    ),
+    Mistake(
+        "helper outside of tokens",
+        "paths",
+        [("shape: [3, 728, 728]", "shape: [3, unit(728), 728]")],
+        snapshot("""\
+model.yaml:11:74: error[VCG304]: the helper `unit` cannot be called here
+   11 |   global: {count: 1, tokens: unit(728), pixels: pixel_values, shape: [3, unit(728), 728]}
+      |                                                                          ^^^^^^^^^
+      = help: helpers are for the `tokens` of paths: write the value here, or a line of `let`
+
+1 error; explain one with: vitcg-scaffold explain VCG304
+"""),
+    ),
+    Mistake(
+        "two modalities on the same paths",
+        "paths",
+        [("image_embeds}", "image_embeds}\n  video: {sizes: video_num_patches}")],
+        snapshot("""\
+model.yaml:6:3: error[VCG340]: the paths have one key for their pixels each, so they serve one modality
+    6 |   video: {sizes: video_num_patches}
+      |   ^^^^^
+      = help: delete it: the modality runs eagerly
+
+1 error; explain one with: vitcg-scaffold explain VCG340
+"""),
+    ),
+    Mistake(
+        "paths in the other order",
+        "paths",
+        [("count: 1", "count: n"), ("  local: {count: n", "  local: {count: 1")],
+        snapshot("""\
+model.yaml:11:19: error[VCG341]: the first path has one tile for each item
+   11 |   global: {count: n, tokens: unit(728), pixels: pixel_values, shape: [3, 728, 728]}
+      |                   ^
+      = help: write count: 1
+
+model.yaml:12:18: error[VCG341]: the second path has `n` tiles for each item
+   12 |   local: {count: 1, tokens: unit(504), pixels: patch_pixel_values, shape: [3, 504, 504]}
+      |                  ^
+      = help: write count: n
+
+2 errors; explain one with: vitcg-scaffold explain VCG341
+"""),
+    ),
+    Mistake(
+        "not a number in data",
+        "tiles",
+        [("trust_remote_code: true", "temperature: .nan")],
+        snapshot("""\
+model.yaml:26:34: error[VCG210]: `.nan` has no literal in Python
+   26 |     runner_kwargs: {temperature: .nan}
+      |                                  ^^^^
+      = help: give a finite number
+
+1 error; explain one with: vitcg-scaffold explain VCG210
+"""),
+    ),
+    Mistake(
+        "buffer twice",
+        "packed",
+        [("[rotary_cos,", "[window_index,")],
+        snapshot("""\
+model.yaml:17:25: error[VCG323]: the buffer `window_index` is also `buffers.0`
+   17 | buffers: [window_index, window_index]
+      |                         ^^^^^^^^^^^^
+      = help: give each buffer once
+
+1 error; explain one with: vitcg-scaffold explain VCG323
+"""),
+    ),
+    Mistake(
+        "pixels of a path twice",
+        "paths",
+        [("pixels: patch_pixel_values", "pixels: pixel_values")],
+        snapshot("""\
+model.yaml:12:48: error[VCG314]: the input `pixel_values` is also `paths.global.pixels`
+   12 |   local: {count: n, tokens: unit(504), pixels: pixel_values, shape: [3, 504, 504]}
+      |                                                ^^^^^^^^^^^^
+      = help: an input is told by its key: give each its own
+
+1 error; explain one with: vitcg-scaffold explain VCG314
 """),
     ),
 ]

@@ -1,0 +1,442 @@
+"""A port as its descriptor describes it: one closed type for each layout, with everything that follows from it.
+
+`PackedPort`, `TilesPort` and `PathsPort` are what a port of each layout consists of, no more and no less: the key
+`layout` chooses the type, a section that it lacks is an error at its place, and so is one that belongs to another.
+What a later stage needs and a descriptor need not say is a property here, so that no stage guesses it again. Only what
+depends on the target's protocol or tree is decided later, in `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from scaffold.descriptor.expressions import (
+    Binary,
+    Expression,
+    Int,
+    Name,
+    expression_of,
+    parse_expression,
+    walk,
+)
+from scaffold.descriptor.model import (
+    After,
+    Assembly,
+    Budget,
+    Capture,
+    DataParallel,
+    Eager,
+    Forward,
+    FramesInfo,
+    Gates,
+    Helper,
+    Integration,
+    Item,
+    Modality,
+    ModalityKeys,
+    Model,
+    Output,
+    PackedBudget,
+    PackedCapture,
+    PackedForward,
+    PackedItem,
+    PackedModel,
+    PackedPixels,
+    Path,
+    Pixels,
+    Processor,
+    Sequences,
+    Sizes,
+    TestEntry,
+    Tower,
+)
+from scaffold.descriptor.schema import (
+    Choice,
+    Formula,
+    Listing,
+    Reader,
+    Record,
+    Section,
+    Table,
+    Use,
+    Version,
+    attach,
+    declare,
+    section_schema,
+)
+from scaffold.descriptor.schema import Name as NameType
+from scaffold.descriptor.source import MappingNode, Node, ScalarNode
+from scaffold.diagnostics import Diagnostic, Span
+
+MODALITIES = {"image": "still images", "video": "videos: an item is several frames"}
+
+LAYOUTS = {
+    "packed": "patch rows of all items behind each other, sizes as a grid",
+    "tiles": "tiles of one shape, a number of tiles for each item",
+    "paths": "tiles of two shapes, each captured on a path of its own",
+}
+
+#: The keys of a descriptor in the order in which they are documented and drafted.
+ORDER = (
+    "schema", "model", "layout", "modalities", "sizes", "let", "processor", "helpers", "item", "pixels", "attention",
+    "capture", "buffers", "budget", "paths", "forward", "eager", "post", "gates", "data_parallel", "output", "tower",
+    "integration",
+)  # fmt: skip
+
+_ONE = Expression(Int(1), "1")
+
+
+class Port(Record):
+    """What the port of every model consists of, whatever its layout."""
+
+    #: Rows of the size key that the layout can be cut by.
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = ()
+
+    schema: int = declare(Version((1,)), "version of this format", examples=[1])
+    model: Model = declare(Section(Model), "which class is ported")
+    layout: str = declare(Choice("a layout", LAYOUTS), "how pixels of several items lie in memory")
+    modalities: Mapping[str, ModalityKeys] = declare(
+        Table(Section(ModalityKeys), "a modality", MODALITIES, minimum=1), "inputs of each modality beside its pixels"
+    )
+    sizes: Sizes = declare(Section(Sizes), "meaning of the size key")
+    let: Mapping[str, Expression] = declare(
+        Table(Formula("let"), "a name"), "names for expressions; a line may use the ones above it", default={}
+    )
+    processor: Processor | None = declare(Section(Processor), "constants of the image processor", default=None)
+    gates: Gates | None = declare(Section(Gates), "conditions under which the feature is on", default=None)
+    output: Output = declare(Section(Output), "the encoder's output")
+    integration: Integration | None = declare(Section(Integration), "test, documentation and example", default=None)
+
+    #: Not part of the YAML: where everything stands, what was noticed, and every expression with its place.
+    file: str = attach(default="")
+    spans: Mapping[str, Span] = attach(default={})
+    warnings: tuple[Diagnostic, ...] = attach(default=())
+    uses: tuple[Use, ...] = attach(default=())
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.by_key = {key: cls.by_key[key] for key in ORDER if key in cls.by_key}
+
+    def span(self, path: str) -> Span:
+        """The place of a value by its dotted path (`model.class`); that of the nearest parent if it is not written."""
+        while path and path not in self.spans:
+            path = path.rpartition(".")[0]
+        return self.spans.get(path) or Span(self.file or "<descriptor>", 1, 1, 1, 1)
+
+    # --- the model
+
+    @property
+    def name(self) -> str:
+        """The descriptor file's stem, else the model's module: what files that are made of it are called."""
+        stem = PurePath(self.file).stem if self.file.endswith((".yaml", ".yml")) else ""
+        return stem or self.model.module.rpartition(".")[2]
+
+    @property
+    def module(self) -> str:
+        """Dotted path of the model's module."""
+        module = self.model.module
+        return module if "." in module else f"vllm.model_executor.models.{module}"
+
+    @property
+    def class_name(self) -> str:
+        return self.model.class_
+
+    # --- inputs and names
+
+    @property
+    def inputs(self) -> tuple[Modality, ...]:
+        """Names of each modality's inputs. The first one's pixels are the recorded buffer."""
+        return tuple(entry for entry in self.modalities.values() if isinstance(entry, Modality))
+
+    @property
+    def embeds(self) -> str | None:
+        """Key of ready embeddings of the first modality that takes some."""
+        return next((modality.embeds for modality in self.inputs if modality.embeds), None)
+
+    @property
+    def has_video(self) -> bool:
+        return any(modality.name == "video" for modality in self.inputs)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.sizes.columns
+
+    @property
+    def processor_module(self) -> str:
+        """Dotted path of the image processor's module, "" where no processor is read."""
+        module = self.processor.module if self.processor else ""
+        return module if not module or "." in module else f"vllm.transformers_utils.processors.{module}"
+
+    @property
+    def lets(self) -> tuple[tuple[str, Expression], ...]:
+        """All names of expressions: values of the processor, which generated code reads as properties, and `let`."""
+        constants = self.processor.values if self.processor else {}
+        return (*((name, parse_expression(f"self.{property_of(name)}")) for name in constants), *self.let.items())
+
+    def lets_for(self, *expressions: Expression) -> tuple[tuple[str, Expression], ...]:
+        """The `let` lines that expressions need, directly or through others, in order of definition."""
+        table = dict(self.lets)
+        needed: set[str] = set()
+        pending = list(expressions)
+        while pending:
+            for name in pending.pop().names & table.keys() - needed:
+                needed.add(name)
+                pending.append(table[name])
+        return tuple((name, value) for name, value in self.lets if name in needed)
+
+    @property
+    def gate(self) -> Expression | None:
+        return self.gates.modalities if self.gates else None
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Attributes of the model's own data parallelism that are off inside of recorded calls."""
+        return ()
+
+    @property
+    def flashinfer(self) -> bool:
+        """Whether attention may run on FlashInfer, whose offsets come in two sections."""
+        return False
+
+    # --- integration
+
+    @property
+    def tests(self) -> tuple[TestEntry, ...]:
+        return self.integration.test if self.integration else ()
+
+    @property
+    def docs_models(self) -> tuple[str, ...]:
+        return self.integration.docs.models if self.integration and self.integration.docs else ()
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        return self.integration.example if self.integration else ()
+
+
+def property_of(name: str) -> str:
+    """The generated property behind a name of `processor.values`."""
+    return f"_encoder_cudagraph_{name}"
+
+
+class TilesPort(Port):
+    """Tiles of one shape, dense attention inside each: the pixels are the only buffer."""
+
+    COLUMNS = (("n",), ("tw", "th"))
+
+    modalities: Mapping[str, Modality] = declare(
+        Table(Section(Modality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+    )
+    item: Item = declare(Section(Item), "rows and tokens of an item")
+    pixels: Pixels = declare(Section(Pixels), "one tile of the pixel tensor")
+    capture: Capture = declare(Section(Capture), "inputs while a graph is recorded")
+    budget: Budget = declare(Section(Budget), "range of token budgets")
+    forward: Forward = declare(Section(Forward), "call that is recorded")
+    data_parallel: DataParallel | None = declare(
+        Section(DataParallel), "switches of the model's own data parallelism", default=None
+    )
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        return self.data_parallel.switches if self.data_parallel else ()
+
+
+class PackedPort(Port):
+    """Patch rows of all items behind each other, and metadata that the tower computes from their grids."""
+
+    COLUMNS = (("t", "h", "w"), ("h", "w"))
+
+    model: PackedModel = declare(Section(PackedModel), "which class is ported")
+    modalities: Mapping[str, Modality] = declare(
+        Table(Section(Modality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+    )
+    item: PackedItem = declare(Section(PackedItem), "rows and tokens of an item")
+    pixels: PackedPixels = declare(Section(PackedPixels), "one row of the pixel tensor")
+    attention: Mapping[str, Sequences] = declare(
+        Table(Section(Sequences), "a name for the sequences", minimum=1),
+        "sets of attention sequences, the one of whole frames or items first",
+        examples=[{"full": {"unit": "frame", "offsets": "cu_seqlens", "max": "max_seqlen"}}],
+    )
+    capture: PackedCapture = declare(Section(PackedCapture), "inputs while a graph is recorded")
+    buffers: tuple[str, ...] = declare(
+        Listing(NameType("a buffer name")),
+        "metadata besides that of `attention`, one entry for each row or token; padded with zeros",
+        default=(),
+        examples=[["rotary_pos_emb_cos", "rotary_pos_emb_sin"]],
+    )
+    budget: PackedBudget = declare(Section(PackedBudget), "range of token budgets")
+    forward: PackedForward = declare(Section(PackedForward), "call that is recorded")
+    eager: Eager = declare(Section(Eager), "call for items that no graph fits")
+    post: After | None = declare(Section(After), "what runs after a replay", default=None)
+    tower_: Tower = declare(Section(Tower), "what the splitting of the tower needs", key="tower")
+
+    @property
+    def tower(self) -> str:
+        """Attribute of the model that holds the vision tower."""
+        return self.model.tower
+
+    @property
+    def split(self) -> Tower:
+        """What a split of the tower needs."""
+        return self.tower_
+
+    @property
+    def merge(self) -> tuple[Expression, Expression]:
+        """Height and width of the rows that become one token."""
+        found = derived_merge(self)
+        assert found is not None, "rule `merge_is_known`"
+        return found
+
+    @property
+    def sequences(self) -> tuple[Sequences, ...]:
+        """The sets of sequences, complete. The first is the main one, whose sequences are frames or items."""
+        return tuple(self._complete(entry) for entry in self.attention.values())
+
+    def _complete(self, entry: Sequences) -> Sequences:
+        count, longest = entry.count, entry.longest
+        if count is None:
+            # A frame has at least one token, so a budget of b tokens holds at most b frames, whatever F is.
+            count = parse_expression("max(B, min(F, b))" if entry.unit == "frame" else "B")
+        if longest is None:
+            # One item may take the whole budget; lengths count rows, not tokens.
+            height, width = self.merge
+            text = "b * height ** 2" if height == width else "b * height * width"
+            longest = parse_expression(text).substitute({"height": height, "width": width})
+        return entry.replace(count=count, longest=longest)
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        """Names of all recorded metadata, as the tower's method gives them."""
+        roles = [getattr(entry, role) for role in ("offsets", "max", "lengths") for entry in self.attention.values()]
+        return (*self.buffers, *(name for name in roles if name is not None))
+
+    @property
+    def lengths(self) -> frozenset[str]:
+        """Names of metadata that only some attention backends use."""
+        return frozenset(entry.lengths for entry in self.attention.values() if entry.lengths is not None)
+
+    @property
+    def flashinfer(self) -> bool:
+        return bool(self.lengths)
+
+    @property
+    def frames_info(self) -> str | None:
+        """Method of the processing info that tells the frames of the largest video."""
+        return self.budget.frames.info if isinstance(self.budget.frames, FramesInfo) else None
+
+    @property
+    def counts_frames(self) -> bool:
+        """Whether the main set has a sequence for each frame of an item."""
+        return next(iter(self.attention.values())).unit == "frame" and "t" in self.columns
+
+
+class PathsPort(Port):
+    """Tiles of two shapes, each encoded on its own, put together item by item.
+
+    Every item has one tile on the first path (the whole image, small) and any number of tiles on the second one (its
+    parts, perhaps none).
+    """
+
+    COLUMNS = (("n",),)
+
+    helpers: Mapping[str, Helper] = declare(
+        Table(Section(Helper), "a helper name"), "functions for the tokens of a path", default={}
+    )
+    paths: Mapping[str, Path] = declare(
+        Table(Section(Path), "a path name", word=True), "the path with one tile for each item, then that of its parts"
+    )
+    forward: Forward = declare(Section(Forward), "call that is recorded, on the tiles of one path")
+    post: Assembly = declare(Section(Assembly), "how outputs become items")
+    data_parallel: DataParallel | None = declare(
+        Section(DataParallel), "switches of the model's own data parallelism", default=None
+    )
+
+    @property
+    def inputs(self) -> tuple[Modality, ...]:
+        return tuple(
+            Modality(name=entry.name, pixels=self.single.pixels, sizes=entry.sizes, embeds=entry.embeds)
+            for entry in self.modalities.values()
+        )
+
+    @property
+    def single(self) -> Path:
+        """The path with one tile for each item."""
+        return next(iter(self.paths.values()))
+
+    @property
+    def many(self) -> Path:
+        """The path with any number of tiles for each item."""
+        return list(self.paths.values())[1]
+
+    @property
+    def assembled(self) -> tuple[Path, ...]:
+        """The paths in the order of an item's parts."""
+        return tuple(self.paths[name] for name in self.post.assemble)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        return self.data_parallel.switches if self.data_parallel else ()
+
+
+PORTS: dict[str, type[TilesPort] | type[PackedPort] | type[PathsPort]] = {
+    "packed": PackedPort,
+    "tiles": TilesPort,
+    "paths": PathsPort,
+}
+
+
+def derived_merge(port: PackedPort) -> tuple[Expression, Expression] | None:
+    """Height and width of the rows that become one token: as given, or the divisors of `h` and `w` in `item.tokens`."""
+    item = port.item
+    if item.merge:
+        return item.merge[0], item.merge[-1]
+    found: dict[str, Expression] = {}
+    for node in walk(item.tokens.root):
+        if (
+            isinstance(node, Binary)
+            and node.op == "//"
+            and isinstance(node.left, Name)
+            and node.left.name in ("h", "w")
+        ):
+            found[node.left.name] = expression_of(node.right)
+    return (found["h"], found["w"]) if len(found) == 2 else None
+
+
+def read_port(root: Node, reader: Reader) -> Any:
+    """The port that a document describes, of the type that its `layout` names; None if it is no mapping.
+
+    A document whose layout is missing or unknown is read as one of the layout that knows most of its keys.
+    """
+    node = root.get("layout") if isinstance(root, MappingNode) else None
+    layout = node.value if isinstance(node, ScalarNode) else ""
+    if layout not in PORTS:
+        keys = {entry.key.value for entry in root.entries} if isinstance(root, MappingNode) else set()
+        layout = max(PORTS, key=lambda name: len(keys & PORTS[name].by_key.keys()))
+    return Section(PORTS[layout], dict(_elsewhere(layout))).read(root, "", reader)
+
+
+def _elsewhere(layout: str) -> Iterator[tuple[str, str]]:
+    """Keys that ports of other layouts have."""
+    for key in ORDER:
+        owners = [name for name, cls in PORTS.items() if key in cls.by_key]
+        if layout not in owners:
+            yield key, f"belongs to the layout {' and '.join(f'`{name}`' for name in owners)}, not to `{layout}`"
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a descriptor, for an editor's YAML server and for documentation."""
+    definitions: dict[str, Any] = {}
+    branches = []
+    for layout, cls in PORTS.items():
+        schema = section_schema(cls, definitions)
+        schema["properties"]["layout"] = {"const": layout, "description": LAYOUTS[layout]}
+        branches.append(schema)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "vitcg-scaffold descriptor",
+        "description": "Everything that the port of one vision-language model to encoder CUDA graphs needs and that "
+        "cannot be derived.",
+        "oneOf": branches,
+        "$defs": dict(sorted(definitions.items())),
+    }

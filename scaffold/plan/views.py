@@ -1,0 +1,517 @@
+"""What a template sees: one frozen view for each layout, made of (port, dialect, facts of the tree).
+
+A template holds the words of the code, this module the decisions. Every field and property of a view is a name in its
+templates, and nothing else is; values are source code (`Code`) or data that a filter turns into code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scaffold.descriptor import PackedPort, PathsPort, TilesPort
+from scaffold.descriptor.expressions import Expression, Function
+from scaffold.descriptor.port import property_of
+from scaffold.plan.code import CAPACITIES, Names
+from scaffold.render import Code, Signatures, pyrepr
+
+if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
+    from scaffold.descriptor.expressions import Call
+    from scaffold.descriptor.model import Modality, Path, Sequences
+    from scaffold.protocol import Dialect, ProtocolProfile
+
+#: Local variables of a method, in order of definition: name and value.
+Lets = tuple[tuple[str, Code], ...]
+
+#: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
+_LONGEST = 60
+
+
+@dataclass(frozen=True)
+class TreeFacts:
+    """What the generated code has to know of the tree beyond its protocol; None means that it cannot be known.
+
+    `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
+    `attention_fills_zeros`: attention's output is zero-filled while a graph is captured (0.31 on), so that rows of no
+    sequence hold no NaN.
+    """
+
+    has_input_dtype: bool | None = None
+    has_gate: bool = True
+    attention_fills_zeros: bool = False
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A property of the generated class, `name`, that reads `attribute` of the image processor."""
+
+    name: str
+    attribute: str
+    class_name: str
+
+
+@dataclass(frozen=True)
+class View:
+    """What the templates of every layout see."""
+
+    dialect: Dialect
+    signature: Signatures
+    modalities: tuple[Modality, ...]
+    has_video: bool
+    constants: tuple[Constant, ...]
+    gate: Code | None
+    hidden_size: Code
+    size_names: Code
+    sizes_type: Code
+    sizes_doc: Code
+    buffer_keys: list[str]
+    budget_min: Code
+    budget_lets: Lets
+    forward: Code
+    switches: Code
+
+    @property
+    def modality_names(self) -> list[str]:
+        return [modality.name for modality in self.modalities]
+
+    @property
+    def pixel_keys(self) -> dict[str, str]:
+        return {modality.name: modality.pixels for modality in self.modalities}
+
+    @property
+    def pixels_buffer(self) -> str:
+        """The recorded buffer that holds the pixels of every modality."""
+        return self.modalities[0].pixels
+
+    @property
+    def embeds(self) -> str | None:
+        return next((modality.embeds for modality in self.modalities if modality.embeds), None)
+
+    @property
+    def container(self) -> Code:
+        """What the recorded buffers are called in the manager's records."""
+        return Code("values" if self.dialect.values else "buffers")
+
+    @property
+    def padding_logics(self) -> dict[str, str]:
+        """Buffers that the generated class pads itself, and by what."""
+        return {}
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether anything is sized by the frames of a video."""
+        return False
+
+
+@dataclass(frozen=True)
+class TilesView(View):
+    """Fixed-size tiles, dense attention inside each: the pixels are the only buffer."""
+
+    rows: Code
+    rows_of_items: Code
+    tokens: Code
+    token_lets: Lets
+    capture_rows: Code
+    row_lets: Lets
+    pixel_shape: Code
+    pixel_lets: Lets
+
+    @property
+    def shape_lets(self) -> Lets:
+        """Variables of the pixels' shape in a method that has `row_lets` above."""
+        above = {name for name, _ in self.row_lets}
+        return tuple(let for let in self.pixel_lets if let[0] not in above)
+
+    @property
+    def eager_pixels(self) -> Code:
+        return Code(f"mm_kwargs[{self._pixels_key}]")
+
+    @property
+    def replay_pixels(self) -> Code:
+        # Where a batch of ready embeddings is replayed (and the result dropped), it has no pixels to copy.
+        without_pixels = self.embeds is not None and not self.dialect.zero_path_tokens
+        return Code(f"mm_kwargs.get({self._pixels_key})") if without_pixels else self.eager_pixels
+
+    @property
+    def _pixels_key(self) -> str:
+        several = len(self.modalities) > 1
+        return "self._get_encoder_cudagraph_keys(mm_kwargs)[0]" if several else pyrepr(self.modalities[0].pixels)
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """A set of attention sequences in the capture method: its local variable, and the metadata method's parameters.
+
+    The names of the parameters are those of vLLM's own towers, which a split tower gets too.
+    """
+
+    variable: str
+    capacity: str
+    override: str
+    offsets: str
+    count: Code
+    longest: Code
+
+
+@dataclass(frozen=True)
+class PackedView(View):
+    """Rows of all items behind each other; metadata that the tower computes from the grids."""
+
+    rows: Code
+    rows_spelled: Code
+    tokens: Code
+    item_lets: Lets
+    pixel_shape: Code
+    pixel_dtype: Code
+    sets: tuple[SequenceView, ...]
+    capture_lets: Lets
+    side_limit: Code
+    merge_h: Code
+    merge_w: Code
+    tower: Code
+    grid_tensor: bool
+    eager: Code
+    after: Code | None
+    frames: Code | None
+    frames_info: str | None
+    counts_frames: bool
+    frame_names: Code
+    flashinfer: bool
+    cover_rows: bool
+    filler_rows: Code
+    filler_lets: Lets
+
+    @property
+    def offset_keys(self) -> list[str]:
+        return [set_.offsets for set_ in self.sets]
+
+    @property
+    def padding_logics(self) -> dict[str, str]:
+        return dict.fromkeys(self.offset_keys, "self._pad_offsets")
+
+    @property
+    def has_frames(self) -> bool:
+        return True
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether the release hands results to the model before they are embeddings."""
+        return self.dialect.postprocess.value != "none"
+
+    @property
+    def may_go_eager(self) -> bool:
+        """Whether there are batches that no graph serves: ready embeddings, more frames than captured sequences."""
+        return self.counts_frames or self.embeds is not None
+
+    @property
+    def keys(self) -> list[tuple[str | None, ...]]:
+        """Keys of each modality's inputs. Where only some modalities take ready embeddings, the others have none."""
+        if self.embeds is None:
+            return [(modality.pixels, modality.sizes) for modality in self.modalities]
+        return [(modality.pixels, modality.embeds, modality.sizes) for modality in self.modalities]
+
+    @property
+    def keys_type(self) -> Code:
+        if self.embeds is None:
+            return Code("tuple[str, str]")
+        every = all(modality.embeds for modality in self.modalities)
+        return Code(f"tuple[str, {'str' if every else 'str | None'}, str]")
+
+    @property
+    def rows_per_token(self) -> Code:
+        return Code(f"{self.merge_h}**2" if self.merge_h == self.merge_w else f"{self.merge_h} * {self.merge_w}")
+
+    @property
+    def num_seqs(self) -> Code:
+        """Number of sequences of the main set in a batch, from its sizes."""
+        sizes = "self._get_encoder_cudagraph_sizes(mm_kwargs)"
+        names = self.size_names.split(", ")
+        only = ", ".join(name if name == "t" else "_" for name in names)
+        return Code(f"sum(t for {only} in {sizes})" if self.counts_frames else f"len({sizes})")
+
+
+@dataclass(frozen=True)
+class PathView:
+    """One path in the words of the generated code; `tokens` and `rows` are local variables of its methods."""
+
+    name: str
+    pixels: str
+    count: Code
+    shape: Code
+    tokens: Code
+    rows: Code
+
+    @property
+    def word(self) -> Code:
+        """The name as a part of identifiers and of comments; the descriptor's rules make it a plain word."""
+        return Code(self.name)
+
+    @property
+    def tokens_name(self) -> Code:
+        return Code(f"{self.name}_tokens")
+
+    @property
+    def rows_name(self) -> Code:
+        return Code(f"{self.name}_rows")
+
+    @property
+    def tiles_name(self) -> Code:
+        return Code(f"{self.name}_tiles")
+
+    @property
+    def pixels_name(self) -> Code:
+        return Code(f"{self.name}_pixels")
+
+    @property
+    def count_name(self) -> Code:
+        return Code(f"num_{self.name}")
+
+
+@dataclass(frozen=True)
+class PathsView(View):
+    """Tiles of two shapes. Where the protocol has paths, each kind is captured by itself. Where it has none, one graph
+    encodes both kinds and puts the rows in order, through an index that is a buffer of its own."""
+
+    single: PathView
+    many: PathView
+    ordered: tuple[PathView, ...]
+    token_lets: Lets
+    row_lets: Lets
+    shape_lets: Lets
+    helpers: tuple[tuple[str, Code, Code], ...]
+
+    @property
+    def tiles_of_item(self) -> Code:
+        """The tiles of item `i` in order, cut from lists of both kinds."""
+        return _joined(
+            f"{path.tiles_name}[i]" if path is self.single else f"*{path.tiles_name}[start : start + {path.count}]"
+            for path in self.ordered
+        )
+
+
+def make_view(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> View:
+    """The view of a port that `profile`'s protocol can express."""
+    if isinstance(port, TilesPort):
+        return _tiles(port, profile, facts)
+    if isinstance(port, PackedPort):
+        return _packed(port, profile, facts)
+    return _paths(port, profile, facts)
+
+
+def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[str, Any]:
+    """The fields of `View` that mean the same in every layout."""
+    names = Names.of(port)
+    given = port.processor
+    return {
+        "dialect": profile.dialect,
+        "signature": Signatures(profile),
+        "modalities": port.inputs,
+        "has_video": port.has_video,
+        "constants": tuple(
+            Constant(property_of(name), attribute, given.class_) for name, attribute in given.values.items()
+        )
+        if given
+        else (),
+        "gate": names.code(port.gate) if port.gate and facts.has_gate else None,
+        "hidden_size": names.code(port.output.hidden_size),
+        "size_names": Code(", ".join(port.columns)),
+        "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
+        "switches": _joined(_switch(path) for path in port.switches),
+    }
+
+
+def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> TilesView:
+    names = Names.of(port)
+    rows = names.code(port.item.rows)
+    budget_names, budget_lets = names.localised(port, port.budget.min, longest=_LONGEST)
+    token_names, token_lets = names.localised(port, port.item.tokens, longest=_LONGEST)
+    row_names, row_lets = names.localised(port, port.capture.rows, longest=_LONGEST)
+    shape_names, pixel_lets = names.localised(port, *port.pixels.shape)
+    one_each = rows == port.columns[0]
+    return TilesView(
+        **_shared(port, profile, facts),
+        sizes_doc=Code("Number of tiles of each item."),
+        buffer_keys=[port.inputs[0].pixels] if profile.dialect.values else [],
+        budget_min=budget_names.code(port.budget.min),
+        budget_lets=budget_lets,
+        forward=_bound(port.forward.call, {"pixels": "pixels"}, flatten=port.forward.flatten),
+        rows=rows,
+        rows_of_items=Code("sizes" if one_each else f"[{rows} for {', '.join(port.columns)} in sizes]"),
+        tokens=token_names.code(port.item.tokens),
+        token_lets=token_lets,
+        capture_rows=row_names.code(port.capture.rows),
+        row_lets=row_lets,
+        pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
+        pixel_lets=pixel_lets,
+    )
+
+
+def sequence_parameters(port: PackedPort) -> tuple[tuple[str, str], ...]:
+    """Names of the metadata method's parameters for each set: the number of its sequences, and their bound."""
+    main = "max_batch_size" if port.sequences[0].unit == "item" else "max_frames_per_batch"
+    return (
+        (main, "max_seqlen_override"),
+        *((f"max_{set_.name}_seqs_per_batch", f"max_seqlen_{set_.name}_override") for set_ in port.sequences[1:]),
+    )
+
+
+def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> PackedView:
+    names, dialect = Names.of(port), profile.dialect
+    height, width = port.merge
+    item_names, item_lets = names.localised(port, port.item.tokens)
+    sets = port.sequences
+    capture_names, capture_lets = names.localised(
+        port, height, width, *(set_.longest for set_ in sets), *(set_.count for set_ in sets), *port.pixels.shape
+    )
+    pixels = port.inputs[0].pixels
+    inputs = f'inputs["{pixels}"]' if dialect.values else f'mm_kwargs["{pixels}"]'
+    sizes = "torch.tensor(sizes)" if port.split.grid == "tensor" else "sizes"
+    filler_rows, filler_lets = _filler(port)
+    frames = port.budget.frames
+    return PackedView(
+        **_shared(port, profile, facts),
+        sizes_doc=Code("Grid of each item in rows, on the host."),
+        buffer_keys=[pixels, *port.metadata] if dialect.values else list(port.metadata),
+        budget_min=names.code(port.budget.min),
+        budget_lets=(),
+        forward=_bound(
+            port.forward.call,
+            {"pixels": inputs, "metadata": "inputs" if dialect.values else "buffers"},
+            flatten=port.forward.flatten,
+        ),
+        rows=item_names.code(port.item.rows),
+        rows_spelled=names.code(port.item.rows),
+        tokens=item_names.code(port.item.tokens),
+        item_lets=item_lets,
+        pixel_shape=_joined(capture_names.code(side) for side in port.pixels.shape),
+        pixel_dtype=_pixel_dtype(port.pixels.dtype, facts),
+        sets=tuple(
+            _set(set_, capture_names, parameters, has_hook=dialect.postprocess.value != "none", main=set_ is sets[0])
+            for set_, parameters in zip(sets, sequence_parameters(port), strict=True)
+        ),
+        capture_lets=capture_lets,
+        side_limit=capture_names.code(port.capture.side_limit),
+        merge_h=capture_names.code(height),
+        merge_w=capture_names.code(width),
+        tower=Code(f"self.{port.tower}"),
+        grid_tensor=port.split.grid == "tensor",
+        eager=_bound(port.eager.call, {"pixels": "mm_kwargs[pixels_key]", "sizes": sizes}, flatten=port.eager.flatten),
+        after=_bound(port.post.call, {"output": "output[:num_rows]", "sizes": sizes}) if port.post else None,
+        frames=names.code(frames) if isinstance(frames, Expression) else None,
+        frames_info=port.frames_info,
+        counts_frames=port.counts_frames,
+        frame_names=_joined(name if name == "t" else "_" for name in port.columns),
+        flashinfer=port.flashinfer,
+        cover_rows=not facts.attention_fills_zeros,
+        filler_rows=filler_rows,
+        filler_lets=filler_lets,
+    )
+
+
+def _set(set_: Sequences, names: Names, parameters: tuple[str, str], *, has_hook: bool, main: bool) -> SequenceView:
+    assert set_.count is not None, "`PackedPort.sequences` are complete"
+    assert set_.longest is not None, "`PackedPort.sequences` are complete"
+    return SequenceView(
+        "num_seqs" if main else f"num_{set_.name}_seqs",
+        *parameters,
+        set_.offsets,
+        _count(set_.count, names, has_hook=has_hook, main=main),
+        names.code(set_.longest),
+    )
+
+
+def _filler(port: PackedPort) -> tuple[Code, Lets]:
+    """Length of the sequences that cover the rows behind a batch.
+
+    A kernel computes no more rows of a sequence than the bound that was captured with it, so a set with a bound of its
+    own (a window) gives the length; otherwise one tile of FlashAttention's kernels does, 128 rows.
+    """
+    bounded = [set_.longest for set_ in port.sequences if set_.longest and not set_.longest.names & CAPACITIES.keys()]
+    if not bounded:
+        return Code("128"), ()
+    names, lets = Names.of(port).localised(port, *bounded, *bounded)
+    return names.code(bounded[0]), lets
+
+
+def _count(count: Expression, names: Names, *, has_hook: bool, main: bool) -> Code:
+    """Captured number of sequences.
+
+    The captured grid itself has a sequence a strip. Without a hook for results a batch of too many frames cannot be
+    sent to eager execution; with video the budget then is the bound, since no frame and no window has less than one
+    token.
+    """
+    code = names.code(count)
+    if main:
+        is_max = isinstance(count.root, Function) and count.root.name == "max"
+        among = code.removeprefix("max(").removesuffix(")") if is_max else code
+        code = Code(f"max({among}, len(grid))")
+    return code if has_hook else Code(f"(token_budget if max_frames_per_batch else {code})")
+
+
+def _pixel_dtype(path: str | None, facts: TreeFacts) -> Code:
+    """Since 0.32 a tower may take uint8 pixels; whether this tree's does is a fact of the tree."""
+    if path is None or facts.has_input_dtype is False:
+        return Code("dtype")
+    if facts.has_input_dtype:
+        return Code(f"{path} or dtype")
+    owner, _, name = path.rpartition(".")
+    grand, _, attribute = owner.rpartition(".")
+    return Code(f'getattr(getattr({grand}, "{attribute}", None), "{name}", None) or dtype')
+
+
+def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> PathsView:
+    single, many = port.single, port.many
+    # A helper is a function inside of the method that uses it, and reads there as in the descriptor.
+    formulas = [helper.value for helper in port.helpers.values()]
+    names = Names.of(port)
+    tokens, token_lets = names.localised(port, *formulas, *formulas, single.tokens, many.tokens)
+    rows, row_lets = names.localised(port, *(path.rows for path in (single, many) if path.rows))
+    shapes, shape_lets = names.localised(port, *single.shape, *many.shape)
+
+    def view(path: Path) -> PathView:
+        return PathView(
+            name=path.name,
+            pixels=path.pixels,
+            count=names.code(path.count),
+            shape=_joined(shapes.code(side) for side in path.shape),
+            tokens=tokens.code(path.tokens),
+            rows=rows.code(path.rows) if path.rows else Code("1"),
+        )
+
+    views = {path.name: view(path) for path in (single, many)}
+    keys = [path.pixels for path in (single, many) if profile.dialect.values or path is many]
+    return PathsView(
+        **_shared(port, profile, facts),
+        sizes_doc=Code(f"Number of {many.name} tiles of each item."),
+        # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
+        buffer_keys=[*keys, "row_index"] if profile.dialect.paths.value == "none" else keys,
+        budget_min=Code("self._get_encoder_cudagraph_tile_tokens()[0]"),
+        budget_lets=(),
+        forward=_bound(port.forward.call, {"pixels": "pixels"}, flatten=port.forward.flatten),
+        single=views[single.name],
+        many=views[many.name],
+        ordered=tuple(views[path.name] for path in port.assembled),
+        token_lets=token_lets,
+        row_lets=row_lets,
+        shape_lets=shape_lets,
+        helpers=tuple(
+            (name, _joined(f"{arg}: int" for arg in helper.args), tokens.code(helper.value))
+            for name, helper in port.helpers.items()
+        ),
+    )
+
+
+def _switch(path: str) -> str:
+    owner, _, name = path.rpartition(".")
+    return f'({owner}, "{name}")'
+
+
+def _bound(call: Call, bindings: Mapping[str, str], *, flatten: bool = False) -> Code:
+    code = call.python(bindings)
+    return Code(f"{code}.flatten(0, 1)" if flatten else code)
+
+
+def _joined(parts: Iterable[str]) -> Code:
+    return Code(", ".join(parts))
