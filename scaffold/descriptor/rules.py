@@ -355,6 +355,19 @@ def inputs_are_distinct(context: Context) -> Problems:
         seen.setdefault(key, at)
 
 
+def embeddings_are_of_one_modality(context: Context) -> Problems:
+    """A port that is not packed asks one key whether embeddings came ready: VCG317."""
+    port = context.port
+    given = [name for name, modality in (port.modalities or {}).items() if modality is not None and modality.embeds]
+    for name in given[1:] if not isinstance(port, PackedPort) else ():
+        yield context.at_key(
+            "VCG317",
+            f"the port takes ready embeddings of one modality, which is `{given[0]}`",
+            f"modalities.{name}.embeds",
+            "delete it: nothing is generated for a second one yet",
+        )
+
+
 def video_is_consistent(context: Context) -> Problems:
     """Frames are limited where there are videos, and only there: VCG315, VCG316."""
     port = context.port
@@ -636,6 +649,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     values_make_sense,
     columns_fit,
     inputs_are_distinct,
+    embeddings_are_of_one_modality,
     video_is_consistent,
     sequences_are_consistent,
     buffers_are_distinct,

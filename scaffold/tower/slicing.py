@@ -142,7 +142,7 @@ def _slice_class(
         keys=(),
         class_members=program.members(owner),
     )
-    _check_parameters(f"{owner[1].name}.{entry}", base, module.span(function.args))
+    _check_names(f"{owner[1].name}.{entry}", base, module.span(function.args))
     method = program.method(owner, METADATA_METHOD)
     if method is not None and any(parameter.name == METADATA_ARGUMENT for parameter in base.parameters):
         if METADATA_ARGUMENT not in _reads(function):
@@ -156,14 +156,14 @@ def _slice_class(
                 )
             )
         return _already_split(program, base, function, method)
+    _check_roles(f"{owner[1].name}.{entry}", base, module.span(function.args))
     return _Slicer(program, module, owner, function, base, values, depth).run()
 
 
-def _check_parameters(what: str, tower: TowerSlice, place: Span) -> None:
-    """Every parameter has its role: data, metadata, or a default. Raises VCG451."""
+def _check_names(what: str, tower: TowerSlice, place: Span) -> None:
+    """Data and metadata are parameters. Raises VCG451."""
     known = [parameter.name for parameter in tower.parameters]
-    given = (*tower.data, *tower.metadata)
-    for name in given:
+    for name in (*tower.data, *tower.metadata):
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             raise DiagnosticError(
@@ -174,8 +174,12 @@ def _check_parameters(what: str, tower: TowerSlice, place: Span) -> None:
                     f"did you mean `{close[0]}`?" if close else "name the tower's data and metadata parameters",
                 )
             )
+
+
+def _check_roles(what: str, tower: TowerSlice, place: Span) -> None:
+    """Every parameter has its role: data, metadata, or a default. Raises VCG451."""
     for parameter in tower.parameters:
-        if parameter.name not in given and parameter.default is None:
+        if parameter.name not in (*tower.data, *tower.metadata) and parameter.default is None:
             raise DiagnosticError(
                 Diagnostic(
                     "VCG451",

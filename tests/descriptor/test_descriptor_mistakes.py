@@ -1992,6 +1992,19 @@ model.yaml:12:48: error[VCG314]: the input `pixel_values` is also `paths.global.
 1 error; explain one with: vitcg-scaffold explain VCG314
 """),
     ),
+    Mistake(
+        "ready embeddings of two modalities",
+        "tiles",
+        [("sizes: video_num_patches}", "sizes: video_num_patches, embeds: video_embeds}")],
+        snapshot("""\
+model.yaml:6:70: error[VCG317]: the port takes ready embeddings of one modality, which is `image`
+    6 |   video: {pixels: pixel_values_flat_video, sizes: video_num_patches, embeds: video_embeds}
+      |                                                                      ^^^^^^
+      = help: delete it: nothing is generated for a second one yet
+
+1 error; explain one with: vitcg-scaffold explain VCG317
+"""),
+    ),
 ]
 
 

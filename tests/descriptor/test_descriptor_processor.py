@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 from descriptor_documents import TILES, report_of
 
-from scaffold.descriptor import build_spec, load_descriptor_text
+from scaffold.descriptor import load_descriptor_text
 
 SECTION = "processor: {module: tiled, class: TiledProcessor, values: {side: tile_size}}\n"
 DOCUMENT = TILES.replace("  side: self.config.vision_config.image_size\n", "").replace("item:", SECTION + "item:")
 
 
 def test_a_value_is_a_name_like_those_of_let() -> None:
-    spec = build_spec(load_descriptor_text(DOCUMENT, "model.yaml"))
+    spec = load_descriptor_text(DOCUMENT, "model.yaml")
 
     assert spec.processor is not None
-    assert spec.processor.module == "vllm.transformers_utils.processors.tiled"
-    assert spec.processor.class_name == "TiledProcessor"
-    assert spec.processor.values == (("side", "tile_size"),)
+    assert spec.processor_module == "vllm.transformers_utils.processors.tiled"
+    assert spec.processor.class_ == "TiledProcessor"
+    assert spec.processor.values == {"side": "tile_size"}
     assert dict(spec.lets)["side"].text == "self._encoder_cudagraph_side"
 
 
 def test_a_dotted_module_is_taken_as_it_is() -> None:
     text = DOCUMENT.replace("module: tiled, class: TiledProcessor", "module: vllm.other, class: TiledProcessor")
 
-    spec = build_spec(load_descriptor_text(text, "model.yaml"))
+    spec = load_descriptor_text(text, "model.yaml")
 
     assert spec.processor is not None
-    assert spec.processor.module == "vllm.other"
+    assert spec.processor_module == "vllm.other"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_dotted_module_is_taken_as_it_is() -> None:
         pytest.param(
             "values: {side: tile_size}",
             "values: {side: tile_size, k: tokens}",
-            "model.yaml:10:77: error[VCG303]: `k` is a `let` name already",
+            "model.yaml:10:77: error[VCG303]: the name `k` is taken: it is a name of `let`",
             id="a let name",
         ),
         pytest.param(
@@ -68,9 +68,3 @@ def test_a_dotted_module_is_taken_as_it_is() -> None:
 def test_mistakes(old: str, new: str, message: str) -> None:
     assert old in DOCUMENT
     assert message in report_of(DOCUMENT.replace(old, new))
-
-
-def test_a_helper_may_not_have_the_name_too() -> None:
-    text = DOCUMENT.replace("item:", "helpers:\n  side: {args: [a], value: a}\nitem:", 1)
-
-    assert "`side` is a helper name already" in report_of(text)

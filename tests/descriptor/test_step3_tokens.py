@@ -45,7 +45,7 @@ def tokens_of(tree: SourceTree, module: str, names: tuple[str, str], side: int) 
 
 def formula(pixels: int) -> int:
     """The descriptor's own expression."""
-    [helper] = load_spec("step3_vl").helpers
+    [helper] = load_spec("step3_vl").helpers.values()
     return int(helper.value.evaluate({"size": pixels, "patch": PATCH, "stride": STRIDE}))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 
 import pytest
+from changed_ports import document_of, port_of
 
-from scaffold.descriptor.spec import AdapterSpec
+from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan import plan_changes
-from scaffold.plan.methods import can_render, render_methods
+from scaffold.plan.methods import refusal, render_methods
+from scaffold.plan.views import TreeFacts
 from scaffold.protocol import GENERATIONS, read_protocol
 from scaffold.protocol.profile import known_profile
 from scaffold.workflow import load_spec
@@ -20,17 +21,10 @@ SPOKEN = [name for name in PROFILES if name != "v0_20"]
 FINISH = "self._finish_encoder_output("
 
 
-def methods(spec: AdapterSpec, generation: str) -> dict[str, str]:
+def methods(spec: AnyPort, generation: str) -> dict[str, str]:
     """Source of each method."""
-    block = ast.parse(render_methods(spec, PROFILES[generation]).source)
+    block = ast.parse(render_methods(spec, PROFILES[generation], TreeFacts()).source)
     return {node.name: ast.unparse(node) for node in block.body if isinstance(node, ast.FunctionDef)}
-
-
-def with_embeds(spec: AdapterSpec, **keys: str | None) -> AdapterSpec:
-    changed = tuple(
-        dataclasses.replace(modality, embeds=keys.get(modality.name, modality.embeds)) for modality in spec.modalities
-    )
-    return dataclasses.replace(spec, modalities=changed)
 
 
 @pytest.mark.parametrize("generation", SPOKEN)
@@ -49,7 +43,7 @@ def test_the_call_runs_once_whatever_way_a_batch_takes(generation: str) -> None:
 @pytest.mark.parametrize("generation", SPOKEN)
 def test_what_no_graph_serves_is_finished_once(generation: str) -> None:
     """Frames are sequences and embeddings may be ready: both replace the output of the graph."""
-    spec = with_embeds(dataclasses.replace(load_spec("qwen2_vl"), after=load_spec("ernie45_vl").after))
+    spec = port_of("qwen2_vl", {"post": document_of("ernie45_vl")["post"]})
     made = methods(spec, generation)
 
     assert "self._needs_eager_encoder(batch_mm_kwargs)" in made["postprocess_encoder_output"]
@@ -62,7 +56,7 @@ def test_what_no_graph_serves_is_finished_once(generation: str) -> None:
 
 @pytest.mark.parametrize("generation", PROFILES)
 def test_models_without_ready_embeddings_ask_for_none(generation: str) -> None:
-    made = methods(with_embeds(load_spec("qwen2_vl"), image=None, video=None), generation)
+    made = methods(port_of("qwen2_vl", {"modalities.image.embeds": None, "modalities.video.embeds": None}), generation)
 
     assert "-> tuple[str, str]:" in made["_get_encoder_cudagraph_keys"]
     assert "embed" not in made["select_encoder_cudagraph_items"].replace("select_encoder", "")
@@ -71,7 +65,7 @@ def test_models_without_ready_embeddings_ask_for_none(generation: str) -> None:
 
 @pytest.mark.parametrize("generation", PROFILES)
 def test_one_modality_may_take_ready_embeddings_alone(generation: str) -> None:
-    made = methods(with_embeds(load_spec("qwen2_vl"), video=None), generation)
+    made = methods(port_of("qwen2_vl", {"modalities.video.embeds": None}), generation)
 
     keys = made["_get_encoder_cudagraph_keys"]
     assert "-> tuple[str, str | None, str]:" in keys
@@ -79,8 +73,8 @@ def test_one_modality_may_take_ready_embeddings_alone(generation: str) -> None:
 
 
 def test_old_protocols_have_no_place_for_it() -> None:
-    assert not can_render(load_spec("ernie45_vl"), PROFILES["v0_20"])
-    assert can_render(load_spec("ernie45_vl"), PROFILES["v0_22"])
+    assert refusal(load_spec("ernie45_vl"), PROFILES["v0_20"].dialect)
+    assert refusal(load_spec("ernie45_vl"), PROFILES["v0_22"].dialect) is None
 
 
 @pytest.mark.trees

@@ -10,43 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from changed_ports import port_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffold.descriptor.spec import TestSpec
-from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, PutFunction
+from scaffold.descriptor.model import Template, TestEntry
+from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
 from scaffold.plan import entries
-from scaffold.plan.entries import chat_template, docs_row, wrapped
-from scaffold.plan.planner import _plan_docs, _plan_examples, _plan_tests, _unknown_examples
-from scaffold.protocol import find_docs_table, find_example_list, find_test_registry
+from scaffold.plan.entries import chat_template, docs_row, plan_docs, plan_entries, plan_examples, plan_tests, wrapped
+from scaffold.protocol import RegistryAnchor, find_docs_table, find_example_list, find_test_registry
 from scaffold.workflow import load_spec
 
-PLAIN = TestSpec(
-    key="m",
-    model="org/m",
-    modalities=("image", "video"),
-    image_prompt=None,
-    video_prompt=None,
-    template_name=None,
-    template_text=None,
-    dtype=None,
-    max_model_len=None,
-    max_tokens=None,
-    max_num_seqs=None,
-    num_video_frames=None,
-    needs_video_metadata=None,
-    runner_kwargs={},
-    dummy_arch=None,
-    dummy_overrides={},
-    compilation_overrides={},
-    core_model=False,
-    skip=False,
-)
 LONG = "<|vision_start|><|image_pad|><|vision_end|>What is in this image? Describe it in two sentences, please."
 
 
-def spec_of(**test: object) -> TestSpec:
-    return dataclasses.replace(PLAIN, **test)
+def entry_with(**fields: Any) -> TestEntry:
+    return TestEntry(**{"key": "m", "model": "org/m", **fields})
 
 
 @given(st.text(alphabet=st.sampled_from("ab <>|\"'\\{}\n"), max_size=300))
@@ -91,16 +70,11 @@ def test_wrapped(text, code):
     ],
 )
 def test_chat_template_wraps_a_prompt(text):
-    source = chat_template(spec_of(template_name="wrap", template_text=text))
+    source = chat_template(Template(name="wrap", text=text))
 
     namespace: dict[str, Any] = {}
-    exec(source or "", namespace)
+    exec(source, namespace)
     assert namespace["wrap"]("PROMPT {x}") == text.replace("{content}", "PROMPT {x}")
-
-
-@pytest.mark.parametrize("changes", [{}, {"template_name": "f"}, {"template_text": "{content}"}])
-def test_no_chat_template(changes):
-    assert chat_template(spec_of(**changes)) is None
 
 
 def keywords(source: str) -> Mapping[str, str]:
@@ -114,9 +88,8 @@ def keywords(source: str) -> Mapping[str, str]:
     ("changes", "added"),
     [
         ({}, {}),
-        ({"modalities": ("image",)}, {"modalities": "['image']"}),
         ({"image_prompt": "Hi"}, {"image_prompt": "'Hi'"}),
-        ({"image_prompt": "Hi", "template_name": "wrap"}, {"image_prompt": "wrap('Hi')"}),
+        ({"image_prompt": "Hi", "template": Template(name="wrap", text="{content}")}, {"image_prompt": "wrap('Hi')"}),
         (
             {"num_video_frames": 8, "needs_video_metadata": False},
             {"num_video_frames": "8", "needs_video_metadata": "False"},
@@ -138,9 +111,11 @@ def test_entry_of_the_newest_release(release_tree, changes, added):
     registry = find_test_registry(release_tree("0.33.0"))
     assert registry is not None
 
-    entry = keywords(entries.test_entry(spec_of(**changes), registry))
+    entry = keywords(entries.test_entry(entry_with(**changes), ["image", "video"], registry))
 
     assert entry == {"model": "'org/m'", **added}
+    of_images = keywords(entries.test_entry(entry_with(**changes), ["image"], registry))
+    assert of_images == {"modalities": "['image']", **entry}
 
 
 @pytest.mark.trees
@@ -148,11 +123,14 @@ def test_entry_leaves_out_what_the_release_does_not_know(release_tree):
     old, new = (find_test_registry(release_tree(release)) for release in ("0.20.0", "0.33.0"))
     assert old is not None
     assert new is not None
-    test = spec_of(compilation_overrides={"a": 1}, dtype="half")
+    test = entry_with(compilation_overrides={"a": 1}, dtype="half")
 
-    known = {field.name for field in old.entry_fields}
-    assert set(keywords(entries.test_entry(test, old))) == {"model", "dtype", "compilation_config_overrides"} & known
-    assert set(keywords(entries.test_entry(test, new))) == {"model", "dtype", "compilation_config_overrides"}
+    def written(registry: RegistryAnchor) -> set[str]:
+        return set(keywords(entries.test_entry(test, ["image", "video"], registry)))
+
+    every = {"model", "dtype", "compilation_config_overrides"}
+    assert written(old) == every & {field.name for field in old.entry_fields}
+    assert written(new) == every
 
 
 @pytest.mark.trees
@@ -160,27 +138,27 @@ def test_edits_of_the_test_file(release_tree):
     """A template goes in once, imports where the entry needs them, and a tested model is left alone."""
     registry = find_test_registry(release_tree("0.22.0"))
     assert registry is not None
-    spec = load_spec("internvl")
 
-    def kinds(*tests: TestSpec) -> list[str]:
-        return [type(edit).__name__ for edit in _plan_tests(dataclasses.replace(spec, tests=tests), registry).edits]
+    def edits(anchor: RegistryAnchor, **fields: object) -> tuple[Edit, ...]:
+        test = {"key": "m", "model": "org/m", "image_prompt": "a", "video_prompt": "b", **fields}
+        return plan_tests(port_of("internvl", {"integration.test": test}), anchor).edits
 
-    templated = spec_of(template_name="new_template", template_text="{content}")
-    assert kinds(spec_of()) == ["AddDictEntry"]
-    assert kinds(templated) == ["PutFunction", "AddDictEntry"]
-    assert kinds(dataclasses.replace(templated, template_name=registry.functions[0])) == ["AddDictEntry"]
-    assert kinds(spec_of(dummy_arch="A")) == ["AddImport"] * (
+    def kinds(**fields: object) -> list[str]:
+        return [type(edit).__name__ for edit in edits(registry, **fields)]
+
+    assert kinds() == ["AddDictEntry"]
+    assert kinds(template={"name": "new_template", "text": "{content}"}) == ["PutFunction", "AddDictEntry"]
+    assert kinds(template={"name": registry.functions[0], "text": "{content}"}) == ["AddDictEntry"]
+    assert kinds(dummy_arch="A") == ["AddImport"] * (
         ("partial" not in registry.imports) + ("dummy_hf_overrides" not in registry.imports)
     ) + ["AddDictEntry"]
-    assert kinds(spec_of(key=registry.entries[0].key)) == []
-    assert kinds(spec_of(model=registry.entries[0].model)) == []
+    assert kinds(key=registry.entries[0].key) == []
+    assert kinds(model=registry.entries[0].model) == []
     wanted = dataclasses.replace(registry, imports=("partial", "dummy_hf_overrides"))
-    edits = _plan_tests(dataclasses.replace(spec, tests=(spec_of(dummy_arch="A"),)), wanted).edits
-    assert [type(edit) for edit in edits] == [AddDictEntry]
-    bare = dataclasses.replace(registry, imports=())
-    edits = _plan_tests(dataclasses.replace(spec, tests=(spec_of(dummy_arch="A"),)), bare).edits
-    assert edits[:2] == (AddImport("functools", "partial"), AddImport("...utils", "dummy_hf_overrides"))
-    assert PutFunction not in map(type, edits)
+    assert [type(edit) for edit in edits(wanted, dummy_arch="A")] == [AddDictEntry]
+    bare = edits(dataclasses.replace(registry, imports=()), dummy_arch="A")
+    assert bare[:2] == (AddImport("functools", "partial"), AddImport("...utils", "dummy_hf_overrides"))
+    assert PutFunction not in map(type, bare)
 
 
 @pytest.mark.trees
@@ -189,14 +167,14 @@ def test_docs_row(release_tree):
     assert table is not None
     table = dataclasses.replace(table, columns=(*table.columns, "A column of tomorrow"), rows=())
     spec = load_spec("internvl")
-    image = dataclasses.replace(spec, modalities=spec.modalities[:1])
+    image = port_of("internvl", {"modalities.video": None, "integration.test": None})
     names = ", ".join(f"`{name}`" for name in spec.docs_models)
 
     assert table.columns[:2] == ("Architecture", "Models")
     assert docs_row(spec, table) == ("`InternVLChatModel`", names, table.yes, table.yes, table.no, "")
     assert docs_row(image, table) == ("`InternVLChatModel`", names, table.yes, table.no, table.no, "")
     assert docs_row(load_spec("step3_vl"), table)[2:] == (table.yes, table.no, table.yes, "")
-    (edit,) = _plan_docs(spec, table).edits
+    (edit,) = plan_docs(spec, table).edits
     assert edit == AddTableRow(table.columns, "`InternVLChatModel`", docs_row(spec, table))
 
 
@@ -205,7 +183,7 @@ def test_docs_row_that_is_there_is_left_alone(release_tree):
     table = find_docs_table(release_tree("0.33.0"))
     assert table is not None
 
-    assert _plan_docs(load_spec("internvl"), table).edits == ()
+    assert plan_docs(load_spec("internvl"), table).edits == ()
 
 
 @pytest.mark.trees
@@ -213,9 +191,9 @@ def test_example_that_the_release_does_not_have(release_tree):
     tree = release_tree("0.22.0")
     examples = find_example_list(tree)
     assert examples is not None
-    spec = dataclasses.replace(load_spec("internvl"), examples=("internvl_chat", "of_tomorrow"))
+    port = port_of("internvl", {"integration.example": ["internvl_chat", "of_tomorrow"]})
 
-    assert _plan_examples(spec, examples).edits == (AddListEntry(examples.variable, "internvl_chat"),)
-    (note,) = _unknown_examples(spec, tree, examples)
+    assert plan_examples(port, examples).edits == (AddListEntry(examples.variable, "internvl_chat"),)
+    (note,) = plan_entries(port, tree).notes
     assert (note.code, note.exit) == ("VCG427", 0)
     assert "no example named 'of_tomorrow'" in note.message

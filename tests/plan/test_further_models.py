@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_port_on_releases import write_over
 
-from scaffold.descriptor.spec import AdapterSpec
+from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.entries import docs_row
 from scaffold.protocol import SourceTree, find_docs_table, find_example_list, find_test_registry
@@ -46,7 +46,7 @@ CELLS = [
 ]
 
 
-def ported(model: str, minor: int, release_tree: Any) -> tuple[AdapterSpec, SourceTree, Port]:
+def ported(model: str, minor: int, release_tree: Any) -> tuple[AnyPort, SourceTree, Port]:
     spec, tree = load_spec(model), release_tree(f"0.{minor}.0")
     return spec, tree, prepare_port(spec, tree, replace=True)
 
@@ -85,7 +85,7 @@ class TestPort:
         assert set(entry) <= {field.name for field in registry.entry_fields}
         assert ast.literal_eval(entry["model"]) == test.model
         modalities = ast.literal_eval(entry["modalities"]) if "modalities" in entry else ["image", "video"]
-        assert modalities == [modality.name for modality in spec.modalities]
+        assert modalities == list(spec.modalities)
         for modality in modalities:
             prompt = eval(ast.unparse(entry[f"{modality}_prompt"]), dict(functions))
             assert placeholder_of(tree, model, modality) in prompt

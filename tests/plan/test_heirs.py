@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import textwrap
 from typing import NoReturn
 
 import pytest
+from changed_ports import port_of
 
 from scaffold.diagnostics import DiagnosticError, Severity
 from scaffold.edit import apply_edits
@@ -21,8 +21,9 @@ MODELS = "vllm/model_executor/models"
 OCR = f"{MODELS}/glm_ocr.py"
 
 
-def plan(tree: SourceTree, model: str, *, replace: bool = False, **changes: object) -> Plan:
-    return plan_changes(dataclasses.replace(load_spec(model), **changes), tree, read_protocol(tree), replace=replace)
+def plan(tree: SourceTree, model: str, *optout: str, replace: bool = False) -> Plan:
+    port = port_of(model, {"model.optout": list(optout)} if optout else {})
+    return plan_changes(port, tree, read_protocol(tree), replace=replace)
 
 
 def config_of(source: str, class_name: str) -> str:
@@ -49,7 +50,7 @@ def test_a_subclass_in_the_file_of_the_model_is_part_of_its_edits(release_tree):
     tree = release_tree("0.23.0")
     (model,) = (
         file
-        for file in plan(tree, "glm4_1v", optout=("Glm4vMoeForConditionalGeneration",)).files
+        for file in plan(tree, "glm4_1v", "Glm4vMoeForConditionalGeneration").files
         if file.path == f"{MODELS}/glm4_1v.py"
     )
     after = apply_edits(tree.read(model.path), model.edits, path=model.path).text
@@ -59,22 +60,24 @@ def test_a_subclass_in_the_file_of_the_model_is_part_of_its_edits(release_tree):
 
 
 def test_a_subclass_that_the_release_does_not_have_is_left_out(release_tree):
-    paths = [file.path for file in plan(release_tree("0.23.0"), "glm4_1v", optout=("OfTomorrow",)).files]
+    planned = plan(release_tree("0.23.0"), "glm4_1v", "OfTomorrow")
 
-    assert OCR not in paths
+    assert OCR not in [file.path for file in planned.files]
+    (note,) = [note for note in planned.notes if "OfTomorrow" in note.message]
+    assert (note.code, note.severity, note.span) == ("VCG428", Severity.INFO, planned.spec.span("model.optout.0"))
 
 
 def test_a_hand_written_answer_of_a_subclass_goes_with_replace_only(release_tree):
     tree = release_tree("0.33.0")
     heir = "Glm5NextForConditionalGeneration"
 
-    planned = plan(tree, "glm4_1v", replace=True, optout=(heir,))
+    planned = plan(tree, "glm4_1v", heir, replace=True)
     (file,) = (file for file in planned.files if file.path.endswith("glm5next/common/model.py"))
     after = apply_edits(tree.read(file.path), file.edits, path=file.path).text
 
     assert "raise NotImplementedError" in config_of(after, heir)
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(dataclasses.replace(load_spec("glm4_1v"), optout=(heir,)), tree)
+        prepare_port(port_of("glm4_1v", {"model.optout": [heir]}), tree)
     assert caught.value.diagnostics[0].code == "VCG520"
 
 

@@ -10,26 +10,25 @@ from typing import Any
 
 import pytest
 
-from scaffold.descriptor import build_spec, load_descriptor_text
-from scaffold.descriptor.spec import AdapterSpec
-from scaffold.diagnostics import DiagnosticError
-from scaffold.plan.methods import can_render, render_methods
+from scaffold.descriptor import AnyPort, load_descriptor_text
+from scaffold.plan.methods import refusal, render_methods
+from scaffold.plan.views import TreeFacts
 from scaffold.protocol import GENERATIONS, known_profile
 from scaffold.workflow import load_spec
 
 DOCUMENT = """\
 schema: 1
-model: {module: twofold, class: TwofoldModel, tower: vision_model}
-layout: tiles
+model: {module: twofold, class: TwofoldModel}
+layout: paths
 modalities:
-  image: {pixels: pixel_values, sizes: num_patches, aux: {patch_pixel_values: n}}
+  image: {sizes: num_patches}
 sizes: {columns: [n]}
 let: {patch: self.config.patch_size}
 helpers:
   square: {args: [size], value: (size // patch) ** 2}
 paths:
   global: {count: 1, tokens: square(28), pixels: pixel_values, shape: [3, 28, 28]}
-  local: {count: n, tokens: square(14), pixels: patch_pixel_values, shape: [3, 14, 14], zero_ok: true}
+  local: {count: n, tokens: square(14), pixels: patch_pixel_values, shape: [3, 14, 14]}
 forward: {call: self.encode(pixels)}
 post: {assemble: [local, global]}
 output: {hidden_size: self.config.hidden_size}
@@ -45,12 +44,12 @@ CONFIGS = {
 }
 
 
-def spec_of(*edits: tuple[str, str]) -> AdapterSpec:
+def spec_of(*edits: tuple[str, str]) -> AnyPort:
     text = DOCUMENT
     for old, new in edits:
         assert old in text, old
         text = text.replace(old, new)
-    return build_spec(load_descriptor_text(text, "model.yaml"))
+    return load_descriptor_text(text, "model.yaml")
 
 
 def generation(first: str) -> Any:
@@ -65,10 +64,10 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 def test_config_of_each_generation(first: str, said: str) -> None:
     profile = known_profile(generation(first))
 
-    source = render_methods(load_spec("step3_vl"), profile).source
+    source = render_methods(load_spec("step3_vl"), profile, TreeFacts()).source
 
     assert said in " ".join(source.split()).replace("( ", "(")
-    assert can_render(load_spec("step3_vl"), profile)
+    assert refusal(load_spec("step3_vl"), profile.dialect) is None
     defined = functions(source)
     assert ("postprocess_encoder_output" in defined) == (first != "0.20")
     assert ("_get_encoder_cudagraph_row_index" in defined) == (first < "0.24")
@@ -77,100 +76,17 @@ def test_config_of_each_generation(first: str, said: str) -> None:
 @pytest.mark.parametrize("first", CONFIGS)
 def test_what_the_descriptor_leaves_out_is_not_in_the_code(first: str) -> None:
     """No ready embeddings, no data parallelism, no processor, and a forward that is flat already."""
-    source = render_methods(spec_of(), known_profile(generation(first))).source
+    source = render_methods(spec_of(), known_profile(generation(first)), TreeFacts()).source
 
     for absent in ("embeds", "nested", "cached_property", "flatten"):
         assert absent not in source
     assert "return self.encode(pixels)" in source
 
 
-@pytest.mark.parametrize(
-    ("edits", "first", "message", "line"),
-    [
-        pytest.param(
-            [("count: 1", "count: n")], "0.30", "two paths are known, of which the first has `count: 1`", 11, id="many"
-        ),
-        pytest.param(
-            [
-                ("  local:", "  third: {count: n, tokens: 1, pixels: patch_pixel_values, shape: [3]}\n  local:"),
-                ("[local,", "[local, third,"),
-            ],
-            "0.30",
-            "two paths are known, of which the first has `count: 1`",
-            11,
-            id="three",
-        ),
-        pytest.param([("count: n", "count: 2 * n")], "0.30", "its `count` has to be `n`", 12, id="another count"),
-        pytest.param([(", zero_ok: true", "")], "0.30", "with `zero_ok: true`", 12, id="never empty"),
-        pytest.param(
-            [("  local:", "  crops:"), ("[local,", "[crops,")],
-            "0.24",
-            "this release has two paths, which are named global and local",
-            11,
-            id="another name",
-        ),
-        pytest.param(
-            [("[local, global]", "[{path: local, grid: [n, n], newline: self.newline}, global]")],
-            "0.30",
-            "each path is named once, without separators",
-            14,
-            id="newlines",
-        ),
-        pytest.param(
-            [("[local, global]", "[local, {token: self.separator}, global]")],
-            "0.30",
-            "each path is named once, without separators",
-            14,
-            id="a separator",
-        ),
-        pytest.param(
-            [("forward:", "budget: {min: 64}\nforward:")],
-            "0.30",
-            "the smallest item is one tile of global",
-            13,
-            id="minimum budget",
-        ),
-        pytest.param(
-            [("shape: [3, 28, 28]", "shape: [3, 28, 28], capture: B")],
-            "0.30",
-            "the number of captured tiles follows from their tokens",
-            11,
-            id="capture",
-        ),
-        pytest.param(
-            [("shape: [3, 28, 28]", 'shape: [3, 28, 28], call: "self.look(pixels)"')],
-            "0.30",
-            "both paths are encoded by the call of `forward`",
-            11,
-            id="call",
-        ),
-        pytest.param(
-            [("shape: [3, 28, 28]", "shape: [3, 28, 28], rows: square(28)")],
-            "0.30",
-            "helpers are for `tokens` only",
-            11,
-            id="rows by a helper",
-        ),
-    ],
-)
-def test_refused(edits: list[tuple[str, str]], first: str, message: str, line: int) -> None:
-    spec, profile = spec_of(*edits), known_profile(generation(first))
-
-    with pytest.raises(DiagnosticError) as caught:
-        render_methods(spec, profile)
-
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "VCG437"
-    assert message in diagnostic.message
-    assert diagnostic.span is not None
-    assert diagnostic.span.line == line
-    assert not can_render(spec, profile)
-
-
 def test_named_paths_have_any_names() -> None:
     spec = spec_of(("  global:", "  whole:"), ("  local:", "  crops:"), ("[local, global]", "[whole, crops]"))
 
-    source = render_methods(spec, known_profile(generation("0.30"))).source
+    source = render_methods(spec, known_profile(generation("0.30")), TreeFacts()).source
 
     assert "torch.cat([whole_tiles[i], *crops_tiles[start : start + n]])" in source
 
@@ -181,7 +97,7 @@ def test_named_paths_have_any_names() -> None:
 def instance(first: str) -> Any:
     """The rendered methods as a class; tiles are encoded as one row `(kind, tile, token)` a token."""
     torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
-    source = render_methods(spec_of(), known_profile(generation(first))).source
+    source = render_methods(spec_of(), known_profile(generation(first)), TreeFacts()).source
     record = SimpleNamespace
     names = {"torch": torch, "EncoderItemSpec": record}
     names |= dict.fromkeys(("EncoderCudaGraphCaptureInputs", "EncoderCudaGraphReplayBuffers"), record)

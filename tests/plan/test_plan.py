@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from changed_ports import document_of, port_of
 
-from scaffold.descriptor import shipped_names
-from scaffold.descriptor.expressions import parse_expression
-from scaffold.descriptor.spec import AdapterSpec, HookSpec, PadSpec, RequirementSpec
+from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.plan import Plan, plan_changes
-from scaffold.plan.paths import refusal
-from scaffold.plan.unread import unread_fields
+from scaffold.plan.methods import refusal
 from scaffold.protocol import GENERATIONS, SourceTree, known_profile, read_protocol
 from scaffold.workflow import load_spec, prepare_port
 
@@ -21,12 +19,12 @@ pytestmark = pytest.mark.trees
 MODELS = "vllm/model_executor/models"
 
 
-def plan(tree: SourceTree, spec: AdapterSpec, *, replace: bool = False) -> Plan:
+def plan(tree: SourceTree, spec: AnyPort, *, replace: bool = False) -> Plan:
     return plan_changes(spec, tree, read_protocol(tree), replace=replace)
 
 
 def test_places_that_a_descriptor_does_not_name_are_left_out(release_tree):
-    spec = dataclasses.replace(load_spec("internvl"), tests=(), docs_models=(), examples=())
+    spec = port_of("internvl", {"integration": None})
 
     planned = plan(release_tree("0.22.0"), spec)
 
@@ -54,14 +52,14 @@ def test_subclasses_are_named_unless_they_opt_out(release_tree):
     names = ("H2OVLChatModel", "NVLM_D_Model", "QianfanOCRForConditionalGeneration")
     for name in names:
         assert f"{name} ({MODELS}/" in note.message
-    (rest,) = plan(tree, dataclasses.replace(spec, optout=names[:2])).notes
+    (rest,) = plan(tree, port_of("internvl", {"model.optout": list(names[:2])})).notes
     assert names[2] in rest.message
     assert names[0] not in rest.message
-    assert plan(tree, dataclasses.replace(spec, optout=names)).notes == ()
+    assert plan(tree, port_of("internvl", {"model.optout": list(names)})).notes == ()
 
 
 def test_unknown_example_is_noted(release_tree):
-    spec = dataclasses.replace(load_spec("internvl"), examples=("of_tomorrow",))
+    spec = port_of("internvl", {"integration.example": "of_tomorrow"})
 
     planned = plan(release_tree("0.22.0"), spec)
 
@@ -101,107 +99,17 @@ def test_split_port_is_proven(release_tree, release):
     assert (port.plan.split is None) is (release == "0.22.0")
 
 
-def test_layout_without_a_template(release_tree):
-    spec = dataclasses.replace(load_spec("internvl"), layout="padded")
-
-    with pytest.raises(DiagnosticError) as caught:
-        plan(release_tree("0.22.0"), spec)
-
-    (diagnostic,) = caught.value.diagnostics
-    assert (diagnostic.code, caught.value.exit) == ("VCG439", Exit.TARGET)
-    assert "no template for the layout `padded`" in diagnostic.message
-    assert diagnostic.span == spec.span("layout")
-
-
-INTERNVL = load_spec("internvl")
-ONE = parse_expression("1")
-BUFFER = INTERNVL.buffers[0]
-IMAGE, VIDEO = INTERNVL.modalities
-
-#: field that no template reads -> a descriptor with it
-UNREAD = {
-    "hooks.assemble": {"hooks": (HookSpec("assemble", "H5", "assemble.py", ""),)},
-    "requires": {"requires": (RequirementSpec(ONE, "no"),)},
-    "sizes.also": {"more_columns": (("more", ("n",)),)},
-    "item.eager_if": {"item": dataclasses.replace(INTERNVL.item, eager_if=ONE)},
-    "modalities.video.only_if": {"modalities": (IMAGE, dataclasses.replace(VIDEO, only_if=ONE))},
-    f"buffers.{BUFFER.name}.pad": {"buffers": (dataclasses.replace(BUFFER, pad=PadSpec("fill", 1)),)},
-    f"buffers.{BUFFER.name}.residency": {"buffers": (dataclasses.replace(BUFFER, residency="host"),)},
-    f"buffers.{BUFFER.name}.capture": {
-        "spans": {**INTERNVL.spans, f"buffers.{BUFFER.name}.capture": INTERNVL.span("layout")}
-    },
-}
-
-
-@pytest.mark.parametrize("field", UNREAD)
-def test_no_field_is_left_out_in_silence(release_tree, field):
-    spec = dataclasses.replace(INTERNVL, **UNREAD[field])
-
-    with pytest.raises(DiagnosticError) as caught:
-        plan(release_tree("0.22.0"), spec)
-
-    (diagnostic,) = caught.value.diagnostics
-    assert (diagnostic.code, caught.value.exit) == ("VCG442", Exit.TARGET)
-    assert diagnostic.message == f"nothing is generated from `{field}` yet"
-
-
-@pytest.mark.parametrize("model", shipped_names())
-def test_all_of_a_shipped_descriptor_is_read(model):
-    """Stand-alone adapters are generated from these without `plan_changes`."""
-    assert list(unread_fields(load_spec(model))) == []
-
-
-STEP3 = load_spec("step3_vl")
-GLOBAL, LOCAL = STEP3.paths
-
-
-def with_paths(*paths: object, **changes: object) -> AdapterSpec:
-    return dataclasses.replace(STEP3, paths=paths or STEP3.paths, **changes)
-
-
-#: descriptor -> the field that the two-path layout cannot take
-REFUSED = {
-    "one path": (with_paths(GLOBAL), "paths"),
-    "first path more than once": (with_paths(LOCAL, GLOBAL), "paths"),
-    "first path may be absent": (with_paths(dataclasses.replace(GLOBAL, zero_ok=True), LOCAL), "paths"),
-    "count": (with_paths(GLOBAL, dataclasses.replace(LOCAL, count=parse_expression("n + 1"))), "paths.local"),
-    "never absent": (with_paths(GLOBAL, dataclasses.replace(LOCAL, zero_ok=False)), "paths.local"),
-    "order": (with_paths(assemble=STEP3.assemble[:1]), "post.assemble"),
-    "separators": (
-        with_paths(assemble=(STEP3.assemble[0], dataclasses.replace(STEP3.assemble[1], grid=(ONE, ONE)))),
-        "post.assemble",
-    ),
-    "budget": (with_paths(budget=dataclasses.replace(STEP3.budget, min=ONE)), "budget.min"),
-    "capture": (with_paths(GLOBAL, dataclasses.replace(LOCAL, capture=ONE)), "paths.local.capture"),
-    "call": (with_paths(dataclasses.replace(GLOBAL, call=STEP3.forward.call), LOCAL), "paths.global.call"),
-    "helper": (with_paths(GLOBAL, dataclasses.replace(LOCAL, rows=LOCAL.tokens)), "paths.local"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_paths_that_do_not_fit(release_tree, name):
-    spec, field = REFUSED[name]
-
-    found = refusal(spec, known_profile(GENERATIONS[-1]).dialect)
-    assert found is not None
-    assert found[0] == field
-    with pytest.raises(DiagnosticError) as caught:
-        plan(release_tree("0.22.0"), spec)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "VCG437"
-    assert diagnostic.span == spec.span(field)
-
-
-def test_names_of_paths_matter_where_the_release_fixes_them():
-    renamed = with_paths(
-        dataclasses.replace(GLOBAL, name="whole"),
-        LOCAL,
-        assemble=tuple(
-            dataclasses.replace(part, path="whole") if part.path == "global" else part for part in STEP3.assemble
-        ),
-    )
+def test_names_of_paths_matter_where_the_release_fixes_them(release_tree):
+    paths = document_of("step3_vl")["paths"]
+    renamed = port_of("step3_vl", {"paths": {"whole": paths["global"], "local": paths["local"]},
+                                   "post.assemble": ["local", "whole"]})  # fmt: skip
     dialects = {generation.name: known_profile(generation).dialect for generation in GENERATIONS}
 
     refused = {name for name, dialect in dialects.items() if refusal(renamed, dialect) is not None}
 
     assert refused == {name for name, dialect in dialects.items() if dialect.paths.value == "dual"} != set()
+    with pytest.raises(DiagnosticError) as caught:
+        plan(release_tree("0.24.0"), renamed)
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, caught.value.exit) == ("VCG437", Exit.TARGET)
+    assert diagnostic.span == renamed.span("paths")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaffold.descriptor.spec import AdapterSpec
+from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.processor import check_processor
 from scaffold.protocol import SourceTree, open_tree
@@ -49,7 +49,7 @@ def tree_with(tmp_path: Path) -> Callable[[str | None], SourceTree]:
 
 
 @pytest.fixture
-def step3() -> AdapterSpec:
+def step3() -> AnyPort:
     return load_spec("step3_vl")
 
 
@@ -57,7 +57,7 @@ def test_a_model_without_one_needs_none(tree_with: Callable[[str | None], Source
     assert check_processor(load_spec("internvl"), tree_with(None)) == ()
 
 
-def test_it_is_found(tree_with: Callable[[str | None], SourceTree], step3: AdapterSpec) -> None:
+def test_it_is_found(tree_with: Callable[[str | None], SourceTree], step3: AnyPort) -> None:
     (fact,) = check_processor(step3, tree_with(SOURCE.format(attribute="patch_size")))
 
     assert fact.value == "Step3VLImageProcessor"
@@ -80,7 +80,7 @@ def test_it_is_found(tree_with: Callable[[str | None], SourceTree], step3: Adapt
 )
 def test_it_is_not_there(
     tree_with: Callable[[str | None], SourceTree],
-    step3: AdapterSpec,
+    step3: AnyPort,
     source: str | None,
     message: str,
     help_text: str,
@@ -98,5 +98,5 @@ def test_it_is_not_there(
 
 @pytest.mark.trees
 @pytest.mark.parametrize("release", ["0.20.0", "0.26.0", "0.33.0"])
-def test_releases_have_it(release_tree: Callable[[str], SourceTree], step3: AdapterSpec, release: str) -> None:
+def test_releases_have_it(release_tree: Callable[[str], SourceTree], step3: AnyPort, release: str) -> None:
     assert len(check_processor(step3, release_tree(release))) == 1

@@ -6,8 +6,9 @@ import ast
 import dataclasses
 
 import pytest
+from changed_ports import document_of, port_of
 
-from scaffold.descriptor.spec import AdapterSpec
+from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.edit.operations import ReplaceMethod
 from scaffold.plan.towers import TowerPlan, _takes, plan_tower
@@ -34,12 +35,12 @@ def qwen(release_tree):
     return make
 
 
-def plan(tree: SourceTree, spec: AdapterSpec | None = None) -> TowerPlan:
+def plan(tree: SourceTree, spec: AnyPort | None = None) -> TowerPlan:
     spec = spec or load_spec("qwen2_5_vl")
     return plan_tower(spec, tree, find_model(tree, spec.module, spec.class_name))
 
 
-def refused(tree: SourceTree, spec: AdapterSpec | None = None) -> tuple[str, str]:
+def refused(tree: SourceTree, spec: AnyPort | None = None) -> tuple[str, str]:
     with pytest.raises(DiagnosticError) as caught:
         plan(tree, spec)
     (diagnostic,) = caught.value.diagnostics
@@ -48,10 +49,6 @@ def refused(tree: SourceTree, spec: AdapterSpec | None = None) -> tuple[str, str
     assert diagnostic.span.file == f"tree/{QWEN}"
     assert diagnostic.help
     return diagnostic.code, diagnostic.message
-
-
-def changed(spec: AdapterSpec, part: str, **values: object) -> AdapterSpec:
-    return dataclasses.replace(spec, **{part: dataclasses.replace(getattr(spec, part), **values)})
 
 
 def test_pristine_tower_is_split_and_a_split_one_used(release_tree):
@@ -69,11 +66,11 @@ def test_pristine_tower_is_split_and_a_split_one_used(release_tree):
 
 def test_tower_class_is_found_by_its_assignment(qwen):
     spec = load_spec("qwen2_5_vl")
-    unnamed = changed(spec, "split", class_name=None)
+    unnamed = port_of("qwen2_5_vl", {"tower.class": None})
     tree = qwen("0.22.0")
 
     assert plan(tree, unnamed).evidence == plan(tree, spec).evidence
-    elsewhere = dataclasses.replace(unnamed, tower="eyes")
+    elsewhere = port_of("qwen2_5_vl", {"tower.class": None, "model.tower": "eyes"})
     assert refused(tree, elsewhere) == (
         "VCG419",
         "Qwen2_5_VLForConditionalGeneration does not assign self.eyes from a class",
@@ -95,20 +92,16 @@ def test_metadata_method_that_does_not_fit(qwen, change, said):
 
 
 def test_metadata_that_the_tower_does_not_have(qwen):
-    spec = load_spec("qwen2_5_vl")
-    extra = dataclasses.replace(spec.buffer("window_index"), name="pyramid_index")
+    buffers = document_of("qwen2_5_vl")["buffers"]
 
-    code, message = refused(qwen("0.22.0"), dataclasses.replace(spec, buffers=(*spec.buffers, extra)))
+    code, message = refused(qwen("0.22.0"), port_of("qwen2_5_vl", {"buffers": [*buffers, "pyramid_index"]}))
 
     assert code == "VCG418"
     assert "it has no metadata named pyramid_index (it has " in message
 
 
 def test_attribute_that_the_tower_does_not_have(qwen):
-    from scaffold.descriptor.expressions import parse_expression
-
-    spec = load_spec("qwen2_5_vl")
-    wrong = dataclasses.replace(spec, lets=(*spec.lets, ("size", parse_expression("self.visual.widow_size"))))
+    wrong = port_of("qwen2_5_vl", {"let.size": "self.visual.widow_size"})
 
     assert refused(qwen("0.22.0"), wrong) == (
         "VCG419",
@@ -148,7 +141,7 @@ def test_gate_of_a_feature_that_the_release_does_not_have(qwen):
     assert "has no self.is_multimodal_pruning_enabled in this tree" in note.message
     assert note.span is not None
     assert note.span.file == "qwen2_5_vl.yaml"
-    assert plan(qwen("0.22.0"), dataclasses.replace(load_spec("qwen2_5_vl"), gate=None)).notes == ()
+    assert plan(qwen("0.22.0"), port_of("qwen2_5_vl", {"gates": None})).notes == ()
 
 
 def init_of(tower: TowerPlan) -> ReplaceMethod | None:
@@ -180,7 +173,7 @@ def test_model_config_is_kept_where_the_class_does_not(qwen):
     assert texts[:where] + texts[where + 1 :] == [ast.unparse(statement) for statement in before.body]
     # A class that keeps it, or a descriptor that does not ask for it, needs no edit.
     assert init_of(plan(qwen("0.22.0"))) is None
-    assert init_of(plan(tree, changed(spec, "budget", frames_info=None))) is None
+    assert init_of(plan(tree, port_of("qwen2_5_vl", {"budget.frames": 32}))) is None
 
 
 def test_decorated_init_keeps_its_decorator(qwen):
@@ -204,16 +197,16 @@ def test_class_without_a_configuration(qwen):
     [
         ("0.22.0", {}, False),  # no input_norm
         ("0.33.0", {}, True),
-        ("0.33.0", {"dtype": None}, False),
-        ("0.33.0", {"dtype": "self.input_dtype"}, False),
-        ("0.33.0", {"dtype": "self.eyes.input_norm.input_dtype"}, False),
-        ("0.33.0", {"dtype": "self.visual.input_norm.of_tomorrow"}, False),
-        ("0.33.0", {"dtype": "self.visual.patch_embed.input_dtype"}, False),
-        ("0.33.0", {"dtype": "self.visual.blocks.input_dtype"}, False),  # made of names of other packages
+        ("0.33.0", {"pixels.dtype": None}, False),
+        ("0.33.0", {"pixels.dtype": "self.input_dtype"}, False),
+        ("0.33.0", {"pixels.dtype": "self.eyes.input_norm.input_dtype"}, False),
+        ("0.33.0", {"pixels.dtype": "self.visual.input_norm.of_tomorrow"}, False),
+        ("0.33.0", {"pixels.dtype": "self.visual.patch_embed.input_dtype"}, False),
+        ("0.33.0", {"pixels.dtype": "self.visual.blocks.input_dtype"}, False),  # made of names of other packages
     ],
 )
 def test_input_dtype_is_a_fact_of_the_tree(release_tree, release, changes, expected):
-    spec = changed(load_spec("qwen2_5_vl"), "pixels", **changes)
+    spec = port_of("qwen2_5_vl", changes)
 
     assert plan(release_tree(release), spec).facts.has_input_dtype is expected
 

@@ -7,9 +7,11 @@ import builtins
 import dataclasses
 
 import pytest
+from changed_ports import port_of
 
 from scaffold.descriptor import shipped_names
-from scaffold.plan.methods import Methods, TreeFacts, can_render, render_methods
+from scaffold.plan.methods import Methods, refusal, render_methods
+from scaffold.plan.views import TreeFacts
 from scaffold.protocol import GENERATIONS as KNOWN
 from scaffold.protocol import ProtocolProfile
 from scaffold.protocol.profile import known_profile
@@ -25,9 +27,8 @@ FACTS = {
 PRIVATE = ("_get_encoder_cudagraph_", "_pad_", "_encode", "_cover", "_put")
 
 
-def render(model: str, generation: str, facts: TreeFacts = FACTS["unknown"], **changes: object) -> Methods:
-    spec = dataclasses.replace(load_spec(model), **changes)
-    return render_methods(spec, profile_of(generation), facts)
+def render(model: str, generation: str, facts: TreeFacts = FACTS["unknown"]) -> Methods:
+    return render_methods(load_spec(model), profile_of(generation), facts)
 
 
 def profile_of(generation: str) -> ProtocolProfile:
@@ -43,7 +44,7 @@ def functions(methods: Methods) -> dict[str, ast.FunctionDef]:
 @pytest.mark.parametrize("facts", FACTS)
 def test_methods_are_the_protocols(model, generation, facts):
     profile = profile_of(generation)
-    if not can_render(load_spec(model), profile):
+    if refusal(load_spec(model), profile.dialect):
         pytest.skip("the protocol has no place for what the model needs")
     methods = render(model, generation, FACTS[facts])
     found = functions(methods)
@@ -67,7 +68,7 @@ def test_methods_are_the_protocols(model, generation, facts):
 @pytest.mark.parametrize("facts", FACTS)
 def test_every_name_is_bound(model, generation, facts):
     """By an import that the plan adds, by the method itself, or by what every model file of vLLM has."""
-    if not can_render(load_spec(model), profile_of(generation)):
+    if refusal(load_spec(model), profile_of(generation).dialect):
         pytest.skip("the protocol has no place for what the model needs")
     methods = render(model, generation, FACTS[facts])
     imported = {name for _, name in methods.imports} | {"torch"} | set(dir(builtins))
@@ -147,28 +148,22 @@ def test_what_the_tree_decides(model, facts, has, lacks):
         ("qwen2_5_vl", {"pixels.dtype": None}, "dtype", "input_dtype"),
         (
             "qwen2_vl",
-            {"metadata.on": "model"},
-            "self.prepare_encoder_metadata(",
+            {"model.tower": "eyes"},
+            "self.eyes.prepare_encoder_metadata(",
             "self.visual.prepare_encoder_metadata(",
         ),
-        ("qwen2_vl", {"metadata.grid": "tensor"}, "torch.tensor(grid)", "\x00"),
+        ("qwen2_vl", {"tower.grid": "tensor"}, "torch.tensor(grid)", "\x00"),
         ("internvl", {"forward.flatten": False}, "self.extract_feature(", ".flatten(0, 1)"),
         (
             "internvl",
-            {"gate": None, "data_parallel_switches": ()},
+            {"data_parallel": None},
             "def encoder_cudagraph_forward",
             "use_data_parallel",
         ),
     ],
 )
 def test_what_the_descriptor_decides(model, changes, has, lacks):
-    spec = load_spec(model)
-    for field, value in changes.items():
-        first, _, last = field.partition(".")
-        part = dataclasses.replace(getattr(spec, first), **{last: value}) if last else value
-        spec = dataclasses.replace(spec, **{first: part})
-
-    source = render_methods(spec, profile_of("v0_30")).source
+    source = render_methods(port_of(model, changes), profile_of("v0_30"), FACTS["unknown"]).source
 
     assert has in source
     assert lacks not in source
@@ -176,24 +171,25 @@ def test_what_the_descriptor_decides(model, changes, has, lacks):
 
 def test_sequences_are_counted_by_their_unit():
     """A sequence a frame, or one an item: what a batch is checked against before a replay."""
-    spec = load_spec("qwen2_vl")
-    attention = dataclasses.replace(
-        spec.attention, sequences=tuple(dataclasses.replace(set_, unit="item") for set_ in spec.attention.sequences)
-    )
-
-    by_frame = render_methods(spec, profile_of("v0_30")).source
-    by_item = render_methods(dataclasses.replace(spec, attention=attention), profile_of("v0_30")).source
+    by_frame = render("qwen2_vl", "v0_30").source
+    by_item = render_methods(
+        port_of("qwen2_vl", {"attention.full.unit": "item"}), profile_of("v0_30"), FACTS["unknown"]
+    ).source
 
     assert "sum(t for t, _, _ in self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_frame
     assert "len(self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_item
     assert "sum(t for t, _, _ in" not in by_item
 
 
-def test_layout_without_a_template_cannot_be_rendered():
-    spec = load_spec("internvl")
+def test_names_that_the_shape_uses_twice_are_local():
+    """A `let` name that only the shape of the pixels uses: the capture method defines it before it is used."""
+    port = port_of("qwen2_vl", {"pixels.shape": ["side * side", "channels"]})
 
-    assert can_render(spec, profile_of("v0_30"))
-    assert not can_render(dataclasses.replace(spec, layout="padded"), profile_of("v0_30"))
+    capture = functions(render_methods(port, profile_of("v0_30"), FACTS["unknown"]))
+    source = ast.unparse(capture["prepare_encoder_cudagraph_capture_inputs"])
+
+    assert "side = self.visual.patch_embed.patch_size" in source
+    assert source.index("side = ") < source.index("side * side")
 
 
 def test_parameters_keep_the_names_of_the_tree():
@@ -209,6 +205,8 @@ def test_parameters_keep_the_names_of_the_tree():
         else:
             methods.append(method)
 
-    source = render_methods(load_spec("internvl"), dataclasses.replace(profile, methods=tuple(methods))).source
+    source = render_methods(
+        load_spec("internvl"), dataclasses.replace(profile, methods=tuple(methods)), FACTS["unknown"]
+    ).source
 
     assert "vllm_config: VllmConfig, phase: str | None = None, extra=1):" in source
