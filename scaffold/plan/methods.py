@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor.expressions import Expression, Function
+from scaffold.descriptor.expressions import Expression, Function, parse_expression
 from scaffold.plan.code import CAPACITIES, Names, identifiers
 from scaffold.plan.paths import path_values, refusal
 from scaffold.render import Code, Signatures, pyrepr, render_template
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.spec import AdapterSpec, ForwardSpec
+    from scaffold.descriptor.spec import AdapterSpec, ForwardSpec, SequenceSpec
     from scaffold.protocol import Dialect, ProtocolProfile
 
 
@@ -142,7 +142,8 @@ _EMPTY = Code()
 class SequenceView:
     """A set of attention sequences in the capture method: its local variable, and the metadata method's parameters.
 
-    The names of the parameters are those of vLLM's own towers, which a split tower gets too.
+    The names of the parameters are those of vLLM's own towers, which a split tower gets too. `spare` is how many
+    sequences more cover the rows behind a batch.
     """
 
     variable: str
@@ -150,6 +151,7 @@ class SequenceView:
     override: str
     count: Code = _EMPTY
     longest: Code = _EMPTY
+    spare: Code = _EMPTY
 
 
 def sequence_views(spec: AdapterSpec) -> tuple[SequenceView, ...]:
@@ -213,6 +215,7 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
                 view,
                 count=_count(set_.count, capture_names, has_hook=has_hook, main=index == 0),
                 longest=capture_names.code(set_.longest),
+                spare=capture_names.code(_spare(set_, view.variable, height, width)),
             )
             for index, (view, set_) in enumerate(zip(sequence_views(spec), sequences, strict=True))
         ),
@@ -223,7 +226,6 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "pixel_dtype": _pixel_dtype(spec, facts),
         "flashinfer": "FLASHINFER" in spec.attention.backends,
         "cover_rows": not facts.attention_fills_zeros,
-        "one_more": Code("" if facts.attention_fills_zeros else " + 1  # for the rows behind a batch"),
         "frames_bound": _counts_frames(spec),
         "frame_names": Code(", ".join(name if name == "t" else "_" for name in spec.columns)),
         **_filler(spec),
@@ -243,15 +245,39 @@ def _packed_keys(spec: AdapterSpec) -> dict[str, Any]:
     return {"keys": keys, "keys_type": Code(f"tuple[str, {embeds}, str]"), "ready": ready}
 
 
-def _filler(spec: AdapterSpec) -> dict[str, Any]:
-    """Length of the sequences that cover the rows behind a batch.
+#: Rows of one tile of FlashAttention's kernels.
+_TILE_ROWS = parse_expression("128")
 
-    A kernel computes no more rows of a sequence than the bound that was captured with it, so a set with a bound of its
-    own (a window) gives the length; otherwise one tile of FlashAttention's kernels does, 128 rows.
+
+def _has_own_bound(sequences: SequenceSpec) -> bool:
+    """Whether the longest sequence of a set (a window) does not depend on the budget.
+
+    A kernel computes no more rows of a sequence than the bound that was captured with it, so this is also the most that
+    a sequence behind the batch may have; elsewhere it is one kernel tile, which costs next to nothing.
     """
-    bounded = [set_.longest for set_ in spec.attention.sequences if not set_.longest.names & CAPACITIES.keys()]
+    return not sequences.longest.names & CAPACITIES.keys()
+
+
+def _spare(sequences: SequenceSpec, captured: str, height: Expression, width: Expression) -> Expression:
+    """How many sequences cover the rows behind any batch, beside its own, at most `captured`.
+
+    Each of its own has a token or more, so the more of them there are, the fewer rows are left.
+    """
+    per_token = "height ** 2" if height == width else "height * width"
+    return parse_expression(f"max(b - {captured}, 0) * {per_token} // filler + 1").substitute(
+        {
+            "height": height,
+            "width": width,
+            "filler": sequences.longest if _has_own_bound(sequences) else _TILE_ROWS,
+        }
+    )
+
+
+def _filler(spec: AdapterSpec) -> dict[str, Any]:
+    """The least length of the sequences that cover the rows behind a batch; the captured number of them is the rest."""
+    bounded = [set_.longest for set_ in spec.attention.sequences if _has_own_bound(set_)]
     if not bounded:
-        return {"filler_rows": Code("128"), "filler_lets": ()}
+        return {"filler_rows": Code(_TILE_ROWS.python()), "filler_lets": ()}
     names, lets = Names.of(spec).localised(spec, *bounded, *bounded)
     return {"filler_rows": names.code(bounded[0]), "filler_lets": lets}
 

@@ -130,8 +130,8 @@ def test_dialect_ends_with_its_generation(until, model, text):
         ("qwen2_5_vl", "older", "dtype", "input_dtype"),
         ("qwen2_5_vl", "unknown", "is_multimodal_pruning_enabled", "\x00"),
         ("qwen2_5_vl", "older", "modalities=", "is_multimodal_pruning_enabled"),
-        ("qwen2_5_vl", "unknown", " + 1  # for the rows behind a batch", "\x00"),
-        ("qwen2_5_vl", "newer", "_pad_offsets", "# for the rows behind a batch"),
+        ("qwen2_5_vl", "unknown", "num_seqs += max(token_budget - num_seqs, 0)", "\x00"),
+        ("qwen2_5_vl", "newer", "_pad_offsets", "num_seqs +="),
     ],
 )
 def test_what_the_tree_decides(model, facts, has, lacks):
