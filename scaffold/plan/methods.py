@@ -180,6 +180,7 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         spec, height, width, *(set_.longest for set_ in sequences), *(set_.count for set_ in sequences)
     )
     has_hook = dialect.postprocess.value != "none"
+    takes_embeds = any(modality.embeds for modality in spec.modalities)
     merge_h, merge_w = capture_names.code(height), capture_names.code(width)
     offsets = [set_.offsets for set_ in sequences]
     owner = Code(f"self.{spec.tower}" if spec.metadata.on == "tower" else "self")
@@ -196,13 +197,16 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "frames_info": spec.budget.frames_info,
         **_packed_keys(spec),
         # What no graph can serve: ready embeddings, and more frames than captured sequences.
-        "may_go_eager": _counts_frames(spec) or any(modality.embeds for modality in spec.modalities),
+        "may_go_eager": _counts_frames(spec) or takes_embeds,
+        # Those of them that the manager replays all the same, since it is told of items alone (their frames together
+        # may be too many) or sizes results by what it is told (embeddings under data parallelism).
+        "drops_replays": has_hook and (_counts_frames(spec) or (takes_embeds and not dialect.zero_path_tokens)),
         "rows_spelled": Names.of(spec).code(spec.item.rows),
         "after": _bound_call(spec.after, {"output": "output[:num_rows]", "sizes": sizes}) if spec.after else None,
         "tokens": item_names.code(spec.item.tokens),
         "rows": item_names.code(spec.item.rows),
         "item_lets": item_lets,
-        "num_seqs": _sequences_of_batch(spec),
+        "num_seqs": Code(f"sum({_only('t', spec.columns)} in self._get_encoder_cudagraph_sizes(mm_kwargs))"),
         "has_hook": has_hook,
         "container": Code("values" if dialect.values else "buffers"),
         "capture_lets": capture_lets,
@@ -280,14 +284,6 @@ def _filler(spec: AdapterSpec) -> dict[str, Any]:
         return {"filler_rows": Code(_TILE_ROWS.python()), "filler_lets": ()}
     names, lets = Names.of(spec).localised(spec, *bounded, *bounded)
     return {"filler_rows": names.code(bounded[0]), "filler_lets": lets}
-
-
-def _sequences_of_batch(spec: AdapterSpec) -> Code:
-    """Number of sequences of the main set in a batch, from its sizes."""
-    sizes = "self._get_encoder_cudagraph_sizes(mm_kwargs)"
-    if _counts_frames(spec):
-        return Code(f"sum({_only('t', spec.columns)} in {sizes})")
-    return Code(f"len({sizes})")
 
 
 def _counts_frames(spec: AdapterSpec) -> bool:

@@ -175,7 +175,7 @@ def test_what_the_descriptor_decides(model, changes, has, lacks):
 
 
 def test_sequences_are_counted_by_their_unit():
-    """A sequence a frame, or one an item: what a batch is checked against before a replay."""
+    """A sequence a frame is checked before a replay; a sequence an item is not, since the manager counts items."""
     spec = load_spec("qwen2_vl")
     attention = dataclasses.replace(
         spec.attention, sequences=tuple(dataclasses.replace(set_, unit="item") for set_ in spec.attention.sequences)
@@ -185,8 +185,8 @@ def test_sequences_are_counted_by_their_unit():
     by_item = render_methods(dataclasses.replace(spec, attention=attention), profile_of("v0_30")).source
 
     assert "sum(t for t, _, _ in self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_frame
-    assert "len(self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_item
     assert "sum(t for t, _, _ in" not in by_item
+    assert "_needs_eager_encoder" not in by_item
 
 
 def test_layout_without_a_template_cannot_be_rendered():
