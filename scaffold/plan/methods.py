@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor.expressions import Expression, Function, parse_expression
 from scaffold.plan.code import CAPACITIES, Names, identifiers
-from scaffold.plan.paths import path_values, refusal
+from scaffold.plan.paths import path_values, refusal, switches_of
 from scaffold.render import Code, Signatures, pyrepr, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor.spec import AdapterSpec, ForwardSpec, SequenceSpec
     from scaffold.protocol import Dialect, ProtocolProfile
-
-
-@dataclass(frozen=True)
-class Switch:
-    """An attribute that is False while the manager's forwards run: `owner` is code, `name` the attribute."""
-
-    owner: Code
-    name: str
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ def _tiles(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, A
         "row_lets": row_lets,
         "shape_lets": tuple(let for let in _pixel_shape(spec)["pixel_lets"] if let[0] not in above),
         "forward": _bound_call(spec.forward, {"pixels": "pixels"}),
-        "switches": tuple(_switch(path) for path in spec.data_parallel_switches),
+        "switches": switches_of(spec),
     }
 
 
@@ -328,11 +320,6 @@ _LAYOUTS: dict[str, Callable[[AdapterSpec, Dialect, TreeFacts], dict[str, Any]]]
     "packed": _packed,
     "paths": lambda spec, dialect, facts: path_values(spec, dialect),
 }
-
-
-def _switch(path: str) -> Switch:
-    owner, _, name = path.rpartition(".")
-    return Switch(Code(owner), name)
 
 
 def _bound_call(forward: ForwardSpec, bindings: dict[str, str]) -> Code:

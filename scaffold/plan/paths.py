@@ -142,7 +142,7 @@ def path_values(spec: AdapterSpec, dialect: Dialect) -> dict[str, Any]:
         "container": Code("values" if dialect.values else "buffers"),
         "buffer_keys": _buffer_keys(spec, dialect),
         "forward": Code(f"{call}.flatten(0, 1)" if spec.forward.flatten else call),
-        "switches": _joined(_switch(path) for path in spec.data_parallel_switches),
+        "switches": switches_of(spec),
     }
 
 
@@ -152,9 +152,10 @@ def _buffer_keys(spec: AdapterSpec, dialect: Dialect) -> list[str]:
     return [*keys, "row_index"] if dialect.paths.value == "none" else keys
 
 
-def _switch(path: str) -> str:
-    owner, _, name = path.rpartition(".")
-    return f'({owner}, "{name}")'
+def switches_of(spec: AdapterSpec) -> Code:
+    """Attributes that are False while the manager's forwards run, as pairs of an owner and a name."""
+    pairs = (path.rpartition(".") for path in spec.data_parallel_switches)
+    return _joined(f'({owner}, "{name}")' for owner, _, name in pairs)
 
 
 def _joined(parts: Iterable[str]) -> Code:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 import dataclasses
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from scaffold.descriptor import shipped_names
+from scaffold.descriptor.expressions import parse_call
 from scaffold.plan.methods import Methods, TreeFacts, can_render, render_methods
 from scaffold.protocol import GENERATIONS as KNOWN
 from scaffold.protocol import ProtocolProfile
@@ -172,6 +176,38 @@ def test_what_the_descriptor_decides(model, changes, has, lacks):
 
     assert has in source
     assert lacks not in source
+
+
+@pytest.mark.parametrize("model", ["internvl", "step3_vl"])
+def test_switches_are_off_inside_of_the_tower_and_afterwards_as_before(model):
+    """Several of them, on or off, and one that this tower does not have; also where the tower raises."""
+    paths = ("self.use_data_parallel", "self.tower.use_data_parallel", "self.other.shards")
+    spec = dataclasses.replace(
+        load_spec(model),
+        data_parallel_switches=paths,
+        forward=dataclasses.replace(load_spec(model).forward, call=parse_call("self.look(pixels)"), flatten=False),
+    )
+    source = "from __future__ import annotations\n" + render_methods(spec, profile_of("v0_30")).source
+    names: dict[str, Any] = {"cached_property": property}
+    exec(source, names)
+    self = SimpleNamespace(
+        use_data_parallel=True, tower=SimpleNamespace(use_data_parallel=True), other=SimpleNamespace()
+    )
+
+    def state():
+        return self.use_data_parallel, self.tower.use_data_parallel, vars(self.other)
+
+    seen = []
+    self.look = lambda pixels: seen.append(state()) or 1 / pixels
+    for pixels in (1, 0):
+        with suppress(ZeroDivisionError):
+            names["_encode_tiles"](self, pixels)
+        assert state() == (True, True, {})
+    self.tower.use_data_parallel = False
+    names["_encode_tiles"](self, 1)
+
+    assert seen == [(False, False, {})] * 3
+    assert state() == (True, False, {})
 
 
 def test_sequences_are_counted_by_their_unit():
