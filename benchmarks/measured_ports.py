@@ -43,8 +43,9 @@ def newest_right() -> tuple[list[int], int]:
     """How many workloads upstream's ports of the newest release were right on, and of how many."""
     found = groups()
     newest = next(iter(found))[0]
-    counts = [sum(right(row, "upstream") for row in rows) for (vllm, _, _), rows in found.items() if vllm == newest]
-    (each,) = {len(rows) for rows in found.values()}
+    of_newest = [rows for (vllm, _, _), rows in found.items() if vllm == newest]
+    counts = [sum(right(row, "upstream") for row in rows) for rows in of_newest]
+    (each,) = {len(rows) for rows in of_newest}
     return counts, each
 
 

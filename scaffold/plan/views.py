@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor import PackedPort, PathsPort, TilesPort
-from scaffold.descriptor.expressions import Expression, Function
+from scaffold.descriptor.expressions import Expression, Function, parse_expression
 from scaffold.descriptor.port import property_of
 from scaffold.plan.code import CAPACITIES, Names
 from scaffold.render import Code, Signatures, pyrepr
@@ -144,7 +144,8 @@ class TilesView(View):
 class SequenceView:
     """A set of attention sequences in the capture method: its local variable, and the metadata method's parameters.
 
-    The names of the parameters are those of vLLM's own towers, which a split tower gets too.
+    The names of the parameters are those of vLLM's own towers, which a split tower gets too. `spare` is how many
+    sequences more cover the rows behind a batch.
     """
 
     variable: str
@@ -153,6 +154,7 @@ class SequenceView:
     offsets: str
     count: Code
     longest: Code
+    spare: Code
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,16 @@ class PackedView(View):
         return self.counts_frames or self.embeds is not None
 
     @property
+    def drops_replays(self) -> bool:
+        """Whether the manager replays some of them all the same.
+
+        It is told of items alone, whose frames together may be too many, and sizes results by what it is told
+        (embeddings under data parallelism).
+        """
+        embeds = self.embeds is not None and not self.dialect.zero_path_tokens
+        return self.has_hook and (self.counts_frames or embeds)
+
+    @property
     def keys(self) -> list[tuple[str | None, ...]]:
         """Keys of each modality's inputs. Where only some modalities take ready embeddings, the others have none."""
         if self.embeds is None:
@@ -225,11 +237,8 @@ class PackedView(View):
 
     @property
     def num_seqs(self) -> Code:
-        """Number of sequences of the main set in a batch, from its sizes."""
-        sizes = "self._get_encoder_cudagraph_sizes(mm_kwargs)"
-        names = self.size_names.split(", ")
-        only = ", ".join(name if name == "t" else "_" for name in names)
-        return Code(f"sum(t for {only} in {sizes})" if self.counts_frames else f"len({sizes})")
+        """Number of frames of a batch, from its sizes."""
+        return Code(f"sum(t for {self.frame_names} in self._get_encoder_cudagraph_sizes(mm_kwargs))")
 
 
 @dataclass(frozen=True)
@@ -388,7 +397,14 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         pixel_shape=_joined(capture_names.code(side) for side in port.pixels.shape),
         pixel_dtype=_pixel_dtype(port.pixels.dtype, facts),
         sets=tuple(
-            _set(set_, capture_names, parameters, has_hook=dialect.postprocess.value != "none", main=set_ is sets[0])
+            _set(
+                port,
+                set_,
+                capture_names,
+                parameters,
+                has_hook=dialect.postprocess.value != "none",
+                main=set_ is sets[0],
+            )
             for set_, parameters in zip(sets, sequence_parameters(port), strict=True)
         ),
         capture_lets=capture_lets,
@@ -410,28 +426,55 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     )
 
 
-def _set(set_: Sequences, names: Names, parameters: tuple[str, str], *, has_hook: bool, main: bool) -> SequenceView:
+def _set(
+    port: PackedPort, set_: Sequences, names: Names, parameters: tuple[str, str], *, has_hook: bool, main: bool
+) -> SequenceView:
     assert set_.count is not None, "`PackedPort.sequences` are complete"
     assert set_.longest is not None, "`PackedPort.sequences` are complete"
+    variable = "num_seqs" if main else f"num_{set_.name}_seqs"
     return SequenceView(
-        "num_seqs" if main else f"num_{set_.name}_seqs",
+        variable,
         *parameters,
-        set_.offsets,
-        _count(set_.count, names, has_hook=has_hook, main=main),
-        names.code(set_.longest),
+        offsets=set_.offsets,
+        count=_count(set_.count, names, has_hook=has_hook, main=main),
+        longest=names.code(set_.longest),
+        spare=names.code(_spare(port, set_, variable)),
     )
 
 
-def _filler(port: PackedPort) -> tuple[Code, Lets]:
-    """Length of the sequences that cover the rows behind a batch.
+#: Rows of one tile of FlashAttention's kernels.
+_TILE_ROWS = parse_expression("128")
 
-    A kernel computes no more rows of a sequence than the bound that was captured with it, so a set with a bound of its
-    own (a window) gives the length; otherwise one tile of FlashAttention's kernels does, 128 rows.
+
+def _spare(port: PackedPort, set_: Sequences, captured: str) -> Expression:
+    """How many sequences cover the rows behind any batch, beside its own, at most `captured`.
+
+    Each of its own has a token or more, so the more of them there are, the fewer rows are left.
     """
-    bounded = [set_.longest for set_ in port.sequences if set_.longest and not set_.longest.names & CAPACITIES.keys()]
+    height, width = port.merge
+    per_token = "height ** 2" if height == width else "height * width"
+    filler = set_.longest if _has_own_bound(set_) and set_.longest else _TILE_ROWS
+    return parse_expression(f"max(b - {captured}, 0) * {per_token} // filler + 1").substitute(
+        {"height": height, "width": width, "filler": filler}
+    )
+
+
+def _has_own_bound(set_: Sequences) -> bool:
+    """Whether the longest sequence of a set (a window) does not depend on the budget.
+
+    A kernel computes no more rows of a sequence than the bound that was captured with it, so this is also the most that
+    a sequence behind the batch may have; elsewhere it is one kernel tile, which costs next to nothing.
+    """
+    return set_.longest is not None and not set_.longest.names & CAPACITIES.keys()
+
+
+def _filler(port: PackedPort) -> tuple[Code, Lets]:
+    """The least length of the sequences that cover the rows behind a batch; the captured number of them is the rest."""
+    bounded = [set_.longest for set_ in port.sequences if _has_own_bound(set_)]
     if not bounded:
-        return Code("128"), ()
+        return Code(_TILE_ROWS.python()), ()
     names, lets = Names.of(port).localised(port, *bounded, *bounded)
+    assert bounded[0] is not None, "it has a bound"
     return names.code(bounded[0]), lets
 
 

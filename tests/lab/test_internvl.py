@@ -7,6 +7,21 @@ import pytest
 from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
 from scaffold.workflow import load_spec, prove_numerics
 
+#: Mono-InternVL: its tower is the patch embedding alone, which knows no data parallelism.
+MONO = """\
+from scaffold.verify.numeric.recipes.internvl import InternVL
+
+
+class Mono(InternVL):
+    def model_config(self):
+        config = super().model_config()
+        config.text_config.architectures = ["InternLM2VEForCausalLM"]
+        return config
+
+
+RECIPE = Mono()
+"""
+
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASES = [f"0.{minor}.0" for minor in (22, 23, 24, 26, 27, 28, 30, 31, 32, 33)]
@@ -21,6 +36,19 @@ def test_generated_port_equals_the_pristine_tree(release_tree, release):
     assert report.hits > 50
     assert report.misses > 5
     assert {check.modality for check in report.checks} >= {"image", "video"}
+
+
+@pytest.mark.parametrize("release", ["0.20.0", "0.22.0"])
+def test_a_tower_without_the_switch(release_tree, tmp_path, release):
+    """Releases to 0.22 give Mono-InternVL such a tower, in graphs and eagerly."""
+    recipe = tmp_path / "mono.py"
+    recipe.write_text(MONO)
+
+    (report,) = prove_numerics(load_spec("internvl"), release_tree(release), recipe=str(recipe))
+
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits > 50
+    assert report.misses > 5
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,6 +268,55 @@ def test_no_items_never_reach_the_tower(implementation: str, release: str, model
     selected = reports[IMAGES_AFTER_VIDEO].selected
     assert {"pixel_values": 0, "image_grid_thw": 0}.items() <= selected.items()
     assert set(selected.values()) == {0}
+
+
+#: Images only, with few sequences beside them: 260 tokens each of a budget of 4096, and every item of one token.
+FEW_SEQUENCES = (
+    Probe(4096, 8, 0, items=((1, 26, 40),) * 8),
+    Probe(4096, 1, 0, items=((1, 2, 2),)),
+    Probe(BUDGET, BUDGET, 0, items=((1, 2, 2),) * BUDGET),
+)
+#: Before attention's output was zero-filled: without hooks, with one for results, and with one for padding too.
+COVERED = {
+    "0.21.0": ("qwen2_5_vl",),
+    "0.22.0": ("qwen2_vl", "ernie45_vl"),
+    "0.28.0": ("qwen2_5_vl", "ernie45_vl"),
+}
+RECIPES = {"ernie45_vl": str(Path(__file__).with_name("ernie45_vl_rows.py"))}
+#: Rows of a kernel tile: attention over a sequence of L rows computes L * L products.
+SHORT = 128
+
+
+def assert_short_sequences_behind(tree: Any, models: tuple[str, ...]) -> None:
+    asked = [
+        request for model in models for request in numeric_requests(load_spec(model), tree, recipe=RECIPES.get(model))
+    ]
+    for reports in probe_buffers((request, FEW_SEQUENCES) for request in asked):
+        for probe, report in zip(FEW_SEQUENCES, reports, strict=True):
+            assert (report.error, report.misses) == ("", 0), report
+            rows, used = probe.budget * ROWS_PER_TOKEN, sum(t * h * w for t, h, w in probe.items)
+            for key, values in offsets(report.served).items():
+                behind = [end - start for start, end in pairwise(values) if start >= used]
+                assert (values[-1], sum(behind)) == (rows, rows - used), key
+                window = report.captured.get("max_seqlen_window")
+                most = window.values[0] if window and window.values and "window" in key else SHORT
+                assert max(behind) <= most, (probe, key)
+                # Every sequence of the batch has a token, and one more may cover the rest.
+                assert len(values) - 1 <= probe.budget + 1, (probe, key)
+
+
+@pytest.mark.parametrize("release", COVERED)
+def test_rows_behind_a_batch_are_short_sequences(release: str, release_tree: Any) -> None:
+    """All rows behind a batch are in sequences of a kernel tile or of a window. One sequence of 8064 rows, as it once
+    was, is 7.5 times the attention work of the batch before it."""
+    assert_short_sequences_behind(release_tree(release), COVERED[release])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", [release for release in EVERYTHING if minor(release) < 31])
+def test_every_release_covers_the_rows_behind_a_batch(release: str, release_tree: Any) -> None:
+    models = (*MODELS, "glm4_1v", *(["ernie45_vl"] if minor(release) > 21 else []))
+    assert_short_sequences_behind(release_tree(release), models)
 
 
 def test_negative_lengths_reach_the_kernel(release_tree: Any) -> None:

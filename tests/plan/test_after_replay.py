@@ -46,7 +46,8 @@ def test_what_no_graph_serves_is_finished_once(generation: str) -> None:
     spec = port_of("qwen2_vl", {"post": document_of("ernie45_vl")["post"]})
     made = methods(spec, generation)
 
-    assert "self._needs_eager_encoder(batch_mm_kwargs)" in made["postprocess_encoder_output"]
+    assert "if 'replay_is_dropped' in batch_mm_kwargs:" in made["postprocess_encoder_output"]
+    assert "mm_kwargs['replay_is_dropped'] = True" in made["prepare_encoder_cudagraph_replay_buffers"]
     assert made["_finish_encoder_output"].index("in mm_kwargs") < made["_finish_encoder_output"].index("return output")
     if PROFILES[generation].dialect.postprocess.value == "always":
         assert "else" not in made["postprocess_encoder_output"]
@@ -99,3 +100,23 @@ def test_an_import_of_the_replaced_methods_goes_with_them(release_tree) -> None:
     assert dropped("ernie45_vl", "0.33.0") == [DropImport(".utils", "scatter_output_slices")]
     assert dropped("ernie45_vl", "0.26.0") == []
     assert dropped("qwen2_vl", "0.33.0") == []
+
+
+@pytest.mark.parametrize("generation", PROFILES)
+@pytest.mark.parametrize("unit", ["frame", "item"])
+@pytest.mark.parametrize("embeds", [True, False])
+def test_a_replay_is_dropped_only_where_the_manager_cannot_be_told(generation: str, unit: str, embeds: bool) -> None:
+    """Frames of several items, in no release; ready embeddings under data parallelism, before 0.27."""
+    without = {} if embeds else {"modalities.image.embeds": None, "modalities.video.embeds": None}
+    spec = port_of("qwen2_vl", {"attention.full.unit": unit, **without})
+    dialect = PROFILES[generation].dialect
+    made = methods(spec, generation)
+
+    told = dialect.zero_path_tokens
+    drops = dialect.postprocess.value != "none" and (unit == "frame" or (embeds and not told))
+    dropping = ("prepare_encoder_cudagraph_replay_buffers", "postprocess_encoder_output")
+    assert ["replay_is_dropped" in made.get(name, "") for name in dropping] == [drops, drops]
+    assert ("_needs_eager_encoder" in made) is drops
+    assert ("above" in made.get("get_encoder_cudagraph_item_specs", "")) is (
+        dialect.item_specs and (embeds or (told and unit == "frame"))
+    )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 import dataclasses
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from changed_ports import port_of
@@ -131,8 +134,8 @@ def test_dialect_ends_with_its_generation(until, model, text):
         ("qwen2_5_vl", "older", "dtype", "input_dtype"),
         ("qwen2_5_vl", "unknown", "is_multimodal_pruning_enabled", "\x00"),
         ("qwen2_5_vl", "older", "modalities=", "is_multimodal_pruning_enabled"),
-        ("qwen2_5_vl", "unknown", " + 1  # for the rows behind a batch", "\x00"),
-        ("qwen2_5_vl", "newer", "_pad_offsets", "# for the rows behind a batch"),
+        ("qwen2_5_vl", "unknown", "num_seqs += max(token_budget - num_seqs, 0)", "\x00"),
+        ("qwen2_5_vl", "newer", "_pad_offsets", "num_seqs +="),
     ],
 )
 def test_what_the_tree_decides(model, facts, has, lacks):
@@ -169,16 +172,45 @@ def test_what_the_descriptor_decides(model, changes, has, lacks):
     assert lacks not in source
 
 
+@pytest.mark.parametrize("model", ["internvl", "step3_vl"])
+def test_switches_are_off_inside_of_the_tower_and_afterwards_as_before(model):
+    """Several of them, on or off, and one that this tower does not have; also where the tower raises."""
+    paths = ("self.use_data_parallel", "self.tower.use_data_parallel", "self.other.shards")
+    changes = {"data_parallel.switches": list(paths), "forward": {"call": "self.look(pixels)"}}
+    port = port_of(model, changes)
+    source = "from __future__ import annotations\n" + render_methods(port, profile_of("v0_30"), FACTS["unknown"]).source
+    names: dict[str, Any] = {"cached_property": property}
+    exec(source, names)
+    self = SimpleNamespace(
+        use_data_parallel=True, tower=SimpleNamespace(use_data_parallel=True), other=SimpleNamespace()
+    )
+
+    def state():
+        return self.use_data_parallel, self.tower.use_data_parallel, vars(self.other)
+
+    seen = []
+    self.look = lambda pixels: seen.append(state()) or 1 / pixels
+    for pixels in (1, 0):
+        with suppress(ZeroDivisionError):
+            names["_encode_tiles"](self, pixels)
+        assert state() == (True, True, {})
+    self.tower.use_data_parallel = False
+    names["_encode_tiles"](self, 1)
+
+    assert seen == [(False, False, {})] * 3
+    assert state() == (True, False, {})
+
+
 def test_sequences_are_counted_by_their_unit():
-    """A sequence a frame, or one an item: what a batch is checked against before a replay."""
+    """A sequence a frame is checked before a replay; a sequence an item is not, since the manager counts items."""
     by_frame = render("qwen2_vl", "v0_30").source
     by_item = render_methods(
         port_of("qwen2_vl", {"attention.full.unit": "item"}), profile_of("v0_30"), FACTS["unknown"]
     ).source
 
     assert "sum(t for t, _, _ in self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_frame
-    assert "len(self._get_encoder_cudagraph_sizes(mm_kwargs))" in by_item
     assert "sum(t for t, _, _ in" not in by_item
+    assert "_needs_eager_encoder" not in by_item
 
 
 def test_names_that_the_shape_uses_twice_are_local():
