@@ -158,7 +158,8 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
             raise DiagnosticError([*beyond(tree, model.place, "it has no images and no videos").diagnostics, *notes])
         what = "no call of a part of the model on an input was found in `embed_multimodal`"
         raise beyond(tree, model.place, what)
-    return ModelInputs(_own_embeds(tuple(modalities)), fields, trace, result, tuple(notes))
+    kept, others = _alike(tree, _own_embeds(tuple(modalities)))
+    return ModelInputs(kept, fields, trace, result, (*notes, *others))
 
 
 def inputs_of_sizes(field: Field) -> tuple[str, ...]:
@@ -291,6 +292,39 @@ def _own_embeds(modalities: tuple[ModalityInputs, ...]) -> tuple[ModalityInputs,
         found.append(replace(modality, embeds=None) if key in seen else modality)
         seen |= {key} if key else set()
     return tuple(found)
+
+
+def _alike(
+    tree: SourceTree, modalities: tuple[ModalityInputs, ...]
+) -> tuple[tuple[ModalityInputs, ...], tuple[Diagnostic, ...]]:
+    """The modalities that one descriptor describes together, and what is left out of the others."""
+    first = modalities[0]
+    kept, notes = [first], []
+    ready = first.embeds is not None
+    for modality in modalities[1:]:
+        place = modality.encoded[0].place
+        if (modality.layout, modality.columns) != (first.layout, first.columns):
+            reason = f"its inputs lie otherwise in memory than those of `{first.name}`"
+            notes.append(left_out(tree, place, modality.name, reason))
+        elif first.layout == "paths":
+            notes.append(left_out(tree, place, modality.name, f"the paths serve `{first.name}`"))
+        elif first.layout == "tiles" and modality.embeds is not None and ready:
+            notes.append(
+                Diagnostic(
+                    "VCG484",
+                    f"ready embeddings of `{modality.name}` are left out: a port of tiles takes those of one modality",
+                    tree.span(modality.embeds.place.file, modality.embeds.place.line)
+                    if modality.embeds.place
+                    else None,
+                    f"the port does not cover requests that bring `{modality.embeds.key}`",
+                    Severity.WARNING,
+                )
+            )
+            kept.append(replace(modality, embeds=None))
+        else:
+            ready = ready or modality.embeds is not None
+            kept.append(modality)
+    return tuple(kept), tuple(notes)
 
 
 def schema_of(program: Program, home: Module, trace: Trace, key: str) -> tuple[tuple[object, ...], Place, Table] | None:

@@ -249,6 +249,7 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         place = Place(tower.cls[0].file, tower.cls[1].lineno)
         raise beyond(scene.tree, place, "the tower builds no offsets of sequences from the grid")
     values = _metadata_values(scene, tower, sliced, grid, columns)
+    bounds, alone = _bounds(offsets, [crossing for crossing, _ in crossings if crossing.kind is Kind.HOST_BOUND])
     taken = set()
     found = [(crossing, value, *_unit(value)) for crossing, value in _valued(offsets, values)]
     # The sequences of whole frames or items come first: they are the tower's main ones.
@@ -265,24 +266,30 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         else:
             sheet.put(f"{at}.unit", unit, shown, why=why)
         sheet.put(f"{at}.offsets", crossing.key, _evidence(scene, crossing))
-        for role, kind in (("max", Kind.HOST_BOUND), ("lengths", Kind.LENGTHS)):
-            other = next((c for c, _ in crossings if c.kind is kind and c.source == crossing.key), None)
-            if other is not None:
-                sheet.put(f"{at}.{role}", other.key, _evidence(scene, other))
+        bound = bounds.get(crossing.key)
+        if bound is not None:
+            sheet.put(f"{at}.max", bound.key, _evidence(scene, bound))
+        elif len(alone) == 1:
+            bound = alone.pop()
+            candidate = Candidate(bound.key, "the one bound that the tower makes of no offsets")
+            what = "the host scalar with the longest of these sequences, in rows"
+            sheet.ask(Question(f"{at}.max", what, (candidate,), (_evidence(scene, bound),)))
+        lengths = next((c for c, _ in crossings if c.kind is Kind.LENGTHS and c.source == crossing.key), None)
+        if lengths is not None:
+            sheet.put(f"{at}.lengths", lengths.key, _evidence(scene, lengths))
         if unit == "window" and value is not None:
             _window(scene, at, value, tower)
+    for bound in alone:
+        place = Place(tower.cls[0].file, tower.cls[1].lineno)
+        what = f"the bound `{bound.key}` belongs to no set of sequences, so nothing tells its largest value"
+        raise beyond(scene.tree, place, what)
     named = {value for key, value in _named(sheet)}
-    buffers = [crossing for crossing, _ in crossings if crossing.key not in named]
-    for crossing in buffers:
-        if crossing.kind is Kind.HOST_BOUND:
-            place = Place(tower.cls[0].file, tower.cls[1].lineno)
-            what = f"the bound `{crossing.key}` belongs to no set of sequences, so nothing tells its largest value"
-            raise beyond(scene.tree, place, what)
+    buffers = [c for c, _ in crossings if c.key not in named and c.kind is not Kind.HOST_BOUND]
     keys = list(dict.fromkeys(crossing.key for crossing in buffers))
     doubtful = [crossing for crossing in buffers if not crossing.certain]
     if doubtful:
         listed = Candidate(f"[{', '.join(keys)}]", "if zeros are right behind a batch for all of them")
-        look = tuple(f"{crossing.key}: {_evidence(scene, crossing)}" for crossing in doubtful)
+        look = tuple(f"{crossing.key}: {_evidence(scene, crossing) or _SLICE}" for crossing in doubtful)
         what = "metadata with an entry for each row or token, which is padded with zeros; nothing shows it of some"
         sheet.ask(Question("buffers", what, (listed,), look))
     elif keys:
@@ -300,10 +307,19 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
     sheet.put("tower.grid", "list" if "list" in forms else "tensor", where, why=f"what `{grid[0]}` may be")
 
 
+def _bounds(offsets: list[Crossing], bounds: list[Crossing]) -> tuple[dict[str, Crossing], list[Crossing]]:
+    """The bound that is made of each set's offsets, by their key, and the bounds that no set has."""
+    of = {crossing.key: next((b for b in bounds if b.source == crossing.key), None) for crossing in offsets}
+    own = {key: bound for key, bound in of.items() if bound is not None}
+    taken = {bound.key for bound in own.values()}
+    return own, [bound for bound in bounds if bound.key not in taken]
+
+
 def _valued(crossings: list[Crossing], values: dict[str, Value]) -> Iterator[tuple[Crossing, Value | None]]:
     return ((crossing, values.get(crossing.name, values.get(crossing.key))) for crossing in crossings)
 
 
+_SLICE = "`vitcg-scaffold tower MODULE:CLASS -v` shows every statement"
 _UNITS = {
     "frame": "one sequence a frame: h * w rows, t times",
     "item": "one sequence an item: all its rows",

@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 from draft_cases import Case, draft
 
-from scaffold.descriptor import build_spec
-from scaffold.descriptor.load import load_descriptor_text
-from scaffold.descriptor.spec import AdapterSpec
+from scaffold.descriptor import AnyPort, load_descriptor_text
 from scaffold.draft import Draft
 
 Drafted = Callable[..., Draft]
@@ -30,11 +28,11 @@ def drafted(release_tree) -> Drafted:
 
 
 @pytest.fixture(scope="session")
-def completed(drafted) -> Callable[[Case], AdapterSpec]:
-    """The spec of a draft with all answers."""
+def completed(drafted) -> Callable[[Case], AnyPort]:
+    """The port that a draft with all answers describes."""
 
-    def get(case: Case) -> AdapterSpec:
+    def get(case: Case) -> AnyPort:
         found = drafted(case, answered=True)
-        return build_spec(load_descriptor_text(found.text, f"{found.name}.yaml"))
+        return load_descriptor_text(found.text, f"{found.name}.yaml")
 
     return get

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scaffold.descriptor import kinds
+from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import Draft, draft_descriptor
 from scaffold.protocol import SourceTree, resolve_target
 
@@ -20,14 +20,14 @@ START, END = "<!-- table: made by tests/draft/draft_cases.py -->", "<!-- end of 
 
 @dataclass(frozen=True)
 class Case:
-    """`answers` are those that make the draft complete. A model with `hooks` does what no field of a descriptor says:
-    its draft names them as questions, and no answer makes a port of it."""
+    """`answers` are those that make the draft complete. `beyond` are the reasons for which a model gets no draft, each
+    with the end of the path of its file and words of the line there."""
 
     name: str
     release: str
     architecture: str
     answers: dict[str, str] = field(default_factory=dict)
-    hooks: tuple[str, ...] = ()
+    beyond: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def id(self) -> str:
@@ -43,8 +43,8 @@ CORE = (
         "0.20.0",
         "Qwen2_5_VLForConditionalGeneration",
         {
-            "attention.sequences.window.count": "min(b, max(B, F) + ceil_div(b, window))",
-            "attention.sequences.window.longest": "(window * m) ** 2",
+            "attention.window.count": "min(b, max(B, F) + ceil_div(b, window))",
+            "attention.window.longest": "(window * m) ** 2",
             "budget.min": "64",
         },
     ),
@@ -53,7 +53,7 @@ CORE = (
         "Qwen3-VL",
         "0.20.0",
         "Qwen3VLForConditionalGeneration",
-        {"buffers.pos_embeds.kind": "rows", "budget.min": "64"},
+        {"buffers": "[pos_embeds, rotary_pos_emb_cos, rotary_pos_emb_sin]", "budget.min": "64"},
     ),
     Case("InternVL", "0.22.0", "InternVLChatModel", {"let.k": "self.num_image_token"}),
     Case(
@@ -74,7 +74,25 @@ UPSTREAM = (
         "Kimi-VL",
         "0.23.0",
         "KimiVLForConditionalGeneration",
-        hooks=("forward", "tower_region", "packed_merge"),
+        beyond=(
+            (
+                "`self.multi_modal_projector` runs on the tower's output, which `torch.cat` has put together from a "
+                "list of items",
+                "kimi_vl.py",
+                "self.multi_modal_projector(",
+            ),
+            (
+                "`MoonVitEncoderLayer.attention_qkvpacked`: `max_seqlen` computed beside the attention that gets it "
+                "follows from the grid and cannot leave the tower",
+                "moonvit.py",
+                "self.attn(",
+            ),
+            (
+                "`patch_merger`: .tolist() follows from the grid and cannot leave the tower",
+                "moonvit.py",
+                ".tolist()",
+            ),
+        ),
     ),
     Case(
         "Llama 4",
@@ -97,39 +115,59 @@ UPSTREAM = (
             "output.hidden_size": "self.config.hidden_size",
         },
     ),
-    Case("LFM2-VL", "0.23.0", "Lfm2VlForConditionalGeneration", hooks=("select", "replay", "forward")),
+    Case(
+        "LFM2-VL",
+        "0.23.0",
+        "Lfm2VlForConditionalGeneration",
+        beyond=(
+            (
+                "`self.image_pixels_to_features` also depends on `spatial_shapes`, which is no size of `pixel_values`",
+                "lfm2_vl.py",
+                "self.image_pixels_to_features(",
+            ),
+        ),
+    ),
 )
 
 CASES = CORE + UPSTREAM
+DRAFTED = tuple(case for case in CASES if not case.beyond)
+BEYOND = tuple(case for case in CASES if case.beyond)
 
 
 def draft(case: Case, tree: SourceTree, *, answered: bool) -> Draft:
     return draft_descriptor(tree, case.architecture, case.answers if answered else {})
 
 
+def refusal(case: Case, tree: SourceTree) -> list[Diagnostic]:
+    """Everything for which `init` refuses the model."""
+    try:
+        draft_descriptor(tree, case.architecture)
+    except DiagnosticError as error:
+        return list(error.diagnostics)
+    raise AssertionError(f"{case.id} is drafted")
+
+
 def table_row(case: Case, found: Draft) -> str:
-    """What a draft of the case asks: keys of values, and how many hooks."""
+    """What a draft of the case asks."""
     asked = [question.key for question in found.questions]
-    values = [key for key in asked if not key.startswith("hooks.")]
-    count = str(len(values)) + (f", {len(asked) - len(values)} hooks" if found.obstacles else "")
-    return f"| {case.name} | {case.release} | {count} | {', '.join(f'`{key}`' for key in values)} |"
+    return f"| {case.name} | {case.release} | {len(asked)} | {', '.join(f'`{key}`' for key in asked)} |"
 
 
-def obstacle_rows(case: Case, found: Draft) -> Iterator[str]:
-    """What the model does and no field says, one row each."""
-    for obstacle in found.obstacles:
-        place = str(obstacle.place).rpartition("/")[2]
-        hooks = ", ".join(f"`{name}` ({kinds.HOOKS[name].catalogue})" for name in obstacle.hooks)
-        yield f"| {case.name} | {obstacle.reason} | `{place}` | {hooks} |"
+def refusal_rows(case: Case, found: list[Diagnostic]) -> Iterator[str]:
+    """What the model does and no descriptor says, one row each."""
+    for problem in found:
+        assert problem.span is not None, "a reason is one of a line"
+        place = f"{problem.span.file.rpartition('/')[2]}:{problem.span.line}"
+        yield f"| {case.name} | {case.release} | {problem.message.partition(': ')[2]} | `{place}` |"
 
 
 def table(trees: dict[str, SourceTree]) -> str:
-    """The table of all cases, and that of what no field says."""
-    drafts = [(case, draft_descriptor(trees[case.release], case.architecture)) for case in CASES]
+    """The table of all drafts, and that of what no descriptor says."""
     head = "| model | vLLM | questions | what |\n| --- | --- | --- | --- |"
-    beyond = "| model | what no field says | where | hook |\n| --- | --- | --- | --- |"
-    rows = [row for case, found in drafts for row in obstacle_rows(case, found)]
-    return "\n".join([head, *(table_row(case, found) for case, found in drafts), "", beyond, *rows])
+    rows = [table_row(case, draft_descriptor(trees[case.release], case.architecture)) for case in DRAFTED]
+    beyond = "| model | vLLM | why it is refused | where |\n| --- | --- | --- | --- |"
+    refused = [row for case in BEYOND for row in refusal_rows(case, refusal(case, trees[case.release]))]
+    return "\n".join([head, *rows, "", beyond, *refused])
 
 
 def with_table(document: str, text: str) -> str:

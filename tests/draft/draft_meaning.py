@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from scaffold.descriptor import AnyPort, PackedPort, PathsPort
 from scaffold.descriptor.expressions import Call, EvaluationError, Expression
-from scaffold.descriptor.spec import AdapterSpec
+from scaffold.descriptor.schema import Record
 
-#: How an adapter is called and where it is entered is not what it does.
-_NO_MEANING = {"name", "file", "spans", "lets", "helpers", "tests", "docs_models", "examples"}
-_FREE = ("t", "h", "w", "n", "b", "B", "F")
+#: What only names expressions or is said of a port elsewhere: how it is entered is not what it does.
+_NO_MEANING = {"schema", "let", "helpers", "integration"}
 _SAMPLES = 12
 
 
@@ -31,47 +30,54 @@ class _Anything(dict[str, Any]):
         return self[key]
 
 
-def meaning(spec: AdapterSpec) -> dict[str, Any]:
-    """Every field of a spec by its dotted path."""
-    found: dict[str, Any] = {}
-    for field in fields(spec):
-        if field.name not in _NO_MEANING:
-            found |= dict(_walk(field.name, getattr(spec, field.name), spec))
+def meaning(port: AnyPort) -> dict[str, Any]:
+    """Every value of a port by its dotted path, with what follows from those that are not written."""
+    found: dict[str, Any] = {"class": type(port).__name__}
+    for key, declared in port.by_key.items():
+        if key not in _NO_MEANING:
+            found |= dict(_walk(key, getattr(port, declared.name), port))
+    if isinstance(port, PackedPort):
+        found |= dict(_walk("item.merge", port.merge, port))
+        for entry in port.sequences:
+            found |= dict(_walk(f"attention.{entry.name}", entry, port))
+        found["buffers"] = sorted(port.buffers)
     return found
 
 
-def differences(left: AdapterSpec, right: AdapterSpec) -> dict[str, tuple[Any, Any]]:
-    """Fields that differ in meaning, with both values."""
+def differences(left: AnyPort, right: AnyPort) -> dict[str, tuple[Any, Any]]:
+    """Values that differ in meaning, both of them."""
     one, two = meaning(left), meaning(right)
     keys = sorted(one.keys() | two.keys())
     return {key: (one.get(key), two.get(key)) for key in keys if one.get(key) != two.get(key)}
 
 
-def _walk(at: str, value: Any, spec: AdapterSpec) -> Iterator[tuple[str, Any]]:
+def _walk(at: str, value: Any, port: AnyPort) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Expression):
-        yield at, _computes(value, spec)
+        yield at, _computes(value, port)
     elif isinstance(value, Call):
         yield at, value.python()
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _walk(f"{at}.{field.name}", getattr(value, field.name), spec)
-    elif isinstance(value, tuple) and any(is_dataclass(item) or isinstance(item, tuple) for item in value):
+    elif isinstance(value, Record):
+        for key, declared in value.by_key.items():
+            yield from _walk(f"{at}.{key}", getattr(value, declared.name), port)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _walk(f"{at}.{key}", entry, port)
+    elif isinstance(value, tuple) and any(isinstance(item, (Expression, Record)) for item in value):
         for index, item in enumerate(value):
-            name = getattr(item, "name", index)
-            yield from _walk(f"{at}.{name}", item, spec)
+            yield from _walk(f"{at}.{index}", item, port)
     else:
         yield at, value
 
 
-def _computes(expression: Expression, spec: AdapterSpec) -> tuple[int | bool | str, ...]:
+def _computes(expression: Expression, port: AnyPort) -> tuple[int | bool | str, ...]:
     results: list[int | bool | str] = []
     for seed in range(_SAMPLES):
         values = _Anything(seed)
         functions: dict[str, Callable[..., Any]] = {}
-        for helper in spec.helpers:
-            functions[helper.name] = _helper(helper.args, helper.value, values, functions)
+        for name, helper in (port.helpers if isinstance(port, PathsPort) else {}).items():
+            functions[name] = _helper(helper.args, helper.value, values, functions)
         try:
-            for name, let in spec.lets:
+            for name, let in port.lets:
                 values[name] = let.evaluate(values, functions)
             results.append(expression.evaluate(values, functions))
         except EvaluationError as error:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from draft_cases import CORE, UPSTREAM, Case
+from draft_cases import DRAFTED, Case
 
-from scaffold.descriptor.load import load_descriptor_text
+from scaffold.descriptor import PackedPort, load_descriptor_text
 from scaffold.descriptor.source import MappingNode, ScalarNode, SequenceNode, parse_source
-from scaffold.diagnostics import DiagnosticError, Severity
+from scaffold.diagnostics import DiagnosticError, Exit, Severity
 from scaffold.draft import Draft, draft_descriptor
 from scaffold.protocol import open_tree
 
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.trees
 
 MODELS = "vllm/model_executor/models"
 REGISTRY = f"{MODELS}/registry.py"
-DRAFTED = [*CORE, *UPSTREAM]
 
 
 # --- evidence -------------------------------------------------------------------------------------------------------
@@ -69,9 +68,7 @@ def test_every_value_is_derived_or_asked(case: Case, drafted):
 
 
 #: Names of our own, and what the layout fixes.
-DECIDED = (
-    r"schema|item\.tokens|metadata\.(method|on)|tower\.(entry|metadata\.0)|integration\.test\.(key|template\.name)"
-)
+DECIDED = r"schema|item\.tokens|tower\.(entry|metadata\.0)|integration\.test\.(key|template\.name)"
 
 
 def _scalars(node, at):
@@ -127,14 +124,6 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
     "another tower": ("qwen2_vl", [("self.visual", "self.eyes")], says("tower: eyes")),
     "a smaller rotary table": ("qwen2_vl", [("max_position=8192", "max_position=512")], says("side_limit: 512")),
     "no rotary table": ("qwen2_vl", [("max_position=8192,", "")], asks("capture.side_limit")),
-    "one backend": (
-        "qwen2_vl",
-        [
-            ("            AttentionBackendEnum.ROCM_AITER_FA,\n            AttentionBackendEnum.TRITON_ATTN,\n", ""),
-        ],
-        says("backends: [FLASH_ATTN]"),
-    ),
-    "no backends": ("qwen2_vl", [("AttentionBackendEnum.", "Backends.")], asks("attention.backends")),
     "an item is one sequence": (
         "qwen2_vl",
         [
@@ -148,7 +137,7 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
     "sequences of unknown extent": (
         "qwen2_vl",
         [("np.repeat(grid_thw[:, 1] * grid_thw[:, 2], grid_thw[:, 0])", "np.array(measure(grid_thw))")],
-        asks("attention.sequences.full.unit"),
+        asks("attention.full.unit"),
     ),
     "sequences that are no frames": (
         "qwen2_vl",
@@ -158,7 +147,7 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
                 "np.repeat(grid_thw[:, 1] * grid_thw[:, 2], 2)",
             )
         ],
-        asks("attention.sequences.full.unit"),
+        asks("attention.full.unit"),
     ),
     "an unknown merge size": (
         "qwen2_vl",
@@ -315,8 +304,8 @@ def replace(root: Path, files: tuple[str, ...], replacements: list[tuple[str, st
             (root / file).write_text(text.replace(old, new))
 
 
-#: name -> model, replacement, words of the obstacle, the hooks that it would need
-OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = {
+#: name -> model, replacement, words of the reason, words of the line that shows it
+BEYOND: dict[str, tuple[str, list[tuple[str, str]], str, str]] = {
     "a list of pixels": (
         "mllama4",
         [
@@ -326,19 +315,22 @@ OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = 
             )
         ],
         "arrives as one tensor an item",
-        ("select", "replay"),
+        "pixel_values=",
     ),
     "rows of no known number": (
         "qwen2_vl",
-        [("image_pixel_grid_sizes = image_grid_thw.prod(-1)", "image_pixel_grid_sizes = image_grid_thw.sum(-1)")],
+        [(f"{name}_grid_thw.prod(-1)\n", f"{name}_grid_thw.sum(-1)\n") for name in ("image", "video")],
         "neither a count nor the product",
-        ("select", "replay"),
+        "MultiModalFieldConfig.flat_from_sizes(",
     ),
     "grids of four columns": (
         "qwen2_vl",
-        [('"image_grid_thw", torch.empty((0, 3))', '"image_grid_thw", torch.empty((0, 4))')],
+        [
+            (f'"{name}_grid_thw", torch.empty((0, 3))', f'"{name}_grid_thw", torch.empty((0, 4))')
+            for name in ("image", "video")
+        ],
         "has 4 columns",
-        ("select", "replay"),
+        "MultiModalFieldConfig.flat_from_sizes(",
     ),
     "a function between parts": (
         "mllama4",
@@ -349,7 +341,7 @@ OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = 
             )
         ],
         "`torch.relu` stands between",
-        ("forward",),
+        "torch.relu(",
     ),
     "a part after the tower": (
         "qwen2_vl",
@@ -360,7 +352,7 @@ OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = 
             )
         ],
         "`self.norm` runs on the tower's output",
-        ("forward",),
+        "self.norm(",
     ),
     "a part after the tower that gets more than the sizes": (
         "qwen2_vl",
@@ -371,13 +363,13 @@ OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = 
             )
         ],
         "`self.norm` runs on the tower's output and needs the sizes",
-        ("after_replay",),
+        "self.norm(",
     ),
     "a tower that cannot be split": (
         "qwen2_vl",
         [("        # adapter\n", "        if grid_thw_list[0][0] > 1:\n            x = x * 2\n        # adapter\n")],
         "cannot be split: a branch on metadata touches data",
-        ("metadata_region",),
+        "if grid_thw_list[0][0] > 1:",
     ),
     "layers that find the longest sequence": (
         "qwen2_vl",
@@ -388,13 +380,13 @@ OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = 
             )
         ],
         "`max_seqlen` computed beside the attention",
-        ("tower_region",),
+        "self.attn(",
     ),
     "a tower from elsewhere": (
         "qwen2_vl",
         [("class Qwen2VisionTransformer(", "class Tower(")],
         "is not in the tree",
-        ("forward",),
+        "self.visual(",
     ),
     "a further input": (
         "mllama4",
@@ -409,40 +401,129 @@ OBSTACLES: dict[str, tuple[str, list[tuple[str, str]], str, tuple[str, ...]]] = 
             ),
         ],
         "also depends on `aspect_ratios`",
-        ("select", "replay", "forward"),
+        "self.multi_modal_projector(",
     ),
 }
 
 
-@pytest.mark.parametrize("name", OBSTACLES)
-def test_what_no_layout_says_is_a_question(name, copied_tree):
-    """With its line and the hook that it needs; what the source tells besides is drafted all the same."""
-    model, replacements, words, hooks = OBSTACLES[name]
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_no_layout_says_is_refused_with_its_line(name, copied_tree):
+    model, replacements, words, code = BEYOND[name]
     release, architecture = FILES[model]
     files = (f"{MODELS}/{model}.py", *MORE.get(model, ()))
     tree = copied_tree(release, REGISTRY, *files)
-    before = draft_descriptor(tree, architecture)
-    assert before.obstacles == ()
-    assert "hooks:" not in before.text
+    draft_descriptor(tree, architecture)
     replace(tree.root, files, replacements)
+    changed = open_tree(tree.root)
 
-    after = draft_descriptor(open_tree(tree.root), architecture)
-
-    obstacle = next(found for found in after.obstacles if words in found.reason)
-    assert obstacle.hooks == hooks
-    assert obstacle.place is not None
-    assert (tree.root / obstacle.place.file).read_text().splitlines()[obstacle.place.line - 1].strip()
-    for hook in hooks:
-        question = next(found for found in after.open if found.key == f"hooks.{hook}.file")
-        assert f"{obstacle.place}: {obstacle.reason}" in question.look
-    [note] = [note for note in after.notes if words in note.message]
-    assert (note.code, note.severity) == ("VCG483", Severity.WARNING)
-    assert {"pixels: ", "module: ", "class: ", "hidden_size: "} <= {
-        line.strip().partition(" ")[0] + " " for line in after.text.splitlines()
-    }
     with pytest.raises(DiagnosticError) as error:
-        load_descriptor_text(after.text, "draft.yaml")
+        draft_descriptor(changed, architecture)
+
+    found = [problem for problem in error.value.diagnostics if words in problem.message]
+    assert found
+    for problem in found:
+        assert (problem.code, problem.exit) == ("VCG483", Exit.TARGET)
+        assert problem.span is not None
+        file = problem.span.file.removeprefix(changed.display(""))
+        assert code in changed.read(file).splitlines()[problem.span.line - 1]
+
+
+def test_every_reason_is_said_at_once(copied_tree):
+    """Two parts of one model that no descriptor says: one before and one inside of the tower."""
+    release, architecture = FILES["qwen2_vl"]
+    file = f"{MODELS}/qwen2_vl.py"
+    tree = copied_tree(release, REGISTRY, file)
+    names = ("a part after the tower", "layers that find the longest sequence")
+    replace(tree.root, (file,), [pair for name in names for pair in BEYOND[name][1]])
+    with pytest.raises(DiagnosticError) as error:
+        draft_descriptor(open_tree(tree.root), architecture)
+    assert len(error.value.diagnostics) == 2
+    for name, problem in zip(names, error.value.diagnostics, strict=True):
+        assert BEYOND[name][2] in problem.message
+
+
+#: name -> model, replacement, the modality that is left out, words of the reason
+LEFT_OUT: dict[str, tuple[str, list[tuple[str, str]], str, str]] = {
+    "rows of no known number": (
+        "qwen2_vl",
+        [("image_grid_thw.prod(-1)\n", "image_grid_thw.sum(-1)\n")],
+        "image",
+        "neither a count nor the product",
+    ),
+    "grids of another form": (
+        "qwen2_vl",
+        [('"video_grid_thw", torch.empty((0, 3))', '"video_grid_thw", torch.empty((0, 4))')],
+        "video",
+        "a row of `video_grid_thw` has 4 columns",
+    ),
+    "sizes of another form": (
+        "qwen2_vl",
+        [('"video_grid_thw", torch.empty((0, 3))', '"video_grid_thw", torch.empty((0, 2))')],
+        "video",
+        "its inputs lie otherwise in memory than those of `image`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_modality_beyond_the_layouts_is_left_out(name, copied_tree):
+    """The other one is drafted, with a warning at the line that shows why."""
+    model, replacements, modality, words = LEFT_OUT[name]
+    release, architecture = FILES[model]
+    files = (f"{MODELS}/{model}.py", *MORE.get(model, ()))
+    tree = copied_tree(release, REGISTRY, *files)
+    assert draft_descriptor(tree, architecture).notes == ()
+    replace(tree.root, files, replacements)
+    found = draft_descriptor(open_tree(tree.root), architecture)
+    assert f"  {modality}:\n" not in found.text
+    [note] = found.notes
+    assert (note.code, note.severity) == ("VCG484", Severity.WARNING)
+    assert f"the modality `{modality}` is left out" in note.message
+    assert words in note.message
+    assert note.span is not None
+    with pytest.raises(DiagnosticError) as error:
+        load_descriptor_text(found.text, "draft.yaml")
     assert {problem.code for problem in error.value.diagnostics} == {"VCG390"}
+
+
+def test_names_of_examples_may_have_hyphens(copied_tree):
+    release, architecture = FILES["mllama4"]
+    example = "examples/generate/multimodal/vision_language_offline.py"
+    tree = copied_tree(release, REGISTRY, f"{MODELS}/mllama4.py", example, "tests/models/registry.py")
+    replace(tree.root, (example,), [('"llama4": ', '"llama-4": ')])
+    found = draft_descriptor(open_tree(tree.root), architecture, {"let.k": "64"})
+    assert load_descriptor_text(found.text, "draft.yaml").examples == ("llama-4",)
+
+
+def test_a_port_of_tiles_takes_ready_embeddings_of_one_modality(release_tree):
+    """InternVL reads those of videos, too, since 0.23; the draft says what it does not cover."""
+    found = draft_descriptor(release_tree("0.33.0"), "InternVLChatModel", {"let.k": "self.num_image_token"})
+    port = load_descriptor_text(found.text, "draft.yaml")
+    assert [(modality.name, modality.embeds) for modality in port.inputs] == [
+        ("image", "image_embeds"),
+        ("video", None),
+    ]
+    [note] = found.notes
+    assert (note.code, note.severity) == ("VCG484", Severity.WARNING)
+    assert "ready embeddings of `video` are left out" in note.message
+
+
+def test_the_bound_of_no_offsets_is_a_question(release_tree):
+    """MiMo takes the longest sequence of what it makes its offsets of, and not of the offsets."""
+    answers = {
+        "attention.full.max": "max_seqlen",
+        "buffers": "[rotary_cos, rotary_sin, window_index_1d_col, reverse_window_index_1d_col, col_cos, col_sin]",
+        "budget.min": "64",
+        "output.hidden_size": "self.config.text_config.hidden_size",
+    }
+    found = draft_descriptor(release_tree("0.33.0"), "MiMoV2OmniForCausalLM", answers)
+    assert sorted(question.key for question in found.questions) == sorted(answers)
+    question = next(question for question in found.questions if question.key == "attention.full.max")
+    assert question.candidates[0].value == "max_seqlen"
+    port = load_descriptor_text(found.text, "draft.yaml")
+    assert isinstance(port, PackedPort)
+    assert [(entry.unit, entry.max) for entry in port.sequences] == [("frame", "max_seqlen")]
+    assert "max_seqlen" not in port.buffers
 
 
 #: name -> model, replacement, words of the refusal: of what remains nothing could be drafted

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.trees
 
 ARCH = "InternVLChatModel"
 MODELS = "vllm/model_executor/models"
-FILES = (f"{MODELS}/registry.py", f"{MODELS}/internvl.py", f"{MODELS}/intern_vit.py", f"{MODELS}/qwen2_vl.py")
+FILES = tuple(f"{MODELS}/{name}.py" for name in ("registry", "internvl", "intern_vit", "qwen2_vl", "phi3v"))
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def tree(copied_tree) -> Path:
-    """The files of 0.22.0 that a draft of InternVL reads, and another model."""
+    """The files of 0.22.0 that a draft of InternVL reads, and other models."""
     return copied_tree("0.22.0", *FILES).root
 
 
@@ -130,6 +130,7 @@ WRONG = {
     "no file": ([f"{MODELS}/zebra.py"], 4, "is neither a file nor one of the tree"),
     "a file of elsewhere": ([str(Path(__file__))], 4, "is no file of the tree"),
     "a module that is missing": (["Qwen2_5_VLForConditionalGeneration"], 4, "which is not in the tree"),
+    "a model beyond the layouts": (["Phi3VForCausalLM"], 4, "error[VCG483]: the model is beyond the layouts"),
     "an answer without value": ([ARCH, "--answer", "let.k"], 2, "is not KEY=VALUE"),
     "an answer to nothing": ([ARCH, "--answer", "let.kk=1"], 2, "Did you mean `let.k`?"),
     "a wrong answer": ([ARCH, "--answer", "let.k=self.tokens("], 3, "`k: self.tokens(    # answered`"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scaffold.descriptor import shipped_names
-from scaffold.descriptor.load import _SHIPPED, load_descriptor_text
+import scaffold.descriptor
+from scaffold.descriptor import load_descriptor_text, shipped_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
-COMPLETE = (_SHIPPED / "internvl.yaml").read_text(encoding="utf-8")
+SHIPPED = Path(scaffold.descriptor.__file__).parent / "shipped"
+COMPLETE = (SHIPPED / "internvl.yaml").read_text(encoding="utf-8")
 
 
 def problems(text: str) -> list[Diagnostic]:
@@ -20,32 +23,32 @@ def problems(text: str) -> list[Diagnostic]:
 
 #: what is replaced by what -> place and message of the one question
 OPEN = {
-    "an expression": ("k: self.num_image_token", "k: TODO", "my.yaml:13:6", "`let.k` is an open question"),
-    "a name": ("tower: vision_model", "tower: TODO", "my.yaml:6:10", "`model.tower` is an open question"),
-    "a word": ("layout: tiles", "layout: TODO", "my.yaml:7:9", "`layout` is an open question"),
+    "an expression": ("k: self.num_image_token", "k: TODO", "my.yaml:12:6", "`let.k` is an open question"),
+    "a name": ("class: InternVLChatModel", "class: TODO", "my.yaml:5:10", "`model.class` is an open question"),
+    "a word": ("layout: tiles", "layout: TODO", "my.yaml:6:9", "`layout` is an open question"),
     "a call": (
         "forward: {call: self.extract_feature(pixels), flatten: true}",
         "forward: {call: TODO, flatten: true}",
-        "my.yaml:19:17",
+        "my.yaml:18:17",
         "`forward.call` is an open question",
     ),
-    "a list's element": ("shape: [3, side, side]", "shape: [3, TODO, side]", "my.yaml:16:21", "`pixels.shape.1`"),
-    "a whole list": ("shape: [3, side, side]", "shape: TODO", "my.yaml:16:17", "`pixels.shape` is an open question"),
+    "a list's element": ("shape: [3, side, side]", "shape: [3, TODO, side]", "my.yaml:15:21", "`pixels.shape.1`"),
+    "a whole list": ("shape: [3, side, side]", "shape: TODO", "my.yaml:15:17", "`pixels.shape` is an open question"),
     "a whole section": (
         "output: {hidden_size: self.config.text_config.hidden_size}",
         "output: TODO",
-        "my.yaml:21:9",
+        "my.yaml:20:9",
         "`output` is an open question",
     ),
     "with a reason": (
         "k: self.num_image_token",
         "k: TODO tokens of a tile",
-        "my.yaml:13:6",
+        "my.yaml:12:6",
         "`let.k` is an open question: tokens of a tile",
     ),
-    "in quotes": ("k: self.num_image_token", 'k: "TODO: tokens"', "my.yaml:13:6", "open question: tokens"),
-    "a comment": ("let:", "# TODO look at the tiles\nlet:", "my.yaml:12:1", "an open question: TODO look at the tiles"),
-    "a comment beside a value": ("layout: tiles", "layout: tiles  # TODO sure?", "my.yaml:7:16", "TODO sure?"),
+    "in quotes": ("k: self.num_image_token", 'k: "TODO: tokens"', "my.yaml:12:6", "open question: tokens"),
+    "a comment": ("let:", "# TODO look at the tiles\nlet:", "my.yaml:11:1", "an open question: TODO look at the tiles"),
+    "a comment beside a value": ("layout: tiles", "layout: tiles  # TODO sure?", "my.yaml:6:16", "TODO sure?"),
 }
 
 
@@ -94,4 +97,4 @@ def test_no_question(name):
 
 def test_shipped_descriptors_have_none():
     for name in shipped_names():
-        assert problems((_SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")) == []
+        assert problems((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")) == []

@@ -97,8 +97,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG202",
         "a key is missing",
-        "Only what cannot be derived from the vLLM tree has to be stated, and this is part of it. The help says what "
-        "the key holds.",
+        "Only what cannot be derived from the vLLM tree has to be stated, and this is part of it. Which keys there are "
+        "goes by the layout: packed rows, tiles and paths of tiles have sections of their own, and a key that a layout "
+        "needs is reported at the line of `layout`. The help says what the key holds.",
     ),
     Code(
         "VCG203",
@@ -127,8 +128,8 @@ CODES: tuple[Code, ...] = (
         "VCG207",
         "this is not an expression",
         "Expressions are a small language and are never run as Python: whole numbers, names, attribute paths that "
-        "start with self., + - * // % **, comparisons, and, or, not, and calls of min, max, ceil_div and the "
-        "descriptor's own helpers. What it cannot say belongs into a helper or a hook.",
+        "start with self., + - * // % **, comparisons, and, or, not, and calls of min, max, ceil_div, round and the "
+        "descriptor's own helpers. A longer one becomes readable with names under `let`.",
     ),
     Code(
         "VCG209",
@@ -184,7 +185,8 @@ CODES: tuple[Code, ...] = (
         "VCG304",
         "a name has no value in this place",
         "Sizes of items exist at run time only: expressions about a captured batch cannot use them. In turn b, B and F "
-        "describe a batch and mean nothing for a single item.",
+        "describe a batch and mean nothing for a single item. Helpers are called by the tokens of paths only, which is "
+        "what they are for.",
     ),
     Code(
         "VCG305",
@@ -194,7 +196,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG306",
         "a condition stands where a number belongs, or the reverse",
-        "Gates, requirements and `eager_if` are conditions; rows, tokens, shapes and budgets are numbers.",
+        "A gate is a condition; rows, tokens, shapes and budgets are numbers.",
     ),
     Code(
         "VCG307",
@@ -209,25 +211,16 @@ CODES: tuple[Code, ...] = (
     # --- layout and inputs
     Code(
         "VCG310",
-        "the columns of the size key are not known",
-        "The columns say what one row of the size key means: [n] tiles, [h, w] or [t, h, w] patches, [tw, th] tiles "
-        "along each side. Code for cutting and counting items follows from it.",
-    ),
-    Code(
-        "VCG311",
-        "the size columns contradict the layout",
-        "A packed layout needs a grid for each item, tiles need a count. One of the two lines is wrong.",
-    ),
-    Code(
-        "VCG312",
-        "the layout needs a section that is not there",
-        "What a layout cannot do without is asked for by name; the help shows a minimal form.",
+        "the columns of the size key do not go with the layout",
+        "The columns say what one row of the size key means, and the layout is cut by them: [t, h, w] or [h, w] "
+        "patches for packed rows, [n] tiles or [tw, th] tiles along each side for tiles, [n] further tiles for paths. "
+        "One of the two lines is wrong.",
     ),
     Code(
         "VCG313",
-        "a section contradicts the layout",
-        "The section means nothing for this layout and would be ignored, so it is an error. Either it or the "
-        "layout is wrong.",
+        "a section belongs to another layout",
+        "Each layout has sections of its own, and nothing reads the ones of another: the line would be ignored, so it "
+        "is an error. Either the line or `layout` is wrong.",
     ),
     Code(
         "VCG314",
@@ -246,35 +239,24 @@ CODES: tuple[Code, ...] = (
         "If every frame is an attention sequence, the number of offsets that a graph holds depends on the longest "
         "video. More frames than that run eagerly instead of failing.",
     ),
+    Code(
+        "VCG317",
+        "ready embeddings of a second modality",
+        "A port of tiles or paths asks one key whether embeddings came ready instead of pixels, and runs such a batch "
+        "eagerly. Nothing is generated that would ask a second one, so a descriptor cannot name it.",
+    ),
     # --- attention and buffers
-    Code(
-        "VCG320",
-        "a padding contradicts the kind of its buffer",
-        "The kind says what the values mean, and with that which tails are harmless: zeros after cumulative offsets "
-        "describe a sequence of negative length, for example. If the padding is right, the kind is wrong.",
-    ),
-    Code(
-        "VCG321",
-        "a residency contradicts the kind of its buffer",
-        "A graph can only read GPU memory, and a bound that kernels read on the host must not be copied there inside a "
-        "graph.",
-    ),
-    Code(
-        "VCG322",
-        "the kind of a buffer contradicts its role in attention",
-        "`attention.sequences` names buffers by role: offsets are cumulative, the maximum is a host bound, lengths are "
-        "lengths. A line under `buffers` may refine them but not turn them into something else.",
-    ),
     Code(
         "VCG323",
         "two buffers have one name",
-        "A recorded buffer is found by its name. Pixel buffers and those of `attention.sequences` are derived already.",
+        "A recorded buffer is found by its name. Pixel buffers and those that `attention` names are recorded already.",
     ),
     Code(
         "VCG324",
-        "the kind of attention contradicts its sequences",
-        "Variable-length attention is described by sets of sequences and runs only on backends that can be captured; "
-        "dense and masked attention have neither.",
+        "the sets of attention sequences are in the wrong order",
+        "The first set covers whole frames or items: padding, room for sequences and eager execution go by it. Each "
+        "further set cuts those sequences into windows. A tower with windows only has no such first set and cannot be "
+        "described.",
     ),
     Code(
         "VCG325",
@@ -283,45 +265,23 @@ CODES: tuple[Code, ...] = (
         "too small for some replay, or so large that kernels start for thousands of empty windows.",
     ),
     Code(
-        "VCG326",
-        "two-section offsets without FlashInfer",
-        "Only FlashInfer takes offsets as two sections of one tensor. For other backends the kind is cumulative; with "
-        "FLASHINFER among the backends the tool chooses between both at run time.",
-    ),
-    Code(
-        "VCG327",
-        "a host bound has no value at capture",
-        "Kernels read it while they are recorded, and it stays for ever. It must be the largest value, in rows, that "
-        "any replay of the budget can need.",
-    ),
-    Code(
-        "VCG328",
-        "a padding is unclear",
-        "A padding written as a mapping has exactly one of `fill` (a value) and `axis` (where rows lie).",
-    ),
-    Code(
         "VCG329",
         "a variable of the tower is no buffer, or two are one",
-        "`tower.names` maps variables of a pristine tower to the buffers that they are. Each of these is described "
-        "under `buffers` or `attention.sequences`, and holds one variable.",
+        "`tower.names` maps variables of a pristine tower to the buffers that they are. Each of these stands under "
+        "`buffers` or `attention` and holds one variable.",
     ),
     # --- forward
     Code(
-        "VCG330",
-        "a forward is missing",
-        "The tool must know what is recorded, and for packed layouts also how an item runs that no graph fits: both "
-        "are calls, or hooks.",
-    ),
-    Code(
         "VCG331",
-        "a call does not pass the pixels",
-        "What is recorded depends on `pixels`; a call without them would record a constant.",
+        "a call does not pass what it works on",
+        "What is recorded, or run eagerly, depends on `pixels`; what runs after a replay, on `output`. A call without "
+        "it would give the same result for every batch.",
     ),
     Code(
         "VCG332",
-        "the metadata is not passed, or there is none",
-        "A packed tower takes its offsets and tables as `metadata`; computing them inside the graph would freeze those "
-        "of the capture. Tiles have no metadata.",
+        "the metadata is not passed",
+        "A packed tower takes its offsets and tables as `metadata`. A graph that computes them itself would freeze "
+        "those of the capture.",
     ),
     Code(
         "VCG333",
@@ -329,71 +289,23 @@ CODES: tuple[Code, ...] = (
         "Capture grids are built from whole merged squares, so the side of the square must be known. It is read from "
         "`tokens` where that has the form t * (h // m) * (w // m); otherwise `item.merge` states it. Both must agree.",
     ),
-    # --- paths, axes, hooks
+    # --- paths
     Code(
         "VCG340",
-        "paths and capture axes cannot be combined",
-        "A graph is found by path and budget, or by axis key and budget. vLLM has no third form.",
+        "paths serve one modality",
+        "Each path has one key for its pixels, so a second modality has none. It runs eagerly, as before the port.",
     ),
     Code(
         "VCG341",
-        "nothing assembles the outputs of the paths",
-        "Each path gives its own tensor. `post.assemble` states the order in which they form an item.",
+        "the paths make no sense together",
+        "There are two: the first path has one tile for each item (the whole image), the second one as many as its "
+        "size says, perhaps none (its parts). A model with one kind of tiles has the layout `tiles`.",
     ),
     Code(
         "VCG342",
         "the assembly of an item is wrong",
-        "Each path is used exactly once, and every part is either a path or a single token.",
-    ),
-    Code(
-        "VCG343",
-        "an input is not known",
-        "Paths and buffers may only use inputs that every modality declares, under `pixels` or `aux`.",
-    ),
-    Code(
-        "VCG344",
-        "a section describes a model with one path",
-        "With paths, rows, tokens, shapes and captures belong to each path; those of an item are derived from them.",
-    ),
-    Code(
-        "VCG345",
-        "the paths make no sense together",
-        "Several paths are needed for a choice, and at least one of them must give tokens for every item.",
-    ),
-    Code(
-        "VCG351",
-        "a hook is not given or does not fit",
-        "The field refers to hand-written code that must be declared under `hooks` and be of the right kind.",
-    ),
-    Code(
-        "VCG352",
-        "a hook is never called",
-        "The hook belongs to a section that the descriptor does not have.",
-    ),
-    Code(
-        "VCG353",
-        "something is given twice",
-        "The same step is described by a field and by a hook. Which one is meant cannot be known: delete one.",
-    ),
-    Code(
-        "VCG354",
-        "a hook file cannot be read",
-        "Hook files lie in the directory of the descriptor and are named without a path.",
-    ),
-    Code(
-        "VCG355",
-        "a hook file is not valid Python",
-        "The file is parsed, never run, when the descriptor is read.",
-    ),
-    Code(
-        "VCG356",
-        "a hook has the wrong name or parameters",
-        "The file defines a function with the hook's name and the parameters that the generated code passes.",
-    ),
-    Code(
-        "VCG357",
-        "a hook file is too large",
-        "A hook is one function. A model that needs more should be changed by hand.",
+        "`post.assemble` gives the order in which the outputs of the paths form an item. Each path is used exactly "
+        "once.",
     ),
     # --- integration
     Code(
@@ -417,11 +329,6 @@ CODES: tuple[Code, ...] = (
         "test settings contradict each other",
         "Two entries share a key, overrides of a shrunk model stand without its architecture, or hf_overrides are "
         "set twice.",
-    ),
-    Code(
-        "VCG370",
-        "the range of budgets is empty",
-        "The smallest budget is above the largest, so no graph could be captured.",
     ),
     Code(
         "VCG371",

@@ -32,17 +32,19 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG483",
         "the model is beyond the layouts",
-        "Packed rows, tiles and paths of tiles can be said by a descriptor. This model does something between its "
-        "inputs and its embeddings that none of them says; the message names it, its place, and the hook that it would "
-        "need. The draft has all that the source tells besides, and a question below `hooks` for this part. Nothing is "
-        "generated from hooks yet (VCG442): a port of such a model needs code that is written by hand. As an error it "
-        "means that the model's inputs could not be read at all, so that there is nothing to draft.",
+        "A descriptor says models of three layouts: packed rows with metadata, tiles, and two paths of tiles. This "
+        "model does something between its inputs and its embeddings that none of them says, or that cannot be read; "
+        "each reason is a message of its own, with its line. There is no draft, because no port could be generated "
+        "from one.\n\nA reason is often one statement. If the model is yours to change, change it: what layers compute "
+        "from sizes goes into the tower's `forward`, what runs behind a packed tower goes into the tower. Otherwise "
+        "the port has to be written by hand, or the tool taught: docs/design.md says where a layout is added.",
     ),
     Code(
         "VCG484",
         "something that would be drafted is left out",
-        "The source has it in a form that the layout cannot express, and the port is complete without it: a modality "
-        "whose tokens follow another formula runs eagerly, as before.",
+        "The source has it in a form that the layout cannot express, and the descriptor is complete without it. A "
+        "modality that is left out, whose tokens follow another formula or whose inputs lie otherwise in memory, runs "
+        "eagerly, as before.",
     ),
     Code(
         "VCG510",

@@ -36,15 +36,17 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG428",
         "subclasses inherit the port",
-        "A subclass of the ported class answers to the protocol as well. If it has another tower, capture fails at "
-        "start-up. Look at each of them, and list those that must stay out under `model.optout`: no class can take the "
-        "protocol back, so they raise an error with the reason when the manager asks for their configuration.",
+        "A subclass of the ported class answers to the protocol as well. One with another tower would be asked for "
+        "metadata that its tower does not compute, and capture fails at start-up; a tower that is the same class under "
+        "another name is none. Look at each of them, and list those that must stay out under `model.optout`: no class "
+        "can take the protocol back, so they raise an error with the reason when the manager asks for their "
+        "configuration.",
     ),
     Code(
         "VCG437",
-        "the two-path layout does not fit the descriptor",
-        "Models with paths are generated for one shape: every item has one tile on the first path and any number of "
-        "tiles on the second one, and its embedding is the tiles' tokens, put together without separators.",
+        "this release cannot express the paths",
+        "Releases whose protocol knows two paths call them `local` and `global` in their own code, and find the pixels "
+        "by these names. The paths of the descriptor have other names: rename them, or port into another release.",
     ),
     Code(
         "VCG438",
@@ -76,18 +78,5 @@ CODES: tuple[Code, ...] = (
         "the protocol has no hook for what runs after a replay",
         "`post.call` names a module that turns the output of a graph into embeddings outside of the graph. Releases "
         "before 0.22 slice the output of a graph themselves and have no place for it.",
-    ),
-    Code(
-        "VCG439",
-        "no template for this layout",
-        "The descriptor is valid, but code is generated for packed patches and for tiles only; the layouts `padded` "
-        "and `ragged` have no template yet.",
-    ),
-    Code(
-        "VCG442",
-        "nothing is generated from this field yet",
-        "The descriptor format has room for more than is generated today: hand-written methods (`hooks`), start-up "
-        "conditions, further size columns, a condition for eager items or for a modality, and buffers that are not "
-        "padded, captured or placed as their kind says. A port that left such a field out in silence would be wrong.",
     ),
 )
