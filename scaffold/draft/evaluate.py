@@ -20,14 +20,13 @@ from scaffold.draft.values import (
     Items,
     Literal,
     Op,
-    Owner,
     Place,
     Ref,
     Table,
     Value,
     inputs_of,
 )
-from scaffold.tower.source import FunctionNode, Module, Program, decorator_names, plain_base
+from scaffold.tower.source import FunctionNode, Module, Owner, Program, decorator_names
 
 _DEPTH = 14
 _FIELD_CONFIG = "MultiModalFieldConfig"
@@ -440,15 +439,11 @@ class Evaluator:
 
     def _super(self, name: str, args: list[Value], keywords: dict[str, Value], frame: _Frame) -> Value:
         if frame.owner is not None:
-            module, cls = frame.owner
-            for base in cls.bases:
-                found = self._program.resolve(module, ast.unparse(plain_base(base)))
-                if found is not None and isinstance(found[1], ast.ClassDef):
-                    method = self._program.method((found[0], found[1]), name)
-                    if method is not None:
-                        owner, definer, node = method
-                        closure = Closure(owner, (owner, definer), node, {}, bound=True)
-                        return self._call(closure, args, keywords, frame.depth + 1)
+            method = self._program.method(frame.owner, name, inherited=True)
+            if method is not None:
+                owner, definer, node = method
+                closure = Closure(owner, (owner, definer), node, {}, bound=True)
+                return self._call(closure, args, keywords, frame.depth + 1)
         return Op(f"super.{name}", tuple(args), tuple(keywords.items()))
 
     @staticmethod
@@ -517,16 +512,4 @@ def _aliased(module: Module, name: str) -> str:
 
 def _inherits(program: Program, cls: Owner, base: Owner) -> bool:
     """Whether `base` is `cls` or one of its bases, as far as they are in the tree."""
-    pending, seen = [cls], set()
-    while pending:
-        module, node = pending.pop()
-        if node is base[1]:
-            return True
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        for expression in node.bases:
-            found = program.resolve(module, ast.unparse(plain_base(expression)))
-            if found is not None and isinstance(found[1], ast.ClassDef):
-                pending.append((found[0], found[1]))
-    return False
+    return any(node is base[1] for _, node in program.lineage(cls))

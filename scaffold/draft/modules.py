@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from scaffold.draft.values import Owner, Place
-from scaffold.tower.source import FunctionNode, Program, plain_base
+from scaffold.draft.values import Place
+from scaffold.tower.source import FunctionNode, Owner, Program
 
 _LINEAR_INPUT = {"nn.Linear": "in_features"}
 
@@ -26,22 +26,13 @@ def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place
 
     `__init__` is looked at before other methods, and a class before its bases.
     """
-    pending, seen = [owner], set()
-    while pending:
-        module, cls = pending.pop(0)
-        if id(cls) in seen:
-            continue
-        seen.add(id(cls))
+    for module, cls in program.lineage(owner):
         methods = [node for node in cls.body if isinstance(node, FunctionNode)]
         for method in sorted(methods, key=lambda node: node.name != "__init__"):
             for node in ast.walk(method):
                 value = _value_of(node, name)
                 if value is not None:
                     return value, Place(module.file, value.lineno), (module, cls)
-        for base in cls.bases:
-            resolved = program.resolve(module, ast.unparse(plain_base(base)))
-            if resolved is not None and isinstance(resolved[1], ast.ClassDef):
-                pending.append((resolved[0], resolved[1]))
     return None
 
 

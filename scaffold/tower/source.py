@@ -6,6 +6,7 @@ import ast
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePosixPath
 
 from scaffold.diagnostics import DiagnosticError, Span
@@ -40,6 +41,10 @@ class Module:
     def segment(self, node: ast.AST) -> str:
         """The source text of a node."""
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+
+#: A class with the module that it stands in.
+Owner = tuple[Module, ast.ClassDef]
 
 
 def index_module(source: SourceTree, file: str) -> Module:
@@ -89,7 +94,7 @@ class Program:
     def __init__(self, tree: SourceTree) -> None:
         self._tree = tree
         self._modules: dict[str, Module | None] = {}
-        self._attributes: dict[tuple[int, str], tuple[Module, ast.ClassDef] | None] = {}
+        self._attributes: dict[tuple[int, str], Owner | None] = {}
 
     def module(self, file: str) -> Module | None:
         """The module at `file`, or None when the tree has no such file."""
@@ -118,55 +123,42 @@ class Program:
                 return self.resolve(target, member, depth - 1)
         return None
 
-    def method(self, owner: tuple[Module, ast.ClassDef], name: str) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
-        """The method `name` of a class or of its bases, as far as they are in the tree."""
-        return self._method(owner, name, 6)
-
-    def _method(
-        self, owner: tuple[Module, ast.ClassDef], name: str, depth: int
-    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
-        module, node = owner
-        for statement in node.body:
-            if isinstance(statement, FunctionNode) and statement.name == name:
-                return module, node, statement
-        if depth == 0:
-            return None
-        for base in map(plain_base, node.bases):
-            if isinstance(base, ast.Name):
-                found = self.resolve(module, base.id)
-                if found is not None and isinstance(found[1], ast.ClassDef):
-                    inherited = self._method((found[0], found[1]), name, depth - 1)
-                    if inherited is not None:
-                        return inherited
-        return None
-
-    def members(self, owner: tuple[Module, ast.ClassDef]) -> frozenset[str]:
-        """Names of methods and properties of a class and its bases in the tree."""
-        names: set[str] = set()
-        queue, seen = [owner], set()
-        while queue:
-            module, node = queue.pop()
+    def lineage(self, owner: Owner) -> Iterator[Owner]:
+        """A class and its bases as far as they are in the tree, each before its own bases, from left to right."""
+        pending, seen = [owner], set()
+        while pending:
+            module, node = pending.pop(0)
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            names.update(s.name for s in node.body if isinstance(s, FunctionNode))
-            for base in map(plain_base, node.bases):
-                if isinstance(base, ast.Name):
-                    found = self.resolve(module, base.id)
-                    if found is not None and isinstance(found[1], ast.ClassDef):
-                        queue.append((found[0], found[1]))
-        return frozenset(names)
+            yield module, node
+            bases = [plain_base(base) for base in node.bases]
+            found = [self.resolve(module, base.id) for base in bases if isinstance(base, ast.Name)]
+            pending[:0] = [(item[0], item[1]) for item in found if item and isinstance(item[1], ast.ClassDef)]
 
-    def attribute_class(self, owner: tuple[Module, ast.ClassDef], attribute: str) -> tuple[Module, ast.ClassDef] | None:
+    def method(
+        self, owner: Owner, name: str, *, inherited: bool = False
+    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """The method `name` of a class or of its bases, as far as they are in the tree; `inherited`: of its bases."""
+        for module, node in islice(self.lineage(owner), int(inherited), None):
+            for statement in node.body:
+                if isinstance(statement, FunctionNode) and statement.name == name:
+                    return module, node, statement
+        return None
+
+    def members(self, owner: Owner) -> frozenset[str]:
+        """Names of methods and properties of a class and its bases in the tree."""
+        body = (statement for _, node in self.lineage(owner) for statement in node.body)
+        return frozenset(statement.name for statement in body if isinstance(statement, FunctionNode))
+
+    def attribute_class(self, owner: Owner, attribute: str) -> Owner | None:
         """The class of `self.<attribute>`, read from `__init__` (also the element class of an `nn.ModuleList`)."""
         key = (id(owner[1]), attribute)
         if key not in self._attributes:
             self._attributes[key] = self._attribute_class(owner, attribute)
         return self._attributes[key]
 
-    def _attribute_class(
-        self, owner: tuple[Module, ast.ClassDef], attribute: str
-    ) -> tuple[Module, ast.ClassDef] | None:
+    def _attribute_class(self, owner: Owner, attribute: str) -> Owner | None:
         init = self.method(owner, "__init__")
         if init is None:
             return None

@@ -101,15 +101,15 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG533",
         "a generated file was edited by hand",
-        "The file's bytes do not have the hash in its own header. `vitcg-scaffold regen` overwrites it: generated files "
-        "are changed in the descriptor or in a template. Version control protects the edit, and an edit that is not "
+        "The file's bytes do not have the hash in its own header. `vitcg-scaffold regen` overwrites it: generated "
+        "files are changed in the descriptor or in a template. Version control protects the edit, and one that is not "
         "committed is refused (VCG507) without `--allow-dirty`; `vitcg-scaffold revert` restores it in any case.",
     ),
     Code(
         "VCG534",
         "the manifest cannot be trusted",
-        "`MANIFEST.json` is not one that this tool writes: it is no JSON, of another schema, or names something that is "
-        "no descriptor. Nothing in it is used. Restore it from git, or delete it and name the descriptors again: "
+        "`MANIFEST.json` is not one that this tool writes: it is no JSON, of another schema, or names something that "
+        "is no descriptor. Nothing in it is used. Restore it from git, or delete it and name the descriptors again: "
         "`vitcg-scaffold regen shipped`, for example.",
     ),
     Code(
