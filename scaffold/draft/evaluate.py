@@ -26,7 +26,8 @@ from scaffold.draft.values import (
     Value,
     inputs_of,
 )
-from scaffold.tower.source import FunctionNode, Module, Owner, Program, decorator_names
+from scaffold.syntax import FunctionNode, decorator_names
+from scaffold.tower.source import Module, Owner, Program
 
 _DEPTH = 14
 _FIELD_CONFIG = "MultiModalFieldConfig"

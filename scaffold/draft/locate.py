@@ -9,8 +9,7 @@ from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.values import Place
-from scaffold.protocol.profile import module_file
-from scaffold.protocol.tree import SourceTree
+from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.tower.source import Owner, Program
 
 _MODELS = "vllm/model_executor/models"

@@ -6,7 +6,8 @@ import ast
 from dataclasses import dataclass
 
 from scaffold.draft.values import Place
-from scaffold.tower.source import FunctionNode, Owner, Program
+from scaffold.syntax import FunctionNode, is_dotted, self_attribute
+from scaffold.tower.source import Owner, Program
 
 _LINEAR_INPUT = {"nn.Linear": "in_features"}
 
@@ -39,8 +40,8 @@ def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place
 def _value_of(node: ast.AST, name: str) -> ast.expr | None:
     """The value of `self.NAME = value`."""
     if isinstance(node, ast.Assign):
-        return node.value if any(_is_self(target, name) for target in node.targets) else None
-    return node.value if isinstance(node, ast.AnnAssign) and _is_self(node.target, name) else None
+        return node.value if any(self_attribute(target) == name for target in node.targets) else None
+    return node.value if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name else None
 
 
 def part_of(program: Program, owner: Owner, name: str) -> Part | None:
@@ -80,7 +81,7 @@ def model_path(program: Program, owner: Owner, name: str) -> str | None:
     for node in ast.walk(found[2]) if found else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == root:
             for target in node.targets:
-                if isinstance(target, ast.Attribute) and _is_self(target, target.attr):
+                if isinstance(target, ast.Attribute) and self_attribute(target):
                     return f"self.{target.attr}{'.' * bool(rest)}{rest}"
     return None
 
@@ -95,9 +96,9 @@ def outer_path(program: Program, owner: Owner, part: Part, attribute: str) -> tu
     value, place, _ = found
     root, _, rest = ast.unparse(value).partition(".")
     init = program.method(part.cls, "__init__")
-    if _is_dotted(value) and init is not None and part.made is not None and rest:
+    if is_dotted(value) and init is not None and part.made is not None and rest:
         given = arguments(part.made, init[2]).get(root)
-        path = model_path(program, owner, ast.unparse(given)) if given is not None and _is_dotted(given) else None
+        path = model_path(program, owner, ast.unparse(given)) if given is not None and is_dotted(given) else None
         if path is not None:
             return f"{path}.{rest}", place
     return f"self.{part.name}.{attribute}", place
@@ -109,7 +110,7 @@ def chain_path(program: Program, owner: Owner, parts: tuple[Part, ...], text: st
         root, dot, rest = text.partition(".")
         init = program.method(part.cls, "__init__") if part.cls else None
         given = arguments(part.made, init[2]).get(root) if init and part.made else None
-        if given is None or not _is_dotted(given):
+        if given is None or not is_dotted(given):
             return None
         text = f"{ast.unparse(given)}{dot}{rest}"
     return model_path(program, owner, text)
@@ -133,19 +134,4 @@ def linear_width(part: Part) -> str | None:
     name = ast.unparse(part.made.func) if part.made else ""
     return _LINEAR_INPUT.get(name) or (
         "input_size" if name.endswith("ParallelLinear") or name == "ReplicatedLinear" else None
-    )
-
-
-def _is_dotted(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
-
-
-def _is_self(node: ast.expr, name: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
     )

@@ -21,7 +21,8 @@ from scaffold.draft.modules import Part, assigned, chain_path, outer_path, part_
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.values import Items, Op, Place, Ref, Table, Value, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
-from scaffold.tower.source import FunctionNode, Module, Owner, Program
+from scaffold.syntax import FunctionNode
+from scaffold.tower.source import Module, Owner, Program
 
 #: Names under which models keep the tokens of a tile.
 _TOKENS = re.compile(r"num_image_tokens?|image_seq_len|tokens_per_(image|tile|chunk|patch)|image_token_len", re.ASCII)

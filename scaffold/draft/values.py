@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from scaffold.tower.source import FunctionNode, Module, Owner
+from scaffold.syntax import FunctionNode
+from scaffold.tower.source import Module, Owner
 
 
 @dataclass(frozen=True, slots=True)

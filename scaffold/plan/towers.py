@@ -19,7 +19,8 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import AddImport, Edit, ReplaceMethod
 from scaffold.plan.model import Fact
 from scaffold.plan.views import TreeFacts, sequence_parameters
-from scaffold.protocol.profile import assigned_to, import_source, module_file
+from scaffold.protocol.tree import module_file
+from scaffold.syntax import FunctionNode, assigned_to, find_class, find_method, import_source, self_attribute
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -149,7 +150,7 @@ def _made(owner: ast.ClassDef, attribute: str) -> str | None:
     for node in ast.walk(owner):
         if (
             isinstance(node, ast.Assign)
-            and any(_is_attribute(target, attribute) for target in node.targets)
+            and any(self_attribute(target) == attribute for target in node.targets)
             and isinstance(node.value, ast.Call)
             and isinstance(node.value.func, ast.Name)
         ):
@@ -272,15 +273,13 @@ def _keep_model_config(tree: SourceTree, model: ModelAnchor, family: Family) -> 
     return path, ReplaceMethod(owner.name, "__init__", textwrap.dedent(source) + "\n")
 
 
-def _configuring_init(family: Family) -> tuple[str, ast.ClassDef, ast.FunctionDef, ast.stmt] | None:
+def _configuring_init(family: Family) -> tuple[str, ast.ClassDef, FunctionNode, ast.stmt] | None:
     """The nearest `__init__` that keeps the configuration: its file, class, itself and the statement that does.
 
     A class whose `__init__` does not hand on to that of its base ends the search.
     """
     for path, owner in family:
-        init = next(
-            (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None
-        )
+        init = find_method(owner, "__init__")
         if init is None:
             continue
         anchor = next((node for node in init.body if _sets(node, "config")), None)
@@ -302,7 +301,9 @@ def lineage(tree: SourceTree, path: str, class_name: str) -> Family:
 
 
 def _class(tree: SourceTree, path: str, name: str) -> ast.ClassDef:
-    return next(node for node in ast.walk(tree.parse(path)) if isinstance(node, ast.ClassDef) and node.name == name)
+    found = find_class(tree.parse(path), name)
+    assert found is not None, f"{path} has no {name}, which was found before"
+    return found
 
 
 def _assigns(owner: ast.ClassDef, attribute: str) -> bool:
@@ -314,13 +315,4 @@ def _assigns(owner: ast.ClassDef, attribute: str) -> bool:
 
 
 def _sets(node: ast.AST, attribute: str) -> bool:
-    return any(_is_attribute(target, attribute) for target in assigned_to(node))
-
-
-def _is_attribute(node: ast.expr, attribute: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == attribute
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
+    return any(self_attribute(target) == attribute for target in assigned_to(node))

@@ -20,10 +20,11 @@ from packaging.version import Version
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.dialect import inspect_manager
 from scaffold.protocol.generations import KNOWN, nearest_generation
-from scaffold.protocol.profile import dotted, read_source
+from scaffold.protocol.profile import read_source
 from scaffold.protocol.signatures import ProtocolShape
 from scaffold.protocol.target import resolve_target
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import dotted
 
 #: What of the facts is written over several lines.
 _BROKEN = {"", "shape", "methods", "dataclasses", "dataclasses[]", "fields"}

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from scaffold.syntax import FunctionNode, call_name, decorator_names, self_attribute
 from scaffold.tower.model import Evidence, Form, Label
-from scaffold.tower.source import FunctionNode, Module, Program, decorator_names, self_attribute
+from scaffold.tower.source import Module, Program
 from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
 
 DERIVED = Label.META | Label.DATA
@@ -363,7 +364,7 @@ class Interpreter:
             if name is not None:
                 old = env.get(name, CONST)
                 role = old.role
-                if role in (Role.NONE, Role.ZEROS) and _call_name(getattr(node, "value", None)) == "arange":
+                if role in (Role.NONE, Role.ZEROS) and call_name(getattr(node, "value", None)) == "arange":
                     stored = stored.as_role(
                         Role.PERMUTATION, self._evidence(node, "stores arange at an index: an inverse")
                     )
@@ -630,7 +631,7 @@ class Interpreter:
         labels = Label.NONE
         for value in everything:
             labels |= value.labels
-        name = _call_name(node) or ""
+        name = call_name(node) or ""
         if isinstance(node.func, ast.Name) and name in _NOT_TAINTED:
             return Value(labels & Label.META, Form.PYTHON)
         if isinstance(node.func, ast.Name) and name == "super":
@@ -1086,14 +1087,6 @@ def _dotted(node: ast.Attribute) -> str | None:
     if isinstance(node.value, ast.Name):
         return f"{node.value.id}.{node.attr}"
     return None
-
-
-def _call_name(node: ast.AST | None) -> str | None:
-    if not isinstance(node, ast.Call):
-        return None
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return node.func.id if isinstance(node.func, ast.Name) else None
 
 
 def _is_derived_tensor(value: Value) -> bool:

@@ -7,13 +7,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import PurePosixPath
 
 from scaffold.diagnostics import DiagnosticError, Span
-from scaffold.protocol.profile import assigned_to
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode, assigned_to, import_source, plain_base, self_attribute
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
@@ -60,7 +58,7 @@ def index_module(source: SourceTree, file: str) -> Module:
             for alias in node.names:
                 module.imports[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(file, node.level, node.module)
+            base = import_source(file, node)
             for alias in node.names:
                 module.imports[alias.asname or alias.name] = (base, alias.name)
     for statement in tree.body:
@@ -79,13 +77,6 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
         yield node
         inner = (child for child in ast.iter_child_nodes(node) if isinstance(child, _HOLD_STATEMENTS))
         pending.extend(inner)
-
-
-def _absolute(file: str, level: int, name: str | None) -> str:
-    if level == 0:
-        return name or ""
-    package = list(PurePosixPath(file).parts[:-level])
-    return ".".join([*package, *([name] if name else [])])
 
 
 class Program:
@@ -173,24 +164,3 @@ class Program:
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
         return None
-
-
-def self_attribute(node: ast.expr) -> str | None:
-    """`a` of `self.a`, None for anything else."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return node.attr
-    return None
-
-
-def plain_base(base: ast.expr) -> ast.expr:
-    """The class of a base as a class statement names it: `Processor` of `Processor[Info]`."""
-    return base.value if isinstance(base, ast.Subscript) else base
-
-
-def decorator_names(function: FunctionNode) -> set[str]:
-    """Last components of a function's decorators: `functools.lru_cache(...)` gives `lru_cache`."""
-    names = set()
-    for decorator in function.decorator_list:
-        node: ast.expr = decorator.func if isinstance(decorator, ast.Call) else decorator
-        names.add(node.attr if isinstance(node, ast.Attribute) else ast.unparse(node))
-    return names

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.syntax import FunctionNode, find_class, find_method
 from scaffold.tower.model import (
     ChildSlice,
     Crossing,
@@ -644,16 +645,13 @@ def _parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def _function(tower: TowerSlice) -> ast.FunctionDef | ast.AsyncFunctionDef:
+def _function(tower: TowerSlice) -> FunctionNode:
     """The entry function's own node: the pieces were cut from it."""
-    target = tower.pieces[0].node
-    for node in _parsed(tower.source).body:
-        if isinstance(node, ast.ClassDef) and node.name == tower.class_name:
-            for function in node.body:
-                if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.name == tower.entry:
-                    assert function.lineno <= target.lineno <= (function.end_lineno or 0)
-                    return function
-    raise AssertionError(tower.class_name)
+    owner = find_class(_parsed(tower.source), tower.class_name)
+    function = find_method(owner, tower.entry) if owner is not None else None
+    assert function is not None, tower.class_name
+    assert function.lineno <= tower.pieces[0].node.lineno <= (function.end_lineno or 0)
+    return function
 
 
 def _alias(source: str, module: str) -> str | None:

@@ -85,7 +85,7 @@ def plans(subject: Subject) -> dict[str, tuple[Edit, ...]]:
     return {
         "import": (AddImport(".interfaces", "SupportsPlanned"),),
         "import of a new module": (AddImport("collections", "UserDict"), AddImport("vllm.planned", "planned")),
-        "import of a package": (AddImport("planned"),),
+        "import of a package": (AddImport("planned_package"),),
         "base": (AddImport(".interfaces", "SupportsPlanned"), AddBase(name, "SupportsPlanned")),
         "methods at the end": (PutMethods(name, BLOCK),),
         "methods after the first": (PutMethods(name, BLOCK, after=methods[0]),),
