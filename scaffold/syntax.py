@@ -8,8 +8,11 @@ files or of vLLM.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+T = TypeVar("T")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 # -- modules ----------------------------------------------------------------------------------------------------------
@@ -62,6 +65,38 @@ def find_method(owner: ast.ClassDef, name: str) -> FunctionNode | None:
     return found[-1] if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class Bound(Generic[T]):
+    """A call's arguments by parameter. `defaults` are the parameters that got none, with the default that they declare
+    (None: they declare none). `rest` goes to `*args` and `extra` to `**kwargs`, or does not fit."""
+
+    given: dict[str, T]
+    defaults: dict[str, ast.expr | None]
+    rest: tuple[T, ...]
+    extra: dict[str, T]
+
+
+def bind_call(
+    function: FunctionNode, args: Sequence[T], keywords: Mapping[str, T], *, skip_first: bool = False
+) -> Bound[T]:
+    """Bind the arguments of a call. `skip_first`: the first parameter (`self`, `cls`) is not the caller's."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    declared: dict[str, ast.expr | None] = dict.fromkeys(parameter.arg for parameter in positional)
+    declared |= {a.arg: default for a, default in zip(reversed(positional), reversed(spec.defaults), strict=False)}
+    declared |= {a.arg: default for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)}
+    names = [parameter.arg for parameter in positional[int(skip_first) :]]
+    if skip_first and positional:
+        del declared[positional[0].arg]
+    given = dict(zip(names, args, strict=False)) | {name: value for name, value in keywords.items() if name in declared}
+    return Bound(
+        given,
+        {name: default for name, default in declared.items() if name not in given},
+        tuple(args[len(names) :]),
+        {name: value for name, value in keywords.items() if name not in declared},
+    )
+
+
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -76,11 +111,13 @@ def call_name(node: ast.AST | None) -> str | None:
     return last_name(node.func) if isinstance(node, ast.Call) and not isinstance(node.func, ast.Subscript) else None
 
 
-def is_dotted(node: ast.expr) -> bool:
-    """Whether an expression is a name or an attribute path."""
+def name_path(node: ast.expr) -> list[str]:
+    """`a`, `b` and `c` of `a.b.c`; empty of anything that is no name or attribute path."""
+    names: list[str] = []
     while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
         node = node.value
-    return isinstance(node, ast.Name)
+    return [node.id, *names] if isinstance(node, ast.Name) else []
 
 
 def self_attribute(node: ast.expr) -> str | None:

@@ -35,7 +35,7 @@ def test_names(text: str, last: str | None, called: str | None, own: str | None,
     assert syntax.last_name(node) == last
     assert syntax.call_name(node) == called
     assert syntax.self_attribute(node) == own
-    assert syntax.is_dotted(node) is dotted
+    assert bool(syntax.name_path(node)) is dotted
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,24 @@ def test_lines_of_a_decorated_function() -> None:
     assert [lines.source(node) for node in function.args.defaults] == ["1", "[2]"]
     assert syntax.strings(function) == {"é"}
     assert syntax.decorator_names(function) == {"cache", "other"}
+
+
+@pytest.mark.parametrize(
+    ("declaration", "args", "keywords", "skip", "given", "defaults", "rest", "extra"),
+    [
+        ("a, b=1", (1,), {}, False, {"a": 1}, {"b": "1"}, (), {}),
+        ("self, a, b=1", (1,), {"b": 2}, True, {"a": 1, "b": 2}, {}, (), {}),
+        ("a, /, b, *, c=None, d", (1,), {"c": 3}, False, {"a": 1, "c": 3}, {"b": None, "d": None}, (), {}),
+        ("a, *more, **names", (1, 2, 3), {"x": 4}, False, {"a": 1}, {}, (2, 3), {"x": 4}),
+        ("", (1,), {"x": 2}, True, {}, {}, (1,), {"x": 2}),
+    ],
+)
+def test_binding_a_call(declaration, args, keywords, skip, given, defaults, rest, extra) -> None:
+    function = ast.parse(f"def f({declaration}): ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+
+    bound = syntax.bind_call(function, args, keywords, skip_first=skip)
+
+    assert bound.given == given
+    assert {name: node and ast.unparse(node) for name, node in bound.defaults.items()} == defaults
+    assert (bound.rest, bound.extra) == (rest, extra)

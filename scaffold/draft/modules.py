@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from scaffold.draft.values import Place
-from scaffold.syntax import FunctionNode, is_dotted, self_attribute
+from scaffold.syntax import FunctionNode, bind_call, name_path, self_attribute
 from scaffold.tower.source import Owner, Program
 
 _LINEAR_INPUT = {"nn.Linear": "in_features"}
@@ -96,9 +96,9 @@ def outer_path(program: Program, owner: Owner, part: Part, attribute: str) -> tu
     value, place, _ = found
     root, _, rest = ast.unparse(value).partition(".")
     init = program.method(part.cls, "__init__")
-    if is_dotted(value) and init is not None and part.made is not None and rest:
+    if name_path(value) and init is not None and part.made is not None and rest:
         given = arguments(part.made, init[2]).get(root)
-        path = model_path(program, owner, ast.unparse(given)) if given is not None and is_dotted(given) else None
+        path = model_path(program, owner, ast.unparse(given)) if given is not None and name_path(given) else None
         if path is not None:
             return f"{path}.{rest}", place
     return f"self.{part.name}.{attribute}", place
@@ -110,7 +110,7 @@ def chain_path(program: Program, owner: Owner, parts: tuple[Part, ...], text: st
         root, dot, rest = text.partition(".")
         init = program.method(part.cls, "__init__") if part.cls else None
         given = arguments(part.made, init[2]).get(root) if init and part.made else None
-        if given is None or not is_dotted(given):
+        if given is None or not name_path(given):
             return None
         text = f"{ast.unparse(given)}{dot}{rest}"
     return model_path(program, owner, text)
@@ -118,9 +118,8 @@ def chain_path(program: Program, owner: Owner, parts: tuple[Part, ...], text: st
 
 def arguments(made: ast.Call, init: FunctionNode) -> dict[str, ast.expr]:
     """The arguments of a constructor's call by parameter."""
-    names = [argument.arg for argument in (*init.args.posonlyargs, *init.args.args)][1:]
-    found = dict(zip(names, made.args, strict=False))
-    return found | {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg is not None}
+    keywords = {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg is not None}
+    return bind_call(init, made.args, keywords, skip_first=True).given
 
 
 def parameters(program: Program, owner: Owner, method: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -79,6 +79,16 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
         pending.extend(inner)
 
 
+@dataclass(frozen=True)
+class Callee:
+    """A function or method, with its module. Of a method also the class that defines it and the one it was asked of."""
+
+    module: Module
+    definer: Owner | None
+    function: FunctionNode
+    holder: Owner | None
+
+
 class Program:
     """The modules of one tree, parsed on demand and kept."""
 
@@ -136,6 +146,23 @@ class Program:
                 if isinstance(statement, FunctionNode) and statement.name == name:
                     return module, node, statement
         return None
+
+    def callee(self, module: Module, owner: Owner | None, path: Sequence[str]) -> Callee | None:
+        """What a call of `f`, `self.f`, `cls.f` or `Class.f` reaches, in a method of `owner` or a function of `module`.
+
+        None for anything else, and for what is not in the tree.
+        """
+        if len(path) == 1:
+            found = self.resolve(module, path[0])
+            if found is None or isinstance(found[1], ast.ClassDef):
+                return None
+            return Callee(found[0], None, found[1], None)
+        holder = owner
+        if len(path) == 2 and path[0] not in ("self", "cls"):
+            found = self.resolve(module, path[0])
+            holder = (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
+        method = self.method(holder, path[1]) if holder is not None and len(path) == 2 else None
+        return Callee(method[0], (method[0], method[1]), method[2], holder) if method is not None else None
 
     def members(self, owner: Owner) -> frozenset[str]:
         """Names of methods and properties of a class and its bases in the tree."""
