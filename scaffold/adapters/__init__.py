@@ -10,26 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scaffold.adapters.drift import Finding, Kind
-    from scaffold.adapters.manifest import Entry, Manifest, read_manifest
+    from scaffold.adapters.manifest import Manifest, read_manifest
     from scaffold.adapters.outputs import Output, Source, render_outputs
     from scaffold.adapters.proof import prove_adapter
-    from scaffold.adapters.regenerate import Choice, Regeneration, plan_regeneration, publish_regeneration
+    from scaffold.adapters.regenerate import Regeneration, plan_regeneration, publish_regeneration
 
 _HOMES = {
-    "drift": ("Finding", "Kind"),
-    "manifest": ("Entry", "Manifest", "read_manifest"),
+    "manifest": ("Manifest", "read_manifest"),
     "outputs": ("Output", "Source", "render_outputs"),
     "proof": ("prove_adapter",),
-    "regenerate": ("Choice", "Regeneration", "plan_regeneration", "publish_regeneration"),
+    "regenerate": ("Regeneration", "plan_regeneration", "publish_regeneration"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Choice",
-    "Entry",
-    "Finding",
-    "Kind",
     "Manifest",
     "Output",
     "Regeneration",

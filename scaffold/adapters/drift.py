@@ -2,81 +2,55 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from scaffold.adapters.header import is_unedited
-from scaffold.adapters.manifest import FOLDERS
+from scaffold.adapters.header import is_unedited, origin
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 
-if TYPE_CHECKING:
-    from scaffold.adapters.manifest import Entry, Manifest
-    from scaffold.adapters.outputs import Output
-
-
-class Kind(str, Enum):
-    """How a file differs."""
-
-    CHANGED = "changed"  # what an older run wrote, unedited: the descriptor or the tool has changed
-    MISSING = "missing"
-    EXTRA = "extra"  # an earlier run wrote it, no descriptor asks for it any more, nobody edited it
-    EDITED = "hand-edited"
-    FOREIGN = "foreign"  # an extra file that no run of ours wrote
+#: The only folders that outputs may have.
+FOLDERS = ("vitcg_adapters", "tests", "docs", "examples")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One file that is not as it should be. `expected` is None for an extra file, `disk` for a missing one."""
+class Drift:
+    """One file that is not as it should be: changed, missing (`disk` is None) or extra (`expected` is None)."""
 
-    kind: Kind
     path: str
-    expected: Output | None
+    expected: bytes | None
     disk: bytes | None
-    entry: Entry | None
 
+    @property
+    def is_edited(self) -> bool:
+        """Whether bytes are on the disk that no run of ours wrote, by the hash in their own header."""
+        return self.disk is not None and not is_unedited(self.path, self.disk)
 
-@dataclass(frozen=True)
-class Comparison:
-    """`findings` in the order of paths; `adopted` are paths whose hand-edited version is the accepted one."""
-
-    findings: tuple[Finding, ...]
-    adopted: frozenset[str]
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is somebody's file where no output belongs: such a file is never removed."""
+        return self.expected is None and self.is_edited
 
 
 def compare_outputs(
-    folder: Path, outputs: Sequence[Output], manifest: Manifest, *, known: frozenset[str], names: frozenset[str] | None
-) -> Comparison:
-    """Compare `outputs` and what else lies in the folder.
+    folder: Path, expected: Mapping[str, bytes], *, known: frozenset[str], origins: frozenset[str] | None
+) -> tuple[Drift, ...]:
+    """The differences between `expected` (path -> bytes) and the folder, and what else lies in it, by path.
 
-    `known` are the paths of all outputs of the folder. `names` limits the search for extra files to those of these
-    descriptors, None means all. Raises VCG543 for a path that cannot be read or that leads through a link.
+    `known` are the paths of all outputs of the folder. `origins` limits the search for extra files to those made of
+    descriptor files of these names; None means all files. Raises VCG543 for a path that cannot be read or that leads
+    through a link.
     """
-    entries = {entry.path: entry for entry in manifest.entries}
-    findings: list[Finding] = []
-    adopted: set[str] = set()
-    for output in outputs:
-        entry, disk = entries.get(output.path), read_file(folder, output.path)
-        if disk == output.content:
-            continue
-        if disk is None:
-            findings.append(Finding(Kind.MISSING, output.path, output, None, entry))
-        elif entry is not None and entry.adopted == sha256(disk) and entry.sha256 == sha256(output.content):
-            adopted.add(output.path)
-        else:
-            kind = Kind.CHANGED if _is_ours(output.path, disk, entry) else Kind.EDITED
-            findings.append(Finding(kind, output.path, output, disk, entry))
-    findings += _extras(folder, entries, known, names)
-    return Comparison(tuple(sorted(findings, key=lambda finding: finding.path)), frozenset(adopted))
+    found = [Drift(path, content, read_file(folder, path)) for path, content in expected.items()]
+    for path in _walk(folder):
+        if path not in known:
+            disk = read_file(folder, path)
+            assert disk is not None
+            if origins is None or origin(path, disk) in origins:
+                found.append(Drift(path, None, disk))
+    return tuple(sorted((drift for drift in found if drift.expected != drift.disk), key=lambda drift: drift.path))
 
 
 def read_file(folder: Path, path: str) -> bytes | None:
@@ -98,26 +72,6 @@ def read_file(folder: Path, path: str) -> bytes | None:
         return place.read_bytes()
     except OSError as error:
         raise _unreadable(place, error.strerror or str(error)) from None
-
-
-def _is_ours(path: str, disk: bytes, entry: Entry | None) -> bool:
-    """Whether the bytes are what some run of ours wrote: by the manifest, or by the file's own header."""
-    return (entry is not None and entry.sha256 == sha256(disk)) or is_unedited(path, disk)
-
-
-def _extras(
-    folder: Path, entries: Mapping[str, Entry], known: frozenset[str], names: frozenset[str] | None
-) -> Iterator[Finding]:
-    for path in _walk(folder):
-        entry = entries.get(path)
-        if path in known or (names is not None and (entry is None or entry.descriptor not in names)):
-            continue
-        disk = read_file(folder, path)
-        assert disk is not None
-        if entry is None:
-            yield Finding(Kind.FOREIGN, path, None, disk, None)
-        else:
-            yield Finding(Kind.EXTRA if _is_ours(path, disk, entry) else Kind.EDITED, path, None, disk, entry)
 
 
 def _walk(folder: Path) -> Iterator[str]:

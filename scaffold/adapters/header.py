@@ -77,11 +77,21 @@ def read_header(path: str, text: str) -> tuple[Header, str] | None:
 
 def is_unedited(path: str, content: bytes) -> bool:
     """Whether a file is what some run of ours wrote: an exact header, and a body with the hash in it."""
-    try:
-        found = read_header(path, content.decode("utf-8"))
-    except UnicodeDecodeError:
-        return False
+    found = _read(path, content)
     return found is not None and found[0].body_hash == short_hash(found[1].encode())
+
+
+def origin(path: str, content: bytes) -> str | None:
+    """The name of the descriptor's file by the header, None without one. Files of several descriptors name a list."""
+    found = _read(path, content)
+    return found[0].source if found is not None else None
+
+
+def _read(path: str, content: bytes) -> tuple[Header, str] | None:
+    try:
+        return read_header(path, content.decode("utf-8"))
+    except UnicodeDecodeError:
+        return None
 
 
 def _plain(value: Any) -> Any:

@@ -43,6 +43,11 @@ class Source:
         return self.spec.name
 
     @property
+    def file(self) -> str:
+        """The name of the descriptor's file, as headers state it."""
+        return PurePosixPath(self.spec.file).name
+
+    @property
     def is_shipped(self) -> bool:
         return "/" not in self.reference and not self.reference.endswith((".yaml", ".yml"))
 
@@ -63,7 +68,6 @@ class Output:
     content: bytes
     descriptor: str | None = None
     generation: str | None = None
-    protocol: str | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,7 @@ def _finish(draft: _Draft, text: str) -> Output:
     content = add_header(
         draft.path,
         text,
-        source=PurePosixPath(source.spec.file).name if source else "the list of adapters",
+        source=source.file if source else "the list of adapters",
         command=source.command if source else "vitcg-scaffold regen",
         spec=source.spec_hash if source else spec_hash(text),
     )
@@ -246,7 +250,6 @@ def _finish(draft: _Draft, text: str) -> Output:
         content.encode("utf-8"),
         source.reference if source else None,
         draft.generation.name if draft.generation else None,
-        draft.generation.fingerprint if draft.generation else None,
     )
 
 

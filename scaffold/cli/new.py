@@ -66,7 +66,7 @@ def command(
     mode = "diff" if diff else "check" if check else None
     if vllm is None:
         load_spec(descriptor)  # what is wrong with it is said in the words of the command
-        _generate_adapters(console, descriptor, mode, into or Path("generated"))
+        _generate_adapters(console, descriptor, mode, into or Path("generated"), allow_dirty=allow_dirty)
         return
 
     spec = load_spec(descriptor, report=console.report)
@@ -191,21 +191,18 @@ def _summarise(console: Console, port: Port, verb: str) -> None:
     )
 
 
-def _generate_adapters(console: Console, descriptor: str, mode: str | None, folder: Path) -> None:
+def _generate_adapters(console: Console, descriptor: str, mode: str | None, folder: Path, *, allow_dirty: bool) -> None:
     """Without a tree: the stand-alone adapters of one descriptor, as `regen` makes them."""
     from scaffold.adapters import plan_regeneration, publish_regeneration
     from scaffold.cli.regen import require_something, show_written
 
     plan = plan_regeneration(folder, [descriptor])
-    if require_something(console, plan):
-        raise click.exceptions.Exit(Exit.DESCRIPTOR)
-    console.report([*plan.notes, *plan.conflicts])
+    require_something(console, plan)
+    console.report([*plan.notes, *plan.left])
     if mode == "diff":
         show_differences(console, plan.changes)
     elif mode is None:
-        publish_regeneration(plan, label=f"new {descriptor}")
+        console.report(publish_regeneration(plan, label=f"new {descriptor}", allow_dirty=allow_dirty))
     show_written(console, plan, "would change" if mode else "changed")
-    if plan.conflicts:
-        raise click.exceptions.Exit(Exit.CONFLICT)
     if mode == "check" and plan.changes:
         raise click.exceptions.Exit(Exit.DRIFT)

@@ -25,61 +25,46 @@ if TYPE_CHECKING:
     default=Path("generated"),
     help="The folder of the adapters [./generated].",
 )
-@click.option("--take-generated", is_flag=True, help="Drop hand edits.")
-@click.option("--adopt", is_flag=True, help="Accept hand-edited files as they are.")
-@click.option("--merge", is_flag=True, help="Carry hand edits over to what is generated now.")
+@click.option("--allow-dirty", is_flag=True, help="Overwrite hand edits that are not committed.")
 @click.pass_obj
 def command(
-    console: Console,
-    descriptors: tuple[str, ...],
-    check: bool,
-    diff: bool,
-    into: Path,
-    take_generated: bool,
-    adopt: bool,
-    merge: bool,
+    console: Console, descriptors: tuple[str, ...], check: bool, diff: bool, into: Path, allow_dirty: bool
 ) -> None:
     """Generate stand-alone adapters, with their tests, docs and examples, for every protocol generation.
 
     Each DESCRIPTOR is a YAML file, the name of a shipped one, or `shipped` for all of those. Without any, the folder's
     manifest says what it is generated from. The same descriptors give the same bytes on every machine.
 
-    --check reports changed, missing, extra and hand-edited files. A hand-edited file is never overwritten unasked.
+    --check reports changed, missing and extra files. What differs is overwritten, hand edits included: version control
+    protects them, and an edit that is not committed is refused.
     """
-    chosen = [name for name, on in (("take-generated", take_generated), ("adopt", adopt), ("merge", merge)) if on]
-    if check and (chosen or diff):
-        raise click.UsageError("--check writes nothing: leave out --diff, --take-generated, --adopt and --merge.")
-    if len(chosen) > 1:  # the last one must not win: one of them drops edits
-        raise click.UsageError(f"--{' and --'.join(chosen)} exclude each other: what shall become of hand edits?")
-    from scaffold.adapters import Choice, plan_regeneration, publish_regeneration
+    if check and (diff or allow_dirty):
+        raise click.UsageError("--check writes nothing: leave out --diff and --allow-dirty.")
+    from scaffold.adapters import plan_regeneration, publish_regeneration
 
-    plan = plan_regeneration(into, descriptors, choice=Choice(chosen[0] if chosen else "refuse"))
-    if require_something(console, plan):
-        raise click.exceptions.Exit(Exit.DESCRIPTOR)
+    plan = plan_regeneration(into, descriptors)
+    require_something(console, plan)
     if check:
-        console.report([*plan.notes_to_show(check=True), *plan.drift])
+        console.report([*plan.notes, *plan.drift])
         console.result(plan.summary)
         if plan.drift:
             raise click.exceptions.Exit(Exit.DRIFT)
         return
-    console.report([*plan.notes_to_show(check=False), *plan.conflicts])
+    console.report([*plan.notes, *plan.left])
     if diff:
         show_differences(console, plan.changes)
     else:
-        publish_regeneration(plan, label="regen")
+        console.report(publish_regeneration(plan, label="regen", allow_dirty=allow_dirty))
         show_written(console, plan, "changed")
     console.result(plan.summary)
-    if plan.conflicts:
-        raise click.exceptions.Exit(Exit.CONFLICT)
 
 
-def require_something(console: Console, plan: Regeneration) -> bool:
-    """Whether the run looked at nothing: a check of nothing must not pass."""
-    if plan.files:
-        return False
-    console.report([*plan.notes_to_show(check=True), plan.nothing])
-    console.result(plan.summary)
-    return True
+def require_something(console: Console, plan: Regeneration) -> None:
+    """Exit with 3 when the run looked at nothing: a check of nothing must not pass."""
+    if not plan.files:
+        console.report([*plan.notes, plan.nothing])
+        console.result(plan.summary)
+        raise click.exceptions.Exit(Exit.DESCRIPTOR)
 
 
 def show_written(console: Console, plan: Regeneration, verb: str) -> None:

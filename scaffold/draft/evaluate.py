@@ -20,14 +20,14 @@ from scaffold.draft.values import (
     Items,
     Literal,
     Op,
-    Owner,
     Place,
     Ref,
     Table,
     Value,
     inputs_of,
 )
-from scaffold.tower.source import FunctionNode, Module, Program, decorator_names, plain_base
+from scaffold.syntax import FunctionNode, bind_call, decorator_names
+from scaffold.tower.source import Module, Owner, Program
 
 _DEPTH = 14
 _FIELD_CONFIG = "MultiModalFieldConfig"
@@ -106,19 +106,16 @@ class Evaluator:
     def _bind(self, function: Closure, args: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
         spec = function.node.args
         names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+        bound = bool(function.bound and names and "staticmethod" not in decorator_names(function.node))
+        call = bind_call(function.node, args, keywords, skip_first=bound)
         variables = dict(function.variables)
-        if function.bound and names and "staticmethod" not in decorator_names(function.node):
-            variables[names.pop(0)] = Ref("self")
-        variables |= {name: Op("parameter", (Literal(name),)) for name in (*names, *(a.arg for a in spec.kwonlyargs))}
-        for name, default in zip(reversed(names), reversed(spec.defaults), strict=False):
-            variables[name] = _constant(default)
-        for argument, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
-            if value is not None:
-                variables[argument.arg] = _constant(value)
-        variables |= dict(zip(names, args, strict=False))
-        variables |= {name: value for name, value in keywords.items() if name in variables}
+        if bound:
+            variables[names[0]] = Ref("self")
+        for name, default in call.defaults.items():
+            variables[name] = Op("parameter", (Literal(name),)) if default is None else _constant(default)
+        variables |= call.given
         if spec.vararg:
-            variables[spec.vararg.arg] = Items(args[len(names) :])
+            variables[spec.vararg.arg] = Items(list(call.rest))
         if spec.kwarg:
             variables[spec.kwarg.arg] = keywords.get("**", Inputs())
         return variables
@@ -418,37 +415,24 @@ class Evaluator:
     def _target(self, path: str, frame: _Frame) -> Value | None:
         """What a dotted name means: a function or method of the tree, or an empty `Table` for a class."""
         parts = path.split(".")
-        if parts[0] == "self" and len(parts) == 2 and frame.owner is not None:
-            owner = self._cls if frame.depth == 0 or _inherits(self._program, self._cls, frame.owner) else frame.owner
-            found = self._program.method(owner, parts[1])
-            if found is None:
-                return None
-            module, cls, node = found
-            return Closure(module, (module, cls), node, {}, bound=True)
-        if parts[0] == "self":
-            return None
-        known = self._program.resolve(frame.module, _aliased(frame.module, parts[0]))
-        if known is None:
-            return None
-        module, definition = known
-        if isinstance(definition, ast.ClassDef):
-            if len(parts) == 1:
-                return Table({}, definition.name)
-            method = self._program.method((module, definition), parts[1]) if len(parts) == 2 else None
-            return Closure(method[0], (method[0], method[1]), method[2], {}, bound=True) if method else None
-        return Closure(module, None, definition, {}) if len(parts) == 1 else None
+        owner = frame.owner
+        if parts[0] != "self":
+            parts[0] = _aliased(frame.module, parts[0])
+        elif owner is not None and (frame.depth == 0 or _inherits(self._program, self._cls, owner)):
+            owner = self._cls
+        found = self._program.callee(frame.module, owner, parts)
+        if found is not None:
+            return Closure(found.module, found.definer, found.function, {}, bound=found.definer is not None)
+        known = self._program.resolve(frame.module, parts[0]) if len(parts) == 1 else None
+        return Table({}, known[1].name) if known is not None else None
 
     def _super(self, name: str, args: list[Value], keywords: dict[str, Value], frame: _Frame) -> Value:
         if frame.owner is not None:
-            module, cls = frame.owner
-            for base in cls.bases:
-                found = self._program.resolve(module, ast.unparse(plain_base(base)))
-                if found is not None and isinstance(found[1], ast.ClassDef):
-                    method = self._program.method((found[0], found[1]), name)
-                    if method is not None:
-                        owner, definer, node = method
-                        closure = Closure(owner, (owner, definer), node, {}, bound=True)
-                        return self._call(closure, args, keywords, frame.depth + 1)
+            method = self._program.method(frame.owner, name, inherited=True)
+            if method is not None:
+                owner, definer, node = method
+                closure = Closure(owner, (owner, definer), node, {}, bound=True)
+                return self._call(closure, args, keywords, frame.depth + 1)
         return Op(f"super.{name}", tuple(args), tuple(keywords.items()))
 
     @staticmethod
@@ -517,16 +501,4 @@ def _aliased(module: Module, name: str) -> str:
 
 def _inherits(program: Program, cls: Owner, base: Owner) -> bool:
     """Whether `base` is `cls` or one of its bases, as far as they are in the tree."""
-    pending, seen = [cls], set()
-    while pending:
-        module, node = pending.pop()
-        if node is base[1]:
-            return True
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        for expression in node.bases:
-            found = program.resolve(module, ast.unparse(plain_base(expression)))
-            if found is not None and isinstance(found[1], ast.ClassDef):
-                pending.append((found[0], found[1]))
-    return False
+    return any(node is base[1] for _, node in program.lineage(cls))

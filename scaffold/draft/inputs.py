@@ -19,7 +19,6 @@ from scaffold.draft.values import (
     Inputs,
     Literal,
     Op,
-    Owner,
     Place,
     Ref,
     Table,
@@ -28,7 +27,7 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.protocol.tree import SourceTree
-from scaffold.tower.source import Module, Program
+from scaffold.tower.source import Module, Owner, Program
 
 #: Changes of a tensor that keep what it holds and how it is laid out.
 _SAME = {".to", ".type", ".contiguous", ".cuda", ".float", ".bfloat16", ".half", ".type_as"}

@@ -13,6 +13,7 @@ from scaffold.draft.sheet import Sheet
 from scaffold.draft.values import Place
 from scaffold.protocol import find_example_list
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import strings
 
 _CHECKPOINTS = "tests/models/registry.py"
 _TABLE = "docs/models/supported_models.md"
@@ -131,7 +132,7 @@ def _example(tree: SourceTree, class_name: str) -> _Example | None:
             for key, value in zip(node.keys, node.values, strict=True):
                 function = functions.get(value.id) if isinstance(value, ast.Name) else None
                 name = key.value if isinstance(key, ast.Constant) else None
-                if function is not None and name in anchor.example_keys and known & set(_strings(function)):
+                if function is not None and name in anchor.example_keys and known & strings(function):
                     found.append(_Example(str(name), anchor.path, function))
     return found[0] if len(found) == 1 else None
 
@@ -144,16 +145,12 @@ def _known_checkpoints(tree: SourceTree, class_name: str) -> set[str]:
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and key.value == class_name:
-                        known |= set(_strings(value))
+                        known |= strings(value)
     if tree.exists(_TABLE):
         for line in tree.read(_TABLE).splitlines():
             if line.startswith(f"| `{class_name}`"):
                 known |= set(re.findall(r"`([^`]+/[^`]+)`", line))
     return {name for name in known if name.count("/") == 1}
-
-
-def _strings(node: ast.AST) -> Iterator[str]:
-    return (part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str))
 
 
 def _template(example: _Example, placeholders: dict[str, tuple[str, Place]]) -> _Template | None:
@@ -165,7 +162,7 @@ def _template(example: _Example, placeholders: dict[str, tuple[str, Place]]) -> 
     )
     if image is None or prompt is None or not _names(prompt) <= {"question", "placeholder"}:
         return None
-    if "placeholder" in _names(prompt) and image[0] not in set(_strings(example.function)):
+    if "placeholder" in _names(prompt) and image[0] not in strings(example.function):
         return None
     text = "".join(
         str(part.value)

@@ -8,10 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.values import Owner, Place
-from scaffold.protocol.profile import module_file
-from scaffold.protocol.tree import SourceTree
-from scaffold.tower.source import Program, plain_base
+from scaffold.draft.values import Place
+from scaffold.protocol.tree import SourceTree, module_file
+from scaffold.tower.source import Owner, Program
 
 _MODELS = "vllm/model_executor/models"
 _REGISTRY = f"{_MODELS}/registry.py"
@@ -206,12 +205,7 @@ def _inside(tree: SourceTree, path: str) -> str:
 
 def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Place] | None:
     """Processor class and info class of the registering decorator on the class or on its nearest base."""
-    pending, seen = [owner], set()
-    while pending:
-        module, node = pending.pop(0)
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
+    for module, node in program.lineage(owner):
         for decorator in node.decorator_list:
             if (
                 isinstance(decorator, ast.Call)
@@ -226,8 +220,4 @@ def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Pla
                     found = (processor[0], processor[1])
                     about = (info[0], info[1]) if info is not None and isinstance(info[1], ast.ClassDef) else None
                     return found, about, Place(module.file, decorator.lineno)
-        for base in node.bases:
-            resolved = program.resolve(module, ast.unparse(plain_base(base)))
-            if resolved is not None and isinstance(resolved[1], ast.ClassDef):
-                pending.append((resolved[0], resolved[1]))
     return None

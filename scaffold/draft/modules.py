@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from scaffold.draft.values import Owner, Place
-from scaffold.tower.source import FunctionNode, Program, plain_base
+from scaffold.draft.values import Place
+from scaffold.syntax import FunctionNode, bind_call, name_path, self_attribute
+from scaffold.tower.source import Owner, Program
 
 _LINEAR_INPUT = {"nn.Linear": "in_features"}
 
@@ -26,30 +27,21 @@ def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place
 
     `__init__` is looked at before other methods, and a class before its bases.
     """
-    pending, seen = [owner], set()
-    while pending:
-        module, cls = pending.pop(0)
-        if id(cls) in seen:
-            continue
-        seen.add(id(cls))
+    for module, cls in program.lineage(owner):
         methods = [node for node in cls.body if isinstance(node, FunctionNode)]
         for method in sorted(methods, key=lambda node: node.name != "__init__"):
             for node in ast.walk(method):
                 value = _value_of(node, name)
                 if value is not None:
                     return value, Place(module.file, value.lineno), (module, cls)
-        for base in cls.bases:
-            resolved = program.resolve(module, ast.unparse(plain_base(base)))
-            if resolved is not None and isinstance(resolved[1], ast.ClassDef):
-                pending.append((resolved[0], resolved[1]))
     return None
 
 
 def _value_of(node: ast.AST, name: str) -> ast.expr | None:
     """The value of `self.NAME = value`."""
     if isinstance(node, ast.Assign):
-        return node.value if any(_is_self(target, name) for target in node.targets) else None
-    return node.value if isinstance(node, ast.AnnAssign) and _is_self(node.target, name) else None
+        return node.value if any(self_attribute(target) == name for target in node.targets) else None
+    return node.value if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name else None
 
 
 def part_of(program: Program, owner: Owner, name: str) -> Part | None:
@@ -89,7 +81,7 @@ def model_path(program: Program, owner: Owner, name: str) -> str | None:
     for node in ast.walk(found[2]) if found else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == root:
             for target in node.targets:
-                if isinstance(target, ast.Attribute) and _is_self(target, target.attr):
+                if isinstance(target, ast.Attribute) and self_attribute(target):
                     return f"self.{target.attr}{'.' * bool(rest)}{rest}"
     return None
 
@@ -104,9 +96,9 @@ def outer_path(program: Program, owner: Owner, part: Part, attribute: str) -> tu
     value, place, _ = found
     root, _, rest = ast.unparse(value).partition(".")
     init = program.method(part.cls, "__init__")
-    if _is_dotted(value) and init is not None and part.made is not None and rest:
+    if name_path(value) and init is not None and part.made is not None and rest:
         given = arguments(part.made, init[2]).get(root)
-        path = model_path(program, owner, ast.unparse(given)) if given is not None and _is_dotted(given) else None
+        path = model_path(program, owner, ast.unparse(given)) if given is not None and name_path(given) else None
         if path is not None:
             return f"{path}.{rest}", place
     return f"self.{part.name}.{attribute}", place
@@ -118,7 +110,7 @@ def chain_path(program: Program, owner: Owner, parts: tuple[Part, ...], text: st
         root, dot, rest = text.partition(".")
         init = program.method(part.cls, "__init__") if part.cls else None
         given = arguments(part.made, init[2]).get(root) if init and part.made else None
-        if given is None or not _is_dotted(given):
+        if given is None or not name_path(given):
             return None
         text = f"{ast.unparse(given)}{dot}{rest}"
     return model_path(program, owner, text)
@@ -126,9 +118,8 @@ def chain_path(program: Program, owner: Owner, parts: tuple[Part, ...], text: st
 
 def arguments(made: ast.Call, init: FunctionNode) -> dict[str, ast.expr]:
     """The arguments of a constructor's call by parameter."""
-    names = [argument.arg for argument in (*init.args.posonlyargs, *init.args.args)][1:]
-    found = dict(zip(names, made.args, strict=False))
-    return found | {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg is not None}
+    keywords = {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg is not None}
+    return bind_call(init, made.args, keywords, skip_first=True).given
 
 
 def parameters(program: Program, owner: Owner, method: str) -> list[str]:
@@ -142,19 +133,4 @@ def linear_width(part: Part) -> str | None:
     name = ast.unparse(part.made.func) if part.made else ""
     return _LINEAR_INPUT.get(name) or (
         "input_size" if name.endswith("ParallelLinear") or name == "ReplicatedLinear" else None
-    )
-
-
-def _is_dotted(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
-
-
-def _is_self(node: ast.expr, name: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
     )

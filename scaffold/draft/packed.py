@@ -28,7 +28,6 @@ from scaffold.draft.values import (
     Items,
     Literal,
     Op,
-    Owner,
     Place,
     Ref,
     Table,
@@ -39,7 +38,7 @@ from scaffold.draft.values import (
 from scaffold.protocol.tree import SourceTree
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
 from scaffold.tower.model import Crossing, Hazard, Label, TowerSlice
-from scaffold.tower.source import Program
+from scaffold.tower.source import Owner, Program
 
 _JOINS = {"torch.cat", "torch.concat", "torch.stack"}
 _REPEATS = {"np.repeat", "torch.repeat_interleave", ".repeat_interleave"}

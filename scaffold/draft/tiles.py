@@ -19,9 +19,10 @@ from scaffold.draft.inputs import (
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, chain_path, outer_path, part_of
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.values import Items, Op, Owner, Place, Ref, Table, Value, inputs_of, walk_value
+from scaffold.draft.values import Items, Op, Place, Ref, Table, Value, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
-from scaffold.tower.source import FunctionNode, Module, Program
+from scaffold.syntax import FunctionNode
+from scaffold.tower.source import Module, Owner, Program
 
 #: Names under which models keep the tokens of a tile.
 _TOKENS = re.compile(r"num_image_tokens?|image_seq_len|tokens_per_(image|tile|chunk|patch)|image_token_len", re.ASCII)

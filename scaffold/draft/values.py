@@ -6,14 +6,11 @@ to. Patterns over these terms (`derive.py`) are what a draft is made of.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from scaffold.tower.source import FunctionNode, Module
-
-#: A class and the module that defines it.
-Owner = tuple[Module, ast.ClassDef]
+from scaffold.syntax import FunctionNode
+from scaffold.tower.source import Module, Owner
 
 
 @dataclass(frozen=True, slots=True)

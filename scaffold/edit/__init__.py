@@ -5,7 +5,6 @@ from the operations alone by `scaffold.verify`, which does not use this package'
 """
 
 from scaffold.edit.apply import AppliedEdit, Edited, apply_edits
-from scaffold.edit.imports import imported_as
 from scaffold.edit.operations import (
     AddBase,
     AddDictEntry,
@@ -33,5 +32,4 @@ __all__ = [
     "PutMethods",
     "ReplaceMethod",
     "apply_edits",
-    "imported_as",
 ]

@@ -12,25 +12,17 @@ from scaffold.edit.document import PythonDocument
 from scaffold.edit.faults import ambiguous_anchor, bad_snippet, different_definition, missing_anchor
 from scaffold.edit.operations import AddBase, PutMethods, ReplaceMethod
 from scaffold.edit.sequences import Layout
-from scaffold.edit.snippets import Function, Snippet, indent_snippet, parse_methods, parse_snippet, same_meaning
+from scaffold.edit.snippets import Snippet, indent_snippet, parse_methods, parse_snippet, same_meaning
+from scaffold.syntax import FunctionNode, last_name
 
 #: Bases that must stay last: with a base after them the method resolution order has no solution.
 _LAST_BASES = frozenset({"object", "Protocol", "Generic"})
 
 
-def _base_name(node: ast.expr) -> str:
-    """The last component of a base: `interfaces.SupportsPP[T]` is `SupportsPP`."""
-    if isinstance(node, ast.Subscript):
-        return _base_name(node.value)
-    if isinstance(node, ast.Starred):
-        return ""
-    return ast.unparse(node).rpartition(".")[2]
-
-
 def add_base(document: PythonDocument, edit: AddBase) -> bool:
     """Apply `AddBase`; the answer says whether anything changed. Errors: VCG430, VCG431."""
     index, node = document.find_class(edit.class_name)
-    names = [_base_name(base) for base in node.bases]
+    names = [last_name(base) for base in node.bases]
     wanted = edit.base.rpartition(".")[2]
     if wanted in names:
         return False
@@ -120,10 +112,9 @@ def replace_method(document: PythonDocument, edit: ReplaceMethod) -> bool:
     return True
 
 
-def _methods(node: ast.ClassDef) -> list[tuple[int, Function]]:
+def _methods(node: ast.ClassDef) -> list[tuple[int, FunctionNode]]:
     """The functions of a class's body, each with its place there."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return [(place, child) for place, child in enumerate(node.body) if isinstance(child, functions)]
+    return [(place, child) for place, child in enumerate(node.body) if isinstance(child, FunctionNode)]
 
 
 def _is_in_place(body: Sequence[ast.stmt], gone: Sequence[int], snippet: Snippet) -> bool:
@@ -133,7 +124,7 @@ def _is_in_place(body: Sequence[ast.stmt], gone: Sequence[int], snippet: Snippet
     return all(same_meaning(body[place], node) for place, node in zip(gone, snippet.nodes, strict=True))
 
 
-def _with_decorators(document: PythonDocument, snippet: Snippet, name: str, old: Function) -> Snippet:
+def _with_decorators(document: PythonDocument, snippet: Snippet, name: str, old: FunctionNode) -> Snippet:
     """The block with the old method's decorators, as they are written, above its new definition."""
     lines = snippet.text.splitlines(keepends=True)
     line = next(function.lineno for function in snippet.functions if function.name == name) - 1

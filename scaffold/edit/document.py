@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaffold.edit.faults import ambiguous_anchor, missing_anchor, unparsable
+from scaffold.syntax import first_line
 
 if TYPE_CHECKING:
     import libcst
@@ -148,10 +149,10 @@ class PythonDocument:
         newline = line_end(lines)
         if not is_closed:
             lines[-1] += newline  # every chunk ends its last line while it is edited; `text` takes this one back
-        starts = {_first_line(node) - 1 for node in nodes}
+        starts = {first_line(node) - 1 for node in nodes}
         chunks, done = [], 0
         for group in _share_lines(nodes):
-            first, last = _first_line(group[0]) - 1, _last_line(group) - 1
+            first, last = first_line(group[0]) - 1, _last_line(group) - 1
             last = _last_inner_comment(lines, last, starts)
             chunks.append(Chunk("".join(lines[done:first]), "".join(lines[first : last + 1]), group, first + 1))
             done = last + 1
@@ -217,10 +218,10 @@ class PythonDocument:
         nodes = _parse_ast(code, self.path, max(chunk.line, 1))
         self.chunks[index] = replace(chunk, code=code, nodes=nodes, tree=module)
 
-    def fold_methods(self, code: str, nodes: Iterable[ast.stmt], first_line: int = 1) -> str:
+    def fold_methods(self, code: str, nodes: Iterable[ast.stmt], start: int = 1) -> str:
         """`code` with one name in the place of each method's body; `rewrite` puts the bodies back.
 
-        `nodes` are the statements of `code`, whose lines count from `first_line`. No edit looks into a method, and to
+        `nodes` are the statements of `code`, whose lines count from `start`. No edit looks into a method, and to
         read and print them all took libcst half of the time of an edit.
         """
         lines = split_lines(code)
@@ -229,8 +230,8 @@ class PythonDocument:
             node for owner in classes for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
         for method in reversed(methods):  # upwards, so that the lines above keep their numbers
-            first = _first_line(method.body[0]) - first_line
-            end = _last_line((method.body[-1],)) - first_line + 1
+            first = first_line(method.body[0]) - start
+            end = _last_line((method.body[-1],)) - start + 1
             indent = lines[first][: method.body[0].col_offset]
             if not is_blank(indent):  # the body stands on the line of its `def`
                 continue
@@ -281,11 +282,6 @@ def _parse_ast(text: str, path: str, first_line: int) -> tuple[ast.stmt, ...]:
     return tuple(tree.body)
 
 
-def _first_line(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(int(decorator.lineno) for decorator in decorators)])
-
-
 def _last_line(group: tuple[ast.stmt, ...]) -> int:
     return group[-1].end_lineno or group[-1].lineno
 
@@ -294,7 +290,7 @@ def _share_lines(nodes: tuple[ast.stmt, ...]) -> Iterator[tuple[ast.stmt, ...]]:
     """Group statements that stand on the same line (`import a; import b`)."""
     group: list[ast.stmt] = []
     for node in nodes:
-        if group and _first_line(node) > _last_line(tuple(group)):
+        if group and first_line(node) > _last_line(tuple(group)):
             yield tuple(group)
             group = []
         group.append(node)
@@ -317,7 +313,7 @@ def _find_indent(nodes: tuple[ast.stmt, ...], lines: list[str]) -> str:
     """The file's indentation: that of the first block which starts on its own line."""
     for node in nodes:
         body = getattr(node, "body", None)
-        if isinstance(body, list) and _first_line(body[0]) > node.lineno:
-            line = lines[_first_line(body[0]) - 1]
+        if isinstance(body, list) and first_line(body[0]) > node.lineno:
+            line = lines[first_line(body[0]) - 1]
             return line[: len(line) - len(line.lstrip(" \t"))]
     return "    "

@@ -1,4 +1,4 @@
-"""Add a `from module import name` where a careful author would have written it.
+"""Add an import where a careful author would have written it.
 
 Joining an existing statement is preferred; a new statement goes to its sorted place in the right section. The order is
 the one that ruff's isort rules use by default (sections, then modules, then constants, classes and functions); the
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, is_type_checking, split_lines
-from scaffold.edit.faults import name_taken, unsupported_shape
+from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, split_lines
+from scaffold.edit.faults import name_taken
 from scaffold.edit.operations import AddImport, DropImport
 
 #: Top-level packages of a vLLM tree that ruff's `src = ["."]` makes first party in every file.
@@ -37,32 +37,32 @@ def imported_module(node: ast.ImportFrom) -> str:
     return "." * node.level + (node.module or "")
 
 
-def imported_as(text: str, module: str, name: str, *, path: str, type_checking: bool = False) -> str | None:
-    """The name under which `module.name` can be used in a file, or None. Errors: VCG432."""
-    return _find_import(PythonDocument.parse(text, path), AddImport(module, name, type_checking))
-
-
-def _find_import(document: PythonDocument, edit: AddImport) -> str | None:
+def _is_there(document: PythonDocument, edit: AddImport) -> bool:
     wanted = resolve_module(edit.module, document.package)
-    guards = {Guard.ALWAYS, Guard.ATTEMPTED} | ({Guard.TYPING} if edit.type_checking else set())
     for _, node, guard in document.statements():
-        if isinstance(node, ast.ImportFrom) and guard in guards:
-            if resolve_module(imported_module(node), document.package) != wanted:
-                continue
-            for alias in node.names:
-                if alias.name == edit.name:
-                    return alias.asname or alias.name
-    return None
+        if guard not in (Guard.ALWAYS, Guard.ATTEMPTED):
+            continue
+        if edit.name is None:
+            found = isinstance(node, ast.Import) and any(
+                alias.asname is None and alias.name.partition(".")[0] == edit.module for alias in node.names
+            )
+        else:
+            found = (
+                isinstance(node, ast.ImportFrom)
+                and resolve_module(imported_module(node), document.package) == wanted
+                and any(alias.name == edit.name for alias in node.names)
+            )
+        if found:
+            return True
+    return False
 
 
 def add_import(document: PythonDocument, edit: AddImport) -> bool:
     """Apply `AddImport`. Errors: VCG433 (the name means something else), VCG435."""
-    if _find_import(document, edit) is not None:
+    if _is_there(document, edit):
         return False
     _refuse_rebinding(document, edit)
-    if edit.type_checking:
-        _add_for_typing(document, edit)
-    elif not _join_statement(document, edit, Guard.ALWAYS):
+    if edit.name is None or not _join_statement(document, edit, edit.name):
         _insert_statement(document, edit)
     return True
 
@@ -98,17 +98,17 @@ def drop_import(document: PythonDocument, edit: DropImport) -> bool:
 def _refuse_rebinding(document: PythonDocument, edit: AddImport) -> None:
     wanted = resolve_module(edit.module, document.package)
     for _, node, guard in document.statements():
+        if edit.bound not in _bound_names(node):
+            continue
         if (
             guard is Guard.TYPING
             and isinstance(node, ast.ImportFrom)
             and resolve_module(imported_module(node), document.package) == wanted
-            and any(alias.name == edit.name for alias in node.names)
         ):
             # Importing it twice would shadow the first; which of the two the file needs is not ours to guess.
             reason = f"{edit.module}` at run time: it is imported for type checking only"
-            raise name_taken(document.path, edit.name, reason, node.lineno)
-        if edit.name in _bound_names(node):
-            raise name_taken(document.path, edit.name, edit.module, node.lineno)
+            raise name_taken(document.path, edit.bound, reason, node.lineno)
+        raise name_taken(document.path, edit.bound, edit.module, node.lineno)
 
 
 def _bound_names(node: ast.stmt) -> Iterator[str]:
@@ -124,17 +124,17 @@ def _bound_names(node: ast.stmt) -> Iterator[str]:
 # -- joining ----------------------------------------------------------------------------------------------------------
 
 
-def _join_statement(document: PythonDocument, edit: AddImport, guard: Guard) -> bool:
-    """Add the name to a statement that imports from the module already, if there is one of plain shape."""
+def _join_statement(document: PythonDocument, edit: AddImport, name: str) -> bool:
+    """Add `name` to a statement that imports from the module already, if there is one of plain shape."""
     wanted = resolve_module(edit.module, document.package)
     for index, node, found in document.statements():
-        if not isinstance(node, ast.ImportFrom) or found is not guard:
+        if not isinstance(node, ast.ImportFrom) or found is not Guard.ALWAYS:
             continue
         if resolve_module(imported_module(node), document.package) != wanted:
             continue
         if any(alias.asname or alias.name == "*" for alias in node.names):
             continue
-        if _insert_name(document, index, node, edit.name):
+        if _insert_name(document, index, node, name):
             return True
     return False
 
@@ -220,14 +220,14 @@ def _statement_key(node: ast.Import | ast.ImportFrom, document: PythonDocument) 
     return _section(imported_module(node), document), 1, -node.level, _natural(name.lower()), _natural(name)
 
 
-def _parse_import(edit: AddImport) -> ast.ImportFrom:
+def _parse_import(edit: AddImport) -> ast.Import | ast.ImportFrom:
     node = ast.parse(_statement_text(edit)).body[0]
-    assert isinstance(node, ast.ImportFrom)
+    assert isinstance(node, ast.Import | ast.ImportFrom)
     return node
 
 
 def _statement_text(edit: AddImport) -> str:
-    return f"from {edit.module} import {edit.name}"
+    return f"import {edit.module}" if edit.name is None else f"from {edit.module} import {edit.name}"
 
 
 def _import_runs(document: PythonDocument) -> list[range]:
@@ -302,74 +302,3 @@ def _insert_first_import(document: PythonDocument, code: str) -> None:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-# -- under `if TYPE_CHECKING:` ----------------------------------------------------------------------------------------
-
-
-def _add_for_typing(document: PythonDocument, edit: AddImport) -> None:
-    if _join_statement(document, edit, Guard.TYPING):
-        return
-    blocks = [
-        index
-        for index, chunk in enumerate(document.chunks)
-        if isinstance(chunk.nodes[0], ast.If) and is_type_checking(chunk.nodes[0].test)
-    ]
-    if blocks:
-        _insert_in_block(document, blocks[0], edit)
-        return
-    add_import(document, AddImport("typing", "TYPE_CHECKING"))
-    run = _main_run(document)
-    assert run is not None
-    newline = document.newline
-    code = f"if TYPE_CHECKING:{newline}{document.indent}{_statement_text(edit)}{newline}"
-    document.chunks.insert(run.stop, document.make_chunk(newline, code))
-    if run.stop + 1 < len(document.chunks):
-        chunk = document.chunks[run.stop + 1]
-        if not chunk.gap or not is_blank(split_lines(chunk.gap)[0]):
-            document.chunks[run.stop + 1] = replace(chunk, gap=newline + chunk.gap)
-
-
-def _insert_in_block(document: PythonDocument, index: int, edit: AddImport) -> None:
-    """A new statement in an existing `if TYPE_CHECKING:` block."""
-    import libcst as cst
-
-    chunk = document.chunks[index]
-    block = chunk.nodes[0]
-    assert isinstance(block, ast.If)
-    if len(chunk.nodes) > 1 or block.body[0].lineno == block.lineno:
-        raise unsupported_shape(document.path, "the `if TYPE_CHECKING:` block", "is written on one line", block.lineno)
-    imports = [(place, node) for place, node in enumerate(block.body) if isinstance(node, ast.Import | ast.ImportFrom)]
-    key = _statement_key(_parse_import(edit), document)
-    greater = (place for place, node in imports if _statement_key(node, document) > key)
-    place = next(greater, imports[-1][0] + 1 if imports else 0)
-    neighbours = dict(imports)
-
-    def section_at(position: int) -> int | None:
-        node = neighbours.get(position)
-        return None if node is None else int(_statement_key(node, document)[0])
-
-    above, below = section_at(place - 1), section_at(place)
-    blank = cst.EmptyLine(indent=False)
-    new = cst.SimpleStatementLine(
-        [cst.ensure_type(cst.parse_statement(_statement_text(edit)), cst.SimpleStatementLine).body[0]],
-        leading_lines=[blank] if above is not None and above != key[0] else [],
-    )
-    module = cst.parse_module(
-        chunk.code, cst.PartialParserConfig(default_newline=document.newline, default_indent=document.indent)
-    )
-    statement = cst.ensure_type(module.body[0], cst.If)
-    suite = cst.ensure_type(statement.body, cst.IndentedBlock)
-    body: list[Any] = list(suite.body)
-    if place < len(body) and below is not None:
-        following = body[place]
-        lines = list(following.leading_lines)
-        if below != key[0] and not (lines and lines[0].comment is None):
-            lines.insert(0, blank)
-        elif below == key[0] and lines and lines[0].comment is None:
-            lines = lines[1:]  # the blank line opens the section: it goes above the new name
-            new = new.with_changes(leading_lines=[blank])
-        body[place] = following.with_changes(leading_lines=lines)
-    body.insert(place, new)
-    changed = module.with_changes(body=[statement.with_changes(body=suite.with_changes(body=body)), *module.body[1:]])
-    document.chunks[index] = replace(document.make_chunk(chunk.gap, changed.code), line=chunk.line)

@@ -18,21 +18,25 @@ def _is_dotted(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AddImport:
-    """`from module import name` at module level; `module` may be relative (`.interfaces`).
+    """`from module import name` at module level; `module` may be relative (`.interfaces`). Without a name, `import
+    module`, of a top-level package.
 
-    With `type_checking`, an import under `if TYPE_CHECKING:` is enough. A name that is imported already, from the same
-    module, under whatever alias, counts as present; `scaffold.edit.imported_as` tells the alias.
+    A name that is imported already, from the same module, under whatever alias, counts as present.
     """
 
     module: str
-    name: str
-    type_checking: bool = False
+    name: str | None = None
 
     def __post_init__(self) -> None:
         bare = self.module.lstrip(".")
         assert self.module, "a module, or dots"
         assert not bare or _is_dotted(bare), self.module
-        assert self.name.isidentifier(), self.name
+        assert self.bound.isidentifier(), self
+
+    @property
+    def bound(self) -> str:
+        """The name that the statement binds."""
+        return self.module if self.name is None else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from scaffold.edit.document import PythonDocument, split_lines
 from scaffold.edit.faults import bad_snippet
+from scaffold.syntax import FunctionNode
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SNIPPET_INDENT = 4
 
 
@@ -27,8 +27,8 @@ class Snippet:
     nodes: tuple[ast.stmt, ...]
 
     @property
-    def functions(self) -> tuple[Function, ...]:
-        return tuple(node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    def functions(self) -> tuple[FunctionNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, FunctionNode))
 
 
 def parse_snippet(source: str, path: str) -> Snippet:

@@ -33,7 +33,8 @@ from scaffold.protocol import (
     absent_reason,
     find_model,
 )
-from scaffold.protocol.profile import PROTOCOL, source_lines
+from scaffold.protocol.profile import PROTOCOL
+from scaffold.protocol.tree import source_lines
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
-from scaffold.protocol.profile import assigned_to
+from scaffold.syntax import assigned_to, find_class, self_attribute
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -20,7 +20,7 @@ def check_processor(spec: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
     if processor is None:
         return ()
     path = spec.processor_module.replace(".", "/") + ".py"
-    owner = _class(tree, path, processor.class_)
+    owner = find_class(tree.parse(path), processor.class_) if tree.exists(path) else None
     if owner is None:
         raise DiagnosticError(
             Diagnostic(
@@ -45,18 +45,14 @@ def check_processor(spec: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
     return (Fact("processor", processor.class_, f"{path}:{owner.lineno}"),)
 
 
-def _class(tree: SourceTree, path: str, name: str) -> ast.ClassDef | None:
-    body = tree.parse(path).body if tree.exists(path) else []
-    return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
-
-
 def _attributes(owner: ast.ClassDef) -> set[str]:
     """What the class defines in its body, and what its methods set on `self`."""
     names = {node.name for node in owner.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")}
     for node in ast.walk(owner):
         for target in assigned_to(node):
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
-                names.add(target.attr)
+            own = self_attribute(target)
+            if own is not None:
+                names.add(own)
             elif isinstance(target, ast.Name) and node in owner.body:
                 names.add(target.id)
     return names

@@ -12,14 +12,15 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.edit.operations import Edit, ReplaceMethod
+from scaffold.edit.operations import AddImport, Edit, ReplaceMethod
 from scaffold.plan.model import Fact
 from scaffold.plan.views import TreeFacts, sequence_parameters
-from scaffold.protocol.profile import assigned_to, import_source, module_file
+from scaffold.protocol.tree import module_file
+from scaffold.syntax import FunctionNode, assigned_to, find_class, find_method, import_source, self_attribute
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
 
 
+#: A class and its bases in the tree, each with its file.
+Family: TypeAlias = "tuple[tuple[str, ast.ClassDef], ...]"
+
+
 @dataclass(frozen=True)
 class TowerPlan:
-    """Edits by file, the split that they come from (None: nothing to split), and what was learnt of the tree."""
+    """Edits by file, the split among them (None: nothing to split), and what was learnt of the tree."""
 
     edits: dict[str, tuple[Edit, ...]]
     split: TowerSplit | None
@@ -40,10 +45,12 @@ class TowerPlan:
 
 def plan_tower(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan:
     """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit."""
-    owner = _class(tree, model.path, model.class_name)
-    facts, notes = _gate(spec, tree, model, owner)
+    family = lineage(tree, model.path, model.class_name)
+    facts, notes = _gate(spec, tree, model, family)
+    edits: defaultdict[str, list[Edit]] = defaultdict(list)
+    edits[model.path].append(AddImport("torch"))  # every layout's methods name it
     if not isinstance(spec, PackedPort):
-        return TowerPlan({}, None, facts, notes=notes)
+        return TowerPlan({model.path: tuple(edits[model.path])}, None, facts, notes=notes)
     from scaffold.tower import attention_leaves_rows, split_tower
 
     tower = slice_of(spec, tree, model)
@@ -56,12 +63,12 @@ def plan_tower(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     parameters = split.method_parameters if split else tower.method_parameters
     _check_fit(spec, tree, tower, parameters)
     _check_attributes(spec, tree, tower)
-    edits: defaultdict[str, list[Edit]] = defaultdict(list)
     if split is not None:
         for edit in split.edits:
             edits[edit.file].append(ReplaceMethod(edit.class_name, edit.replaces, edit.source))
-    if spec.frames_info and not _assigns(owner, "model_config"):
-        edits[model.path].append(_keep_model_config(tree, model, owner))
+    if spec.frames_info and not any(_assigns(owner, "model_config") for _, owner in family):
+        home, kept = _keep_model_config(tree, model, family)
+        edits[home].append(kept)
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
     evidence = (
         Fact("tower", f"{tower.class_name}, {state}", tower.file),
@@ -74,10 +81,12 @@ def slice_of(spec: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSli
     """The slice of the tower that the descriptor names. Raises VCG419 or VCG45x."""
     from scaffold.tower import slice_tower
 
+    named = spec.split.class_
+    path, class_name = (model.path, named) if named is not None else _tower_class(spec, tree, model)
     return slice_tower(
         tree,
-        model.path,
-        spec.split.class_ or _tower_class(spec, tree, model, _class(tree, model.path, model.class_name)),
+        path,
+        class_name,
         entry=spec.split.entry,
         data=(spec.split.data,),
         metadata=spec.split.metadata,
@@ -86,12 +95,13 @@ def slice_of(spec: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSli
 
 
 def _gate(
-    spec: AnyPort, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef
+    spec: AnyPort, tree: SourceTree, model: ModelAnchor, family: Family
 ) -> tuple[TreeFacts, tuple[Diagnostic, ...]]:
     """Leave the gate out where the release does not have the feature that it asks about."""
     if spec.gate is None:
         return TreeFacts(), ()
-    missing = sorted(path for path in spec.gate.attributes if not _assigns(owner, path.split(".")[1]))
+    wanted = ((path, path.split(".")[1]) for path in spec.gate.attributes)
+    missing = sorted(path for path, name in wanted if not any(_assigns(owner, name) for _, owner in family))
     if not missing:
         return TreeFacts(), ()
     note = Diagnostic(
@@ -104,11 +114,12 @@ def _gate(
     return TreeFacts(has_gate=False), (note,)
 
 
-def _tower_class(spec: PackedPort, tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> str:
-    """The class of `self.TOWER = Class(...)` in the model class."""
-    found = _made(owner, spec.tower)
-    if found is not None:
-        return found
+def _tower_class(spec: PackedPort, tree: SourceTree, model: ModelAnchor) -> tuple[str, str]:
+    """The file and the class of `self.TOWER = Class(...)` in the model class or its nearest base that has it."""
+    for path, owner in lineage(tree, model.path, model.class_name):
+        found = _made(owner, spec.tower)
+        if found is not None:
+            return path, found
     raise DiagnosticError(
         Diagnostic(
             "VCG419",
@@ -139,7 +150,7 @@ def _made(owner: ast.ClassDef, attribute: str) -> str | None:
     for node in ast.walk(owner):
         if (
             isinstance(node, ast.Assign)
-            and any(_is_attribute(target, attribute) for target in node.targets)
+            and any(self_attribute(target) == attribute for target in node.targets)
             and isinstance(node.value, ast.Call)
             and isinstance(node.value.func, ast.Name)
         ):
@@ -237,11 +248,13 @@ def _defines(tree: SourceTree, path: str, class_name: str, attribute: str) -> bo
     return False
 
 
-def _keep_model_config(tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef) -> ReplaceMethod:
-    """`self.model_config = vllm_config.model_config` after `self.config = ...` in the class's own `__init__`."""
-    init = next((node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
-    anchor = init and next((node for node in init.body if _sets(node, "config")), None)
-    if init is None or anchor is None:
+def _keep_model_config(tree: SourceTree, model: ModelAnchor, family: Family) -> tuple[str, ReplaceMethod]:
+    """`self.model_config = vllm_config.model_config` after `self.config = ...` in the `__init__` that the class runs.
+
+    Gives the file of that `__init__`, which may be a base's, with the edit.
+    """
+    found = _configuring_init(family)
+    if found is None:
         raise DiagnosticError(
             Diagnostic(
                 "VCG419",
@@ -250,17 +263,47 @@ def _keep_model_config(tree: SourceTree, model: ModelAnchor, owner: ast.ClassDef
                 "give budget.frames as an expression instead of a method of the processing info",
             )
         )
-    lines = tree.read(model.path).splitlines()
+    path, owner, init, anchor = found
+    lines = tree.read(path).splitlines()
     indentation = " " * anchor.col_offset
     first = min([init.lineno, *(node.lineno for node in init.decorator_list)])
     body = lines[first - 1 : anchor.end_lineno]
     rest = lines[(anchor.end_lineno or anchor.lineno) : init.end_lineno]
     source = "\n".join([*body, f"{indentation}self.model_config = vllm_config.model_config", *rest])
-    return ReplaceMethod(model.class_name, "__init__", textwrap.dedent(source) + "\n")
+    return path, ReplaceMethod(owner.name, "__init__", textwrap.dedent(source) + "\n")
+
+
+def _configuring_init(family: Family) -> tuple[str, ast.ClassDef, FunctionNode, ast.stmt] | None:
+    """The nearest `__init__` that keeps the configuration: its file, class, itself and the statement that does.
+
+    A class whose `__init__` does not hand on to that of its base ends the search.
+    """
+    for path, owner in family:
+        init = find_method(owner, "__init__")
+        if init is None:
+            continue
+        anchor = next((node for node in init.body if _sets(node, "config")), None)
+        if anchor is not None:
+            return path, owner, init, anchor
+        if not any(isinstance(node, ast.Expr) and "super().__init__(" in ast.unparse(node) for node in init.body):
+            return None
+    return None
+
+
+def lineage(tree: SourceTree, path: str, class_name: str) -> Family:
+    """A class and its bases in the tree, the nearest first, each with its file."""
+    from scaffold.tower.source import Program
+
+    program = Program(tree)
+    module = program.module(path)
+    assert module is not None, "read before"
+    return tuple((home.file, node) for home, node in program.lineage((module, _class(tree, path, class_name))))
 
 
 def _class(tree: SourceTree, path: str, name: str) -> ast.ClassDef:
-    return next(node for node in ast.walk(tree.parse(path)) if isinstance(node, ast.ClassDef) and node.name == name)
+    found = find_class(tree.parse(path), name)
+    assert found is not None, f"{path} has no {name}, which was found before"
+    return found
 
 
 def _assigns(owner: ast.ClassDef, attribute: str) -> bool:
@@ -272,13 +315,4 @@ def _assigns(owner: ast.ClassDef, attribute: str) -> bool:
 
 
 def _sets(node: ast.AST, attribute: str) -> bool:
-    return any(_is_attribute(target, attribute) for target in assigned_to(node))
-
-
-def _is_attribute(node: ast.expr, attribute: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == attribute
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
+    return any(self_attribute(target) == attribute for target in assigned_to(node))

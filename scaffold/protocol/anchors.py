@@ -16,22 +16,20 @@ from difflib import get_close_matches
 from pathlib import PurePosixPath
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.protocol.profile import (
-    INTERFACES,
-    PROTOCOL,
+from scaffold.protocol.profile import INTERFACES, PROTOCOL, read_source
+from scaffold.protocol.signatures import Field
+from scaffold.protocol.tables import find_tables
+from scaffold.protocol.tree import SourceTree, module_file, source_lines
+from scaffold.syntax import (
     FunctionNode,
     assigned_to,
     dotted,
     find_class,
+    first_line,
     import_source,
-    module_file,
-    read_source,
-    source_lines,
+    last_name,
     top_level,
 )
-from scaffold.protocol.signatures import Field
-from scaffold.protocol.tables import find_tables
-from scaffold.protocol.tree import SourceTree
 
 _MODELS = "vllm/model_executor/models"
 _REGISTRY_FILES = ("tests/models/multimodal/generation/test_vit_cudagraph.py",)  # 0.20 to 0.33
@@ -204,18 +202,18 @@ def find_model(tree: SourceTree, module: str, class_name: str) -> ModelAnchor:
     demanded = {method.name for method in read_source(tree).shape.methods}
     functions = {item.name: item for item in node.body if isinstance(item, FunctionNode)}  # the last one binds
     defined = tuple(name for name in functions if name in demanded)
-    lists_protocol = any(_last_name(base) == PROTOCOL for base in node.bases)
+    lists_protocol = any(last_name(base) == PROTOCOL for base in node.bases)
     return ModelAnchor(
         path=path,
         module=dotted(path),
         class_name=class_name,
-        first_line=_first_line(node),
+        first_line=first_line(node),
         line=node.lineno,
         end_line=node.end_lineno or node.lineno,
         bases=tuple(lines.source(base) for base in node.bases),
         decorators=tuple(lines.source(item) for item in node.decorator_list),
         methods=tuple(
-            DefinitionSpan(item.name, _first_line(item), item.lineno, item.end_lineno or item.lineno)
+            DefinitionSpan(item.name, first_line(item), item.lineno, item.end_lineno or item.lineno)
             for item in node.body
             if isinstance(item, FunctionNode)
         ),
@@ -324,7 +322,7 @@ def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str |
             item = find_class(tree.parse(base_path), name)
             if item is None:
                 continue
-            if any(_last_name(parent) == PROTOCOL for parent in item.bases):
+            if any(last_name(parent) == PROTOCOL for parent in item.bases):
                 return f"{base_path}:{name}"
             pending.append((base_path, item))
     return None
@@ -332,7 +330,7 @@ def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str |
 
 def _locate(tree: SourceTree, relpath: str, base: ast.expr) -> tuple[str, str] | None:
     """The file and class name that a base expression means, None when it is outside the package."""
-    name = _last_name(base)
+    name = last_name(base)
     if name is None:
         return None
     for item in top_level(tree.parse(relpath).body):
@@ -446,7 +444,7 @@ def _may_descend(tree: SourceTree, relpath: str, names: set[str]) -> bool:
                 (item,) = ast.parse("\n".join(lines[header : end + 1]) + " ...").body
             except (SyntaxError, ValueError):
                 return True
-            if not isinstance(item, ast.ClassDef) or not {_last_name(base) for base in item.bases} <= plain:
+            if not isinstance(item, ast.ClassDef) or not {last_name(base) for base in item.bases} <= plain:
                 return True
     return False
 
@@ -481,19 +479,6 @@ def _descends(tree: SourceTree, relpath: str, node: ast.ClassDef, ancestor: tupl
             if item is not None:
                 pending.append((located[0], item))
     return False
-
-
-def _last_name(node: ast.expr) -> str | None:
-    """`a.b.C` and `C[T]` -> `C`."""
-    if isinstance(node, ast.Subscript):
-        node = node.value
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _first_line(node: ast.ClassDef | FunctionNode) -> int:
-    return min([node.lineno, *(item.lineno for item in node.decorator_list)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -543,7 +528,7 @@ def find_test_registry(tree: SourceTree) -> RegistryAnchor | None:
 
 
 def _entry_class(tree: SourceTree, path: str, module: ast.Module, value: ast.Dict) -> ast.ClassDef:
-    called = {_last_name(item.func) for item in value.values if isinstance(item, ast.Call)}
+    called = {last_name(item.func) for item in value.values if isinstance(item, ast.Call)}
     if not value.values:  # an empty registry still tells its class by the annotation `dict[str, Class]`
         annotation = next(
             (
@@ -556,7 +541,7 @@ def _entry_class(tree: SourceTree, path: str, module: ast.Module, value: ast.Dic
             None,
         )
         inner = annotation.slice if annotation is not None else None
-        called = {_last_name(inner.elts[-1])} if isinstance(inner, ast.Tuple) else set()
+        called = {last_name(inner.elts[-1])} if isinstance(inner, ast.Tuple) else set()
     classes = [item for item in top_level(module.body) if isinstance(item, ast.ClassDef) and item.name in called]
     if len(classes) != 1 or len(called) != 1 or not all(isinstance(item, ast.Call) for item in value.values):
         raise _unexpected(

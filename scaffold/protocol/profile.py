@@ -13,14 +13,13 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.protocol.dialect import Dialect, derive_dialect, inspect_manager
 from scaffold.protocol.generations import Generation, match_generation
 from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, ProtocolShape
-from scaffold.protocol.tree import SourceTree
+from scaffold.protocol.tree import SourceTree, module_file, source_lines
+from scaffold.syntax import FunctionNode, SourceLines, assigned_to, dotted, find_class, import_source, top_level
 
 PROTOCOL = "SupportsEncoderCudaGraph"
 MANAGER = "EncoderCudaGraphManager"
 INTERFACES = "vllm/model_executor/models/interfaces.py"
 _MANAGER_FILE = "vllm/v1/worker/encoder_cudagraph.py"
-
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,58 +162,6 @@ def _read_source(tree: SourceTree) -> ProtocolSource:
     )
 
 
-def dotted(relpath: str) -> str:
-    """`vllm/v1/worker/x.py` -> `vllm.v1.worker.x`."""
-    return relpath.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def module_file(tree: SourceTree, module: str) -> str | None:
-    """The file of a dotted module name, None when the tree has none."""
-    base = module.replace(".", "/")
-    return next((path for path in (f"{base}.py", f"{base}/__init__.py") if tree.exists(path)), None)
-
-
-def import_source(relpath: str, node: ast.ImportFrom) -> str:
-    """The dotted module that a `from` import in `relpath` reads, relative imports resolved."""
-    package = dotted(relpath).split(".")
-    if not relpath.endswith("/__init__.py"):
-        package.pop()
-    prefix = package[: len(package) - node.level + 1] if node.level else []
-    return ".".join([*prefix, *([node.module] if node.module else [])])
-
-
-def source_lines(tree: SourceTree, relpath: str) -> SourceLines:
-    """The lines of a file, for reading the source of its nodes."""
-    return tree.cached(("lines", relpath), lambda: SourceLines(tree.read(relpath)))
-
-
-def find_class(module: ast.Module, name: str) -> ast.ClassDef | None:
-    """The last top-level class of that name (as Python binds it), also inside top-level `if` and `try`."""
-    found = None
-    for node in top_level(module.body):
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            found = node
-    return found
-
-
-def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run at import in the module's scope: also those inside top-level `if` and `try`."""
-    for node in body:
-        yield node
-        if isinstance(node, ast.If):
-            yield from top_level(node.body)
-            yield from top_level(node.orelse)
-        elif isinstance(node, ast.Try):
-            yield from top_level(node.body)
-            yield from top_level([item for handler in node.handlers for item in handler.body])
-            yield from top_level(node.orelse)
-
-
-def assigned_to(node: ast.AST) -> list[ast.expr]:
-    """The targets of an assignment, annotated or not; none of any other node."""
-    return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-
-
 def _find_protocol(tree: SourceTree) -> tuple[str, ast.ClassDef]:
     """The file and the class of the protocol: the known file first, then any file of the package that defines it."""
     node = find_class(tree.parse(INTERFACES), PROTOCOL)
@@ -311,27 +258,6 @@ def _annotation_names(method: FunctionNode) -> Iterator[str]:
                 except SyntaxError:
                     continue
                 yield from (inner.id for inner in ast.walk(quoted) if isinstance(inner, ast.Name))
-
-
-class SourceLines:
-    """The text of a file by line, for reading the source of a node without splitting the file each time."""
-
-    def __init__(self, text: str) -> None:
-        self._lines = text.removeprefix("\ufeff").encode().splitlines()
-
-    def text(self, node: ast.stmt) -> str:
-        """All lines of a statement, decorators included, for a text search before a walk."""
-        first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
-        return b"\n".join(self._lines[first - 1 : node.end_lineno]).decode()
-
-    def source(self, node: ast.expr) -> str:
-        """A node as it is written, or as `ast.unparse` writes it when it spans lines."""
-        if node.end_lineno != node.lineno:
-            return ast.unparse(node)
-        return self._lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
-
-    def optional(self, node: ast.expr | None) -> str | None:
-        return None if node is None else self.source(node)
 
 
 def _read_method(node: FunctionNode, text: SourceLines) -> Method:

@@ -13,16 +13,21 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.dialect import inspect_manager
 from scaffold.protocol.generations import KNOWN, nearest_generation
-from scaffold.protocol.profile import dotted, read_source
+from scaffold.protocol.profile import read_source
 from scaffold.protocol.signatures import ProtocolShape
 from scaffold.protocol.target import resolve_target
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import dotted
+
+#: What of the facts is written over several lines.
+_BROKEN = {"", "shape", "methods", "dataclasses", "dataclasses[]", "fields"}
 
 
 def record_generation(tree: SourceTree, known: Path = KNOWN, *, renamed: Mapping[str, str] | None = None) -> Path:
@@ -64,8 +69,25 @@ def record_generation(tree: SourceTree, known: Path = KNOWN, *, renamed: Mapping
         }
         facts["constants"] = list(source.constants)
         facts["manager"] = {"calls": sorted(manager.calls), "slices_eager": manager.slices_eager}
-    path.write_text(json.dumps(facts, indent=1, sort_keys=False) + "\n", "utf-8")
+    path.write_text(encode_facts(facts), "utf-8")
     return path
+
+
+def encode_facts(facts: Mapping[str, Any]) -> str:
+    """The JSON of one generation with a method or a field a line, so that a review sees what has changed of it."""
+    return _encode(facts, "", "") + "\n"
+
+
+def _encode(value: Any, key: str, indent: str) -> str:
+    if key not in _BROKEN or not value:
+        return json.dumps(value)
+    inner = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{inner}{json.dumps(name)}: {_encode(item, name, inner)}" for name, item in value.items()]
+    else:
+        parts = [f"{inner}{_encode(item, f'{key}[]', inner)}" for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([opening, ",\n".join(parts), indent + closing])
 
 
 def _renamed(shape: ProtocolShape, asked: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.syntax import SourceLines
 
 T = TypeVar("T")
 
@@ -194,3 +195,14 @@ def _walk(root: Path, folder: str, suffix: str) -> Iterator[tuple[str, str]]:
                         stack.append((f"{relative}/{entry.name}", entry.path))
         except OSError:
             continue
+
+
+def module_file(tree: SourceTree, module: str) -> str | None:
+    """The file of a dotted module name, None when the tree has none."""
+    base = module.replace(".", "/")
+    return next((path for path in (f"{base}.py", f"{base}/__init__.py") if tree.exists(path)), None)
+
+
+def source_lines(tree: SourceTree, relpath: str) -> SourceLines:
+    """The lines of a file, for reading the source of its nodes."""
+    return tree.cached(("lines", relpath), lambda: SourceLines(tree.read(relpath)))

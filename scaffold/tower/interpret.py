@@ -10,8 +10,9 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, name_path, self_attribute
 from scaffold.tower.model import Evidence, Form, Label
-from scaffold.tower.source import FunctionNode, Module, Program, decorator_names, self_attribute
+from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
 
 DERIVED = Label.META | Label.DATA
@@ -363,7 +364,7 @@ class Interpreter:
             if name is not None:
                 old = env.get(name, CONST)
                 role = old.role
-                if role in (Role.NONE, Role.ZEROS) and _call_name(getattr(node, "value", None)) == "arange":
+                if role in (Role.NONE, Role.ZEROS) and call_name(getattr(node, "value", None)) == "arange":
                     stored = stored.as_role(
                         Role.PERMUTATION, self._evidence(node, "stores arange at an index: an inverse")
                     )
@@ -630,7 +631,7 @@ class Interpreter:
         labels = Label.NONE
         for value in everything:
             labels |= value.labels
-        name = _call_name(node) or ""
+        name = call_name(node) or ""
         if isinstance(node.func, ast.Name) and name in _NOT_TAINTED:
             return Value(labels & Label.META, Form.PYTHON)
         if isinstance(node.func, ast.Name) and name == "super":
@@ -922,26 +923,17 @@ class Interpreter:
         """Interpret the function that a call reaches, when it is in the tree and worth it."""
         if "**" in keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
             return None
-        target: tuple[Module, tuple[Module, ast.ClassDef] | None, FunctionNode] | None = None
+        target: tuple[Module, Owner | None, FunctionNode] | None = None
         skip_self = False
         func = node.func
-        module, owner = self.frame.module, self.frame.owner
-        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
-            if func.value.id in ("self", "cls") and owner is not None:
-                found = self.program.method(owner, func.attr)
-                if found is not None:
-                    target, skip_self = (found[0], owner, found[2]), "staticmethod" not in decorator_names(found[2])
-            elif func.value.id not in self.frame.env:
-                resolved = self.program.resolve(module, func.value.id)
-                if resolved is not None and isinstance(resolved[1], ast.ClassDef):
-                    cls = (resolved[0], resolved[1])
-                    found = self.program.method(cls, func.attr)
-                    if found is not None and decorator_names(found[2]) & {"staticmethod", "classmethod"}:
-                        target, skip_self = (found[0], cls, found[2]), "classmethod" in decorator_names(found[2])
-        elif isinstance(func, ast.Name) and func.id not in self.frame.env:
-            resolved = self.program.resolve(module, func.id)
-            if resolved is not None and not isinstance(resolved[1], ast.ClassDef):
-                target = (resolved[0], None, resolved[1])
+        path = name_path(func)
+        on_self = path[:1] in (["self"], ["cls"])
+        found = self.program.callee(self.frame.module, self.frame.owner, path)
+        if found is not None and (on_self or path[0] not in self.frame.env):
+            kinds = decorator_names(found.function)
+            if found.holder is None or on_self or kinds & {"staticmethod", "classmethod"}:
+                target = (found.module, found.holder, found.function)
+                skip_self = "staticmethod" not in kinds if on_self else "classmethod" in kinds
         if target is None:
             target, skip_self = self._module_target(func, base), True
         if target is None or len(self._stack) > _MAX_DEPTH or any(target[2] is f for f in self._stack):
@@ -953,9 +945,7 @@ class Interpreter:
             return None
         return self._summary(node, target, skip_self, args, keywords)
 
-    def _module_target(
-        self, func: ast.expr, base: Value
-    ) -> tuple[Module, tuple[Module, ast.ClassDef] | None, FunctionNode] | None:
+    def _module_target(self, func: ast.expr, base: Value) -> tuple[Module, Owner | None, FunctionNode] | None:
         """What a call on a module object reaches: `forward` of a child, or a method of it. Layers are not followed."""
         cls, method = base.cls, "forward"
         if isinstance(func, ast.Attribute):
@@ -976,13 +966,13 @@ class Interpreter:
     def _summary(
         self,
         node: ast.Call,
-        target: tuple[Module, tuple[Module, ast.ClassDef] | None, FunctionNode],
+        target: tuple[Module, Owner | None, FunctionNode],
         skip_self: bool,
         args: list[Value],
         keywords: dict[str, Value],
     ) -> Value | None:
         module, owner, function = target
-        bound = bind_arguments(function, args, keywords, skip_self)
+        bound = _environment(function, args, keywords, skip_self)
         if bound is None:
             return None
         key = (id(function), id(owner[1]) if owner else 0, tuple((n, v.key()) for n, v in sorted(bound.items())))
@@ -1022,32 +1012,21 @@ class Interpreter:
 # ---------------------------------------------------------------------- helpers
 
 
-def bind_arguments(
+def _environment(
     function: FunctionNode, args: Sequence[Value], keywords: dict[str, Value], skip_self: bool
 ) -> dict[str, Value] | None:
     """Values of a function's parameters for a call, None when the call does not fit."""
-    parameters = [*function.args.posonlyargs, *function.args.args]
-    if skip_self:
-        parameters = parameters[1:]
-    names = [parameter.arg for parameter in parameters]
-    env: dict[str, Value] = {}
-    if len(args) > len(names):
-        if function.args.vararg is None:
-            return None
-        env[function.args.vararg.arg] = _join_all(args[len(names) :])
-    env.update(zip(names, args, strict=False))
-    known = {*names, *(parameter.arg for parameter in function.args.kwonlyargs)}
-    for name, value in keywords.items():
-        if name not in known:
-            if function.args.kwarg is None:
-                return None
-            continue
-        env[name] = value
-    defaults = [*zip(reversed(parameters), reversed(function.args.defaults), strict=False)]
-    for parameter, default in [*defaults, *zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)]:
-        if parameter.arg not in env:
-            is_none = isinstance(default, ast.Constant) and default.value is None
-            env[parameter.arg] = NONE_VALUE if is_none else CONST
+    call = bind_call(function, args, keywords, skip_first=skip_self)
+    vararg = function.args.vararg
+    if (call.rest and vararg is None) or (call.extra and function.args.kwarg is None):
+        return None
+    env = dict(call.given)
+    if call.rest and vararg is not None:
+        env[vararg.arg] = _join_all(call.rest)
+    for name, default in call.defaults.items():
+        is_none = isinstance(default, ast.Constant) and default.value is None
+        if default is not None:
+            env[name] = NONE_VALUE if is_none else CONST
     return env
 
 
@@ -1086,14 +1065,6 @@ def _dotted(node: ast.Attribute) -> str | None:
     if isinstance(node.value, ast.Name):
         return f"{node.value.id}.{node.attr}"
     return None
-
-
-def _call_name(node: ast.AST | None) -> str | None:
-    if not isinstance(node, ast.Call):
-        return None
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return node.func.id if isinstance(node.func, ast.Name) else None
 
 
 def _is_derived_tensor(value: Value) -> bool:

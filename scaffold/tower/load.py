@@ -22,6 +22,7 @@ from typing import Any
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode, find_class, find_method, first_line
 from scaffold.tower.model import MethodEdit, TowerSplit
 from scaffold.tower.proof import prove_split
 from scaffold.tower.slicing import METADATA_METHOD, slice_tower
@@ -134,7 +135,7 @@ def _put(text: str, edit: MethodEdit) -> str:
     old = _method(ast.parse(text), edit.class_name, edit.replaces)
     lines = text.split("\n")
     new = textwrap.indent(edit.source.rstrip("\n"), " " * old.col_offset).split("\n")
-    return "\n".join([*lines[: _first_line(old) - 1], *new, *lines[old.end_lineno or old.lineno :]])
+    return "\n".join([*lines[: first_line(old) - 1], *new, *lines[old.end_lineno or old.lineno :]])
 
 
 def _compiled(owner: type[Any], tree: SourceTree, edit: MethodEdit, after: str) -> _Replaced:
@@ -146,7 +147,7 @@ def _compiled(owner: type[Any], tree: SourceTree, edit: MethodEdit, after: str) 
     before = _method(ast.parse(_text(tree, edit.file)), edit.class_name, edit.replaces)
     running = inspect.unwrap(vars(cls).get(edit.replaces, cls))
     code = getattr(running, "__code__", None)
-    if code is None or code.co_firstlineno != _first_line(before) or not _same_file(code.co_filename, module):
+    if code is None or code.co_firstlineno != first_line(before) or not _same_file(code.co_filename, module):
         raise _refused(owner, f"{edit.class_name}.{edit.replaces} is not the one of its source: something replaced it")
     names = (edit.replaces, *edit.adds)
     parsed = ast.parse(after)
@@ -186,13 +187,11 @@ def _require_parameters(owner: type[Any], wanted: Sequence[str]) -> None:
         raise _refused(owner, f"its {METADATA_METHOD} takes no {', '.join(missing)}")
 
 
-def _method(tree: ast.Module, class_name: str, name: str) -> ast.FunctionDef:
-    owner = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    return next(node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name)
-
-
-def _first_line(function: ast.FunctionDef) -> int:
-    return min([function.lineno, *(node.lineno for node in function.decorator_list)])
+def _method(tree: ast.Module, class_name: str, name: str) -> FunctionNode:
+    owner = find_class(tree, class_name)
+    found = find_method(owner, name) if owner is not None else None
+    assert found is not None, f"{class_name}.{name} was found before"
+    return found
 
 
 def _same_file(filename: str, module: Any) -> bool:

@@ -22,6 +22,7 @@ from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode, self_attribute
 from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, exits, root_name
 from scaffold.tower.model import (
     ChildSlice,
@@ -39,7 +40,7 @@ from scaffold.tower.model import (
     TowerSlice,
     flatten,
 )
-from scaffold.tower.source import FunctionNode, Module, Program, self_attribute
+from scaffold.tower.source import Module, Program
 from scaffold.tower.values import CONST, Role, Value
 
 METADATA_METHOD = "prepare_encoder_metadata"

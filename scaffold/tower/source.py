@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from itertools import islice
 
 from scaffold.diagnostics import DiagnosticError, Span
-from scaffold.protocol.profile import assigned_to
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode, assigned_to, import_source, plain_base, self_attribute
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
@@ -42,6 +41,10 @@ class Module:
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
 
+#: A class with the module that it stands in.
+Owner = tuple[Module, ast.ClassDef]
+
+
 def index_module(source: SourceTree, file: str) -> Module:
     """Parse one file of the tree and index its classes, functions and imports.
 
@@ -55,7 +58,7 @@ def index_module(source: SourceTree, file: str) -> Module:
             for alias in node.names:
                 module.imports[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(file, node.level, node.module)
+            base = import_source(file, node)
             for alias in node.names:
                 module.imports[alias.asname or alias.name] = (base, alias.name)
     for statement in tree.body:
@@ -76,11 +79,14 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
         pending.extend(inner)
 
 
-def _absolute(file: str, level: int, name: str | None) -> str:
-    if level == 0:
-        return name or ""
-    package = list(PurePosixPath(file).parts[:-level])
-    return ".".join([*package, *([name] if name else [])])
+@dataclass(frozen=True)
+class Callee:
+    """A function or method, with its module. Of a method also the class that defines it and the one it was asked of."""
+
+    module: Module
+    definer: Owner | None
+    function: FunctionNode
+    holder: Owner | None
 
 
 class Program:
@@ -89,7 +95,7 @@ class Program:
     def __init__(self, tree: SourceTree) -> None:
         self._tree = tree
         self._modules: dict[str, Module | None] = {}
-        self._attributes: dict[tuple[int, str], tuple[Module, ast.ClassDef] | None] = {}
+        self._attributes: dict[tuple[int, str], Owner | None] = {}
 
     def module(self, file: str) -> Module | None:
         """The module at `file`, or None when the tree has no such file."""
@@ -118,55 +124,59 @@ class Program:
                 return self.resolve(target, member, depth - 1)
         return None
 
-    def method(self, owner: tuple[Module, ast.ClassDef], name: str) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
-        """The method `name` of a class or of its bases, as far as they are in the tree."""
-        return self._method(owner, name, 6)
-
-    def _method(
-        self, owner: tuple[Module, ast.ClassDef], name: str, depth: int
-    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
-        module, node = owner
-        for statement in node.body:
-            if isinstance(statement, FunctionNode) and statement.name == name:
-                return module, node, statement
-        if depth == 0:
-            return None
-        for base in map(plain_base, node.bases):
-            if isinstance(base, ast.Name):
-                found = self.resolve(module, base.id)
-                if found is not None and isinstance(found[1], ast.ClassDef):
-                    inherited = self._method((found[0], found[1]), name, depth - 1)
-                    if inherited is not None:
-                        return inherited
-        return None
-
-    def members(self, owner: tuple[Module, ast.ClassDef]) -> frozenset[str]:
-        """Names of methods and properties of a class and its bases in the tree."""
-        names: set[str] = set()
-        queue, seen = [owner], set()
-        while queue:
-            module, node = queue.pop()
+    def lineage(self, owner: Owner) -> Iterator[Owner]:
+        """A class and its bases as far as they are in the tree, each before its own bases, from left to right."""
+        pending, seen = [owner], set()
+        while pending:
+            module, node = pending.pop(0)
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            names.update(s.name for s in node.body if isinstance(s, FunctionNode))
-            for base in map(plain_base, node.bases):
-                if isinstance(base, ast.Name):
-                    found = self.resolve(module, base.id)
-                    if found is not None and isinstance(found[1], ast.ClassDef):
-                        queue.append((found[0], found[1]))
-        return frozenset(names)
+            yield module, node
+            bases = [plain_base(base) for base in node.bases]
+            found = [self.resolve(module, base.id) for base in bases if isinstance(base, ast.Name)]
+            pending[:0] = [(item[0], item[1]) for item in found if item and isinstance(item[1], ast.ClassDef)]
 
-    def attribute_class(self, owner: tuple[Module, ast.ClassDef], attribute: str) -> tuple[Module, ast.ClassDef] | None:
+    def method(
+        self, owner: Owner, name: str, *, inherited: bool = False
+    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """The method `name` of a class or of its bases, as far as they are in the tree; `inherited`: of its bases."""
+        for module, node in islice(self.lineage(owner), int(inherited), None):
+            for statement in node.body:
+                if isinstance(statement, FunctionNode) and statement.name == name:
+                    return module, node, statement
+        return None
+
+    def callee(self, module: Module, owner: Owner | None, path: Sequence[str]) -> Callee | None:
+        """What a call of `f`, `self.f`, `cls.f` or `Class.f` reaches, in a method of `owner` or a function of `module`.
+
+        None for anything else, and for what is not in the tree.
+        """
+        if len(path) == 1:
+            found = self.resolve(module, path[0])
+            if found is None or isinstance(found[1], ast.ClassDef):
+                return None
+            return Callee(found[0], None, found[1], None)
+        holder = owner
+        if len(path) == 2 and path[0] not in ("self", "cls"):
+            found = self.resolve(module, path[0])
+            holder = (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
+        method = self.method(holder, path[1]) if holder is not None and len(path) == 2 else None
+        return Callee(method[0], (method[0], method[1]), method[2], holder) if method is not None else None
+
+    def members(self, owner: Owner) -> frozenset[str]:
+        """Names of methods and properties of a class and its bases in the tree."""
+        body = (statement for _, node in self.lineage(owner) for statement in node.body)
+        return frozenset(statement.name for statement in body if isinstance(statement, FunctionNode))
+
+    def attribute_class(self, owner: Owner, attribute: str) -> Owner | None:
         """The class of `self.<attribute>`, read from `__init__` (also the element class of an `nn.ModuleList`)."""
         key = (id(owner[1]), attribute)
         if key not in self._attributes:
             self._attributes[key] = self._attribute_class(owner, attribute)
         return self._attributes[key]
 
-    def _attribute_class(
-        self, owner: tuple[Module, ast.ClassDef], attribute: str
-    ) -> tuple[Module, ast.ClassDef] | None:
+    def _attribute_class(self, owner: Owner, attribute: str) -> Owner | None:
         init = self.method(owner, "__init__")
         if init is None:
             return None
@@ -181,24 +191,3 @@ class Program:
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
         return None
-
-
-def self_attribute(node: ast.expr) -> str | None:
-    """`a` of `self.a`, None for anything else."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return node.attr
-    return None
-
-
-def plain_base(base: ast.expr) -> ast.expr:
-    """The class of a base as a class statement names it: `Processor` of `Processor[Info]`."""
-    return base.value if isinstance(base, ast.Subscript) else base
-
-
-def decorator_names(function: FunctionNode) -> set[str]:
-    """Last components of a function's decorators: `functools.lru_cache(...)` gives `lru_cache`."""
-    names = set()
-    for decorator in function.decorator_list:
-        node: ast.expr = decorator.func if isinstance(decorator, ast.Call) else decorator
-        names.add(node.attr if isinstance(node, ast.Attribute) else ast.unparse(node))
-    return names

@@ -10,6 +10,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, Span
+from scaffold.syntax import FunctionNode
 
 if TYPE_CHECKING:
     from scaffold.protocol.profile import ProtocolProfile
@@ -19,8 +20,6 @@ _BUG = (
     "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and the vLLM release"
 )
 _BINDING = frozenset({"staticmethod", "classmethod", "property"})
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def prove_conformance(source: str, class_name: str, profile: ProtocolProfile, path: str) -> tuple[Diagnostic, ...]:
@@ -39,7 +38,7 @@ def prove_conformance(source: str, class_name: str, profile: ProtocolProfile, pa
         message = f"the class `{class_name}` is defined {len(classes)} times, not once"
         return (Diagnostic("VCG610", message, Span(path, 1, 1, 1, 1), _BUG),)
     node = classes[0]
-    methods: dict[str, Function] = {item.name: item for item in node.body if isinstance(item, Function)}
+    methods: dict[str, FunctionNode] = {item.name: item for item in node.body if isinstance(item, FunctionNode)}
     found = []
     for method in profile.methods:
         implementation = methods.get(method.name)
@@ -60,7 +59,7 @@ def _span(path: str, node: ast.stmt) -> Span:
     return Span(path, node.lineno, column, node.lineno, column)
 
 
-def _differences(method: Method, node: Function) -> list[str]:
+def _differences(method: Method, node: FunctionNode) -> list[str]:
     """How an implementation differs from its declaration, in words."""
     found = []
     if isinstance(node, ast.AsyncFunctionDef) != method.is_async:
@@ -90,7 +89,7 @@ def _expression(text: str | None) -> str | None:
     return None if text is None else ast.unparse(ast.parse(text, mode="eval"))
 
 
-def _parameters(node: Function) -> list[Signature]:
+def _parameters(node: FunctionNode) -> list[Signature]:
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + [ast.unparse(item) for item in arguments.defaults]

@@ -243,33 +243,31 @@ def _last_line(node: ast.stmt | ast.expr | ast.alias) -> int:
     return node.end_lineno or node.lineno
 
 
-def _blocks(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], str, list[ast.stmt]]]:
-    """Every statement list of module scope: (list, how it is guarded, the list that holds its owner)."""
-    yield tree.body, "always", tree.body
-    yield from _inner_blocks(tree.body, "always")
+def _blocks(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], str]]:
+    """Every statement list of module scope, with whether it runs: always, attempted or sometimes."""
+    yield tree.body, "always"
+    yield from _inner_blocks(tree.body, "attempted")
 
 
-def _inner_blocks(body: list[ast.stmt], guard: str) -> Iterator[tuple[list[ast.stmt], str, list[ast.stmt]]]:
+def _inner_blocks(body: list[ast.stmt], guard: str) -> Iterator[tuple[list[ast.stmt], str]]:
     for node in body:
         if isinstance(node, ast.If):
-            test = ast.unparse(node.test)
-            branches = [(node.body, "typing" if test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") else "sometimes")]
-            branches.append((node.orelse, "sometimes" if branches[0][1] == "sometimes" else "attempted"))
+            is_typing = ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+            branches = [(node.body, "sometimes"), (node.orelse, guard if is_typing else "sometimes")]
         elif isinstance(node, ast.Try):
-            branches = [(part, "attempted") for part in (node.body, node.orelse, node.finalbody)]
-            branches += [(handler.body, "attempted") for handler in node.handlers]
+            branches = [(part, guard) for part in (node.body, node.orelse, node.finalbody)]
+            branches += [(handler.body, guard) for handler in node.handlers]
         elif isinstance(node, ast.With | ast.For | ast.While):
-            branches = [(node.body, "attempted"), (getattr(node, "orelse", []), "attempted")]
+            branches = [(node.body, guard), (getattr(node, "orelse", []), guard)]
         else:
             continue
         for branch, inner in branches:
-            known = inner if guard in ("always", "attempted") else guard
-            yield branch, known, body
-            yield from _inner_blocks(branch, known)
+            yield branch, inner
+            yield from _inner_blocks(branch, inner)
 
 
 def _scope(tree: ast.Module) -> list[ast.stmt]:
-    return [node for block, _, _ in _blocks(tree) for node in block]
+    return [node for block, _ in _blocks(tree) for node in block]
 
 
 def _class(tree: ast.Module, name: str) -> ast.ClassDef | None:
@@ -659,53 +657,58 @@ class _Proof:
 
     def _importers(
         self, tree: ast.Module, edit: AddImport
-    ) -> Iterator[tuple[ast.ImportFrom, ast.alias, str, list[ast.stmt]]]:
-        for block, guard, _ in _blocks(tree):
+    ) -> Iterator[tuple[ast.Import | ast.ImportFrom, ast.alias, str]]:
+        """The statements that import what `edit` names, each with how it is guarded."""
+        for block, guard in _blocks(tree):
             for node in block:
-                if isinstance(node, ast.ImportFrom) and self._resolve(
-                    "." * node.level + (node.module or "")
-                ) == self._resolve(edit.module):
-                    for alias in node.names:
-                        if alias.name == edit.name:
-                            yield node, alias, guard, block
+                if isinstance(node, ast.Import) and edit.name is None:
+                    names = [alias for alias in node.names if not alias.asname]
+                    yield from ((node, alias, guard) for alias in names if alias.name.split(".")[0] == edit.module)
+                elif isinstance(node, ast.ImportFrom) and edit.name is not None:
+                    module = "." * node.level + (node.module or "")
+                    if self._resolve(module) == self._resolve(edit.module):
+                        yield from ((node, alias, guard) for alias in node.names if alias.name == edit.name)
 
     def _import(self, edit: AddImport) -> None:
-        enough = {"always", "attempted", "typing"} if edit.type_checking else {"always", "attempted"}
-        if any(guard in enough for _, _, guard, _ in self._importers(self.old.tree, edit)):
+        if any(guard in {"always", "attempted"} for _, _, guard in self._importers(self.old.tree, edit)):
             return
-        what = f"`from {edit.module} import {edit.name}`"
-        if any(edit.name in _bound(node) for node in _scope(self.old.tree)):
+        what = f"`import {edit.module}`" if edit.name is None else f"`from {edit.module} import {edit.name}`"
+        if any(edit.bound in _bound(node) for node in _scope(self.old.tree)):
             self.refuse("VCG601", f"{what} rebinds a name of the original")
-        guard = "typing" if edit.type_checking else "always"
-        found = [item for item in self._importers(self.new.tree, edit) if item[2] == guard and item[1].asname is None]
-        if len(found) != 1 or sum(edit.name in _bound(node) for node in _scope(self.new.tree)) != 1:
+        found = [
+            (node, alias)
+            for node, alias, guard in self._importers(self.new.tree, edit)
+            if guard == "always" and alias.asname is None and alias.name == (edit.name or edit.module)
+        ]
+        if len(found) != 1 or sum(edit.bound in _bound(node) for node in _scope(self.new.tree)) != 1:
             self.refuse("VCG602", f"{what} is not there exactly once")
             return
-        node, alias, _, block = found[0]
+        node, alias = found[0]
         for earlier in self.new.tree.body:
             if earlier.lineno >= node.lineno:
                 break
-            if any(isinstance(item, ast.Name) and item.id == edit.name for item in ast.walk(earlier)):
+            if any(isinstance(item, ast.Name) and item.id == edit.bound for item in ast.walk(earlier)):
                 self.refuse("VCG603", f"{what} comes after line {earlier.lineno}, which uses the name", node.lineno)
         node.names.remove(alias)
         if node.names:
-            old = self._same_import(node, guard)
+            old = self._same_import(node)
             if old is None:
                 # A new statement with several planned names: the last of them takes it out. Anything else that it
                 # holds stays, and the comparison of the trees refuses it.
                 return
             self._declare_kept(range(old.lineno, _last_line(old) + 1), range(node.lineno, _last_line(node) + 1), [])
             return
-        self._declare_new(node)
-        block.remove(node)
-        if not block:
-            self._drop_typing_block(block)
+        lines = range(node.lineno, _last_line(node) + 1)
+        if self.new.comments(lines):
+            self.refuse("VCG605", "a planned import carries a comment that nobody planned", node.lineno)
+        self.new.declared.update(lines)
+        self.new.tree.body.remove(node)
 
     def _dropped_import(self, edit: DropImport) -> None:
         """Seen backwards, from the result to the original, it is an import that was added."""
         backwards = AddImport(edit.module, edit.name)
         before, after = (
-            any(guard == "always" for _, _, guard, _ in self._importers(tree, backwards))
+            any(guard == "always" for _, _, guard in self._importers(tree, backwards))
             for tree in (self.old.tree, self.new.tree)
         )
         if not before:
@@ -717,30 +720,15 @@ class _Proof:
         self._import(backwards)
         self.old, self.new = self.new, self.old
 
-    def _same_import(self, node: ast.ImportFrom, guard: str) -> ast.ImportFrom | None:
+    def _same_import(self, node: ast.Import | ast.ImportFrom) -> ast.ImportFrom | None:
         """The statement of the original that is `node` without the planned names."""
         names = {alias.name for alias in node.names}
-        for block, found, _ in _blocks(self.old.tree):
-            for other in block if found == guard else ():
-                if not isinstance(other, ast.ImportFrom) or (other.level, other.module) != (node.level, node.module):
-                    continue
-                if {alias.name for alias in other.names} <= names:
-                    return other
+        for other in self.old.tree.body:
+            if not isinstance(node, ast.ImportFrom) or not isinstance(other, ast.ImportFrom):
+                continue
+            if (other.level, other.module) == (node.level, node.module) and {a.name for a in other.names} <= names:
+                return other
         return None
-
-    def _declare_new(self, node: ast.stmt) -> None:
-        lines = range(node.lineno, _last_line(node) + 1)
-        if self.new.comments(lines):
-            self.refuse("VCG605", "a planned import carries a comment that nobody planned", node.lineno)
-        self.new.declared.update(lines)
-
-    def _drop_typing_block(self, block: list[ast.stmt]) -> None:
-        """Take out an `if TYPE_CHECKING:` that the plan had to add, and the import of that name."""
-        for node in list(self.new.tree.body):
-            if isinstance(node, ast.If) and node.body is block and not node.orelse:
-                self.new.declared.add(node.lineno)
-                self.new.tree.body.remove(node)
-                self._import(AddImport("typing", "TYPE_CHECKING"))
 
     # -- text
 

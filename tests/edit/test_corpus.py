@@ -85,7 +85,7 @@ def plans(subject: Subject) -> dict[str, tuple[Edit, ...]]:
     return {
         "import": (AddImport(".interfaces", "SupportsPlanned"),),
         "import of a new module": (AddImport("collections", "UserDict"), AddImport("vllm.planned", "planned")),
-        "import for type checking": (AddImport("vllm.planned", "Planned", type_checking=True),),
+        "import of a package": (AddImport("planned_package"),),
         "base": (AddImport(".interfaces", "SupportsPlanned"), AddBase(name, "SupportsPlanned")),
         "methods at the end": (PutMethods(name, BLOCK),),
         "methods after the first": (PutMethods(name, BLOCK, after=methods[0]),),
@@ -136,7 +136,7 @@ def test_every_third_class_with_all_edits_in_the_trees_format(release_tree: Rele
         edits = (
             *kinds["base"],
             *kinds["import of a new module"],
-            *kinds["import for type checking"],
+            *kinds["import of a package"],
             *kinds["methods for others"],
             *kinds["function before"],
             *kinds["assignment after"],

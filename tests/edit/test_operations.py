@@ -22,7 +22,6 @@ from scaffold.edit import (
     PutMethods,
     ReplaceMethod,
     apply_edits,
-    imported_as,
 )
 from scaffold.verify import prove_equivalence, prove_idempotence, prove_text_form
 
@@ -304,85 +303,29 @@ def test_add_import(case: Case) -> None:
     run(case)
 
 
-TYPING = AddImport("vllm.b", "B", type_checking=True)
+TORCH = AddImport("torch")
 
 
 @cases(
-    Case("at run time is enough", TYPING, "from vllm.b import B\n", None),
+    Case("already there", TORCH, "import os\n\nimport torch\n", None),
+    Case("a submodule binds it as well", TORCH, "import torch.nn\n", None),
+    Case("already there in a try", TORCH, "try:\n    import torch\nexcept ImportError:\n    pass\n", None),
+    Case("an alias is another name", TORCH, "import torch.nn as nn\n", "import torch\nimport torch.nn as nn\n"),
     Case(
-        "already there",
-        TYPING,
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from vllm.b import B\n",
-        None,
+        "in its section, in front of names",
+        TORCH,
+        "import os\n\nfrom torch import nn\n\nfrom vllm.a import A\n",
+        "import os\n\nimport torch\nfrom torch import nn\n\nfrom vllm.a import A\n",
     ),
     Case(
-        "joins",
-        TYPING,
-        "import typing\n\nif typing.TYPE_CHECKING:\n    from vllm.b import A\n",
-        "import typing\n\nif typing.TYPE_CHECKING:\n    from vllm.b import A, B\n",
+        "a section of its own",
+        TORCH,
+        "import os\n\nfrom vllm.a import A\n",
+        "import os\n\nimport torch\n\nfrom vllm.a import A\n",
     ),
-    Case(
-        "joins the right one of several",
-        TYPING,
-        "if TYPE_CHECKING:\n    from vllm.z import X\n    from .b import A\n    from vllm.b import A\n",
-        "if TYPE_CHECKING:\n    from vllm.z import X\n    from .b import A\n    from vllm.b import A, B\n",
-    ),
-    Case(
-        "does not join the run-time import",
-        TYPING,
-        "from typing import TYPE_CHECKING\n\nfrom vllm.b import A\n\nif TYPE_CHECKING:\n    from vllm.a import X\n",
-        "from typing import TYPE_CHECKING\n\nfrom vllm.b import A\n\nif TYPE_CHECKING:\n    from vllm.a import X\n    from vllm.b import B\n",
-    ),
-    Case(
-        "sorted place, first of its section",
-        TYPING,
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import os\n\n    from vllm.c import X\n",
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import os\n\n    from vllm.b import B\n    from vllm.c import X\n",
-    ),
-    Case(
-        "sorted place inside a section",
-        TYPING,
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from vllm.a import A\n    from vllm.c import X\n",
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from vllm.a import A\n    from vllm.b import B\n    from vllm.c import X\n",
-    ),
-    Case(
-        "a new section in the block",
-        TYPING,
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from .c import X\n",
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from vllm.b import B\n\n    from .c import X\n",
-    ),
-    Case(
-        "a new section below, and a blank line that is there",
-        AddImport("torch", "T", type_checking=True),
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import os\n\n    from .c import X\n",
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import os\n\n    from torch import T\n\n    from .c import X\n",
-    ),
-    Case(
-        "a block without imports",
-        TYPING,
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    X = int\n",
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from vllm.b import B\n    X = int\n",
-    ),
-    Case(
-        "a new block",
-        TYPING,
-        "import os\n\nX = 1\n",
-        "import os\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from vllm.b import B\n\nX = 1\n",
-    ),
-    Case(
-        "a new block at the end of the file",
-        TYPING,
-        "from typing import TYPE_CHECKING, Any\n",
-        "from typing import TYPE_CHECKING, Any\n\nif TYPE_CHECKING:\n    from vllm.b import B\n",
-    ),
-    Case(
-        "a new block right above code",
-        TYPING,
-        "from typing import TYPE_CHECKING\nX = 1\n",
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from vllm.b import B\n\nX = 1\n",
-    ),
+    Case("no import", TORCH, "X = 1\n", "import torch\n\nX = 1\n"),
 )
-def test_add_import_for_type_checking(case: Case) -> None:
+def test_add_import_of_a_package(case: Case) -> None:
     run(case)
 
 
@@ -777,7 +720,6 @@ CLASS = "class A(B):\n    def f(self): ...\n    def p(self): ...\n    def p(self
             2,
             "for type checking only",
         ),
-        ("if TYPE_CHECKING: from x import M\n", AddImport("x", "N", True), "VCG435", 1, "is written on one line"),
         (
             CLASS,
             PutMethods("A", "def g(self): ...", after="ff"),
@@ -848,7 +790,7 @@ def test_the_form_of_the_file_is_kept(text: str, edits: int) -> None:
     after = edit(
         text,
         AddImport(".interfaces", "New"),
-        AddImport("vllm.t", "T", type_checking=True),
+        AddImport("torch"),
         AddBase("A", "New"),
         PutMethods("A", 'def f(self):\n    """Doc.\n\n    More.\n    """\n    return 1\n'),
         PutFunction("def g():\n    return 1\n", before="L"),
@@ -904,19 +846,6 @@ def test_what_changed_is_reported() -> None:
     edits = (AddBase("A", "B"), AddListEntry("L", "a"))
     result = apply_edits("class A(B): ...\nL = []\n", edits, path=MODEL)
     assert [(item.edit, item.changed) for item in result.applied] == [(edits[0], False), (edits[1], True)]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("from .interfaces import N\n", "N"),
-        ("from vllm.model_executor.models.interfaces import N as M\n", "M"),
-        ("from .other import N\n", None),
-        ("if TYPE_CHECKING:\n    from .interfaces import N\n", None),
-    ],
-)
-def test_imported_as(text: str, expected: str | None) -> None:
-    assert imported_as(text, ".interfaces", "N", path=MODEL) == expected
 
 
 HEADER = ("Name", "Image", "Video")

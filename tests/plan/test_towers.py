@@ -185,6 +185,44 @@ def test_decorated_init_keeps_its_decorator(qwen):
     assert edit.source.startswith("@torch.no_grad()\ndef __init__(")
 
 
+#: A subclass whose `__init__` is its base's, or hands on to it.
+HEIR = "\n\nclass Heir(Qwen2_5_VLForConditionalGeneration):\n    {}\n"
+HEIRS = {
+    "inherits": "pass",
+    "hands on": """def __init__(self, *, vllm_config, prefix=""):
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self.more = True""",
+}
+
+
+def with_heir(qwen, body: str, *changes: tuple[str, str]) -> SourceTree:
+    tree = qwen("0.22.0", *changes)
+    return dataclasses.replace(tree, _cache={("bytes", QWEN): (tree.read(QWEN) + HEIR.format(body)).encode()})
+
+
+@pytest.mark.parametrize("body", HEIRS.values(), ids=HEIRS)
+def test_what_an_inherited_init_sets_counts(qwen, body):
+    """GLM-4.5V and GLM-OCR: the tower, the gate and the configuration are the base's."""
+    spec = changed(load_spec("qwen2_5_vl"), "split", class_name=None)
+    heir = dataclasses.replace(spec, class_name="Heir")
+
+    found = plan(with_heir(qwen, body), heir)
+    assert found.evidence == plan(qwen("0.22.0"), spec).evidence
+    assert (found.notes, init_of(found)) == ((), None)
+
+    edit = init_of(plan(with_heir(qwen, body, DROPPED), heir))
+    assert edit is not None
+    assert edit.class_name == "Qwen2_5_VLForConditionalGeneration"
+    assert edit == init_of(plan(qwen("0.22.0", DROPPED), spec))
+
+
+def test_an_init_that_runs_no_other_keeps_no_configuration(qwen):
+    heir = dataclasses.replace(load_spec("qwen2_5_vl"), class_name="Heir")
+    tree = with_heir(qwen, 'def __init__(self, *, vllm_config, prefix=""):\n        self.more = True', DROPPED)
+
+    assert refused(tree, heir) == ("VCG419", "Heir keeps no configuration to ask for the number of frames")
+
+
 def test_class_without_a_configuration(qwen):
     assert refused(qwen("0.22.0", DROPPED, ("self.config = config\n", "self.cfg = config\n"))) == (
         "VCG419",

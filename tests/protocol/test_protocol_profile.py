@@ -283,6 +283,15 @@ def test_stored_files_hold_facts_only() -> None:
         assert ProtocolShape.from_canonical(facts["shape"]).canonical() == facts["shape"]
 
 
+def test_stored_files_have_a_method_or_a_field_a_line() -> None:
+    for path in generations_module.KNOWN.iterdir():
+        text = path.read_text("utf-8")
+        shape = json.loads(text)["shape"]
+        fields = [field for item in shape["dataclasses"] for field in item["fields"]]
+        lines = {line.strip().rstrip(",") for line in text.splitlines()}
+        assert {json.dumps(item) for item in (*shape["methods"], *fields)} <= lines
+
+
 # --- changed protocols -----------------------------------------------------------------------------------------------
 
 

@@ -134,7 +134,6 @@ def test_repository_is_up_to_date() -> None:
     manifest = read_manifest(GENERATED)
     assert manifest is not None
     assert manifest.descriptors == ("shipped",)
-    assert len(manifest.entries) == plan.files
 
 
 @pytest.mark.skipif(not GENERATED.is_dir(), reason="not a checkout")

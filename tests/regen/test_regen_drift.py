@@ -46,7 +46,7 @@ def _edit_header(scene: Scene) -> None:
 
 def _tamper_with_manifest(scene: Scene) -> None:
     text = scene.read("MANIFEST.json")
-    (scene.folder / "MANIFEST.json").write_text(text.replace('"v0_30"', '"v0_29"', 1), "utf-8")
+    (scene.folder / "MANIFEST.json").write_text(text.replace("[", "[ "), "utf-8")
 
 
 def _lose_manifest(scene: Scene) -> None:
@@ -59,8 +59,8 @@ DRIFTS: list[tuple[Callable[[Scene], None], set[str], str, str]] = [
     (_remove, {"VCG531"}, ADAPTER, "run `vitcg-scaffold regen --into"),
     (_leave_over, {"VCG530", "VCG532"}, "examples/my_model.py", "which removes it"),
     (_add_foreign, {"VCG532"}, "docs/notes.md", "rm "),
-    (_edit, {"VCG533"}, ADAPTER, "--take-generated"),
-    (_edit_header, {"VCG533"}, ADAPTER, "--adopt"),
+    (_edit, {"VCG533"}, ADAPTER, "version control protects it"),
+    (_edit_header, {"VCG533"}, ADAPTER, "version control protects it"),
     (_tamper_with_manifest, {"VCG530"}, "MANIFEST.json", "run `vitcg-scaffold regen --into"),
 ]
 
@@ -112,25 +112,22 @@ def test_without_a_manifest_the_descriptor_must_be_named_again(scene: Scene) -> 
 def test_foreign_file_is_never_removed(scene: Scene) -> None:
     _add_foreign(scene)
 
-    result = scene.regen("--take-generated")
+    result = scene.regen("--allow-dirty")
 
     assert result.exit == 0
     assert "warning[VCG532]" in result.err
     assert scene.read("docs/notes.md") == "mine\n"
 
 
-def test_left_over_file_that_was_edited_is_not_removed_unasked(scene: Scene) -> None:
+def test_left_over_file_that_was_edited_is_never_removed(scene: Scene) -> None:
     edited = scene.edit("examples/my_model.py", "temperature=0.0", "temperature=0.5")
     _leave_over(scene)
-    before = scene.content()
 
-    refused = scene.regen()
-    assert (refused.exit, "error[VCG533]" in refused.err) == (5, True)
-    assert scene.content() == before
+    result = scene.regen("--allow-dirty")
+
+    assert (result.exit, "warning[VCG532]" in result.err) == (0, True)
     assert scene.content()["examples/my_model.py"] == edited
-
-    assert scene.regen("--take-generated").exit == 0
-    assert "examples/my_model.py" not in scene.content()
+    assert scene.regen("--check").exit == 1
 
 
 def _of_json(out: str) -> set[tuple[str, str, str]]:
@@ -192,7 +189,7 @@ def test_check_needs_no_write_permission(scene: Scene) -> None:
 
 def test_checking_nothing_is_an_error(scene: Scene) -> None:
     scene.change_descriptor("layout: tiles", "layout: packed")
-    (scene.folder / "MANIFEST.json").write_text('{"schema": 1, "descriptors": [], "files": []}', "utf-8")
+    (scene.folder / "MANIFEST.json").write_text('{"schema": 2, "descriptors": []}', "utf-8")
 
     result = scene.regen("--check", format="json")
 
@@ -205,28 +202,26 @@ def test_wrong_descriptor_is_reported_before_anything_else(scene: Scene) -> None
     scene.change_descriptor("layout: tiles", "layout: tile")
     before = scene.content()
 
-    for arguments in ((), ("--check",), ("--take-generated",)):
+    for arguments in ((), ("--check",), ("--allow-dirty",)):
         assert scene.regen(*arguments).exit == 3
     assert scene.content() == before
 
 
-@pytest.mark.parametrize("option", ["--adopt", "--merge", "--take-generated", "--diff"])
-def test_check_takes_no_way_out(scene: Scene, option: str) -> None:
+@pytest.mark.parametrize("option", ["--allow-dirty", "--diff"])
+def test_check_takes_no_option_of_a_run(scene: Scene, option: str) -> None:
     assert scene.regen("--check", option).exit == 2
 
 
-@pytest.mark.parametrize("arguments", [(), ("--take-generated",)])
-def test_diff_shows_and_writes_nothing(scene: Scene, arguments: tuple[str, ...]) -> None:
+def test_diff_shows_and_writes_nothing(scene: Scene) -> None:
     _outdate(scene)
-    if arguments:
-        _edit(scene)
+    _edit(scene)
     before = scene.content()
 
-    result = scene.regen("--diff", *arguments)
+    result = scene.regen("--diff")
 
     assert result.exit == 0
     assert f"+++ b/{DOCS}\n" in result.out
-    assert ("-        # My own words" in result.out) == bool(arguments)
+    assert "-        # My own words" in result.out
     assert scene.content() == before
 
 
@@ -256,12 +251,13 @@ def test_one_descriptor_of_several(scene: Scene) -> None:
     assert scene.regen("internvl").exit == 0
     both = scene.content()
     _outdate(scene)
+    _leave_over(scene)
 
     assert scene.regen("internvl").exit == 0
     assert scene.content() == both
     assert scene.regen("--check", "internvl").exit == 0
     assert scene.regen("--check").exit == 1
-    assert {entry["descriptor"] for entry in scene.manifest()["files"]} == {None, "internvl", "../my_model.yaml"}
+    assert scene.manifest()["descriptors"] == ["../my_model.yaml", "internvl"]
     assert '"InternVLChatModel": "my_model"' in scene.read("vitcg_adapters/__init__.py")
 
 
@@ -272,7 +268,7 @@ def test_links_are_not_followed(scene: Scene, tmp_path: Path, kind: str) -> None
     place.rename(outside)
     place.symlink_to(outside)
 
-    for arguments in (("--check",), (), ("--take-generated",)):
+    for arguments in (("--check",), (), ("--allow-dirty",)):
         result = scene.regen(*arguments, format="json")
         assert (result.exit, result.codes) == (5, ["VCG543"])
     assert place.is_symlink()

@@ -15,8 +15,9 @@ from scaffold.plan.methods import refusal, render_methods
 from scaffold.plan.views import TreeFacts
 from scaffold.protocol import GENERATIONS, Generation, ProtocolProfile, known_profile
 from scaffold.protocol.dialect import ManagerFacts, derive_dialect
-from scaffold.protocol.profile import SourceLines, _read_method
+from scaffold.protocol.profile import _read_method
 from scaffold.render import Signatures, template_root
+from scaffold.syntax import SourceLines
 from scaffold.workflow import load_spec
 
 HOOK = "postprocess_encoder_output"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ruff.__main__ import find_ruff_bin
 from tower_scene import MODULE, apply_split, run_module, slice_small, small_source, texts
 
 from scaffold.diagnostics import DiagnosticError
@@ -622,6 +626,28 @@ def test_a_tower_whose_layers_find_their_bound_is_not_split(tmp_path: Path) -> N
     first = caught.value.diagnostics[0]
     assert first.code == "VCG460"
     assert f"{BOUND} (reached through Layer.forward)" in first.message
+
+
+@pytest.mark.parametrize("blank", [False, True], ids=["", "an empty line below the docstring"])
+@pytest.mark.parametrize("name", RULES)
+def test_split_of_rule_keeps_docstrings_in_style(name: str, blank: bool, tmp_path: Path) -> None:
+    """vLLM's ruff has pydocstyle's rules from 0.31 on. Only an empty line that was there before may be there after."""
+    docstring = '"""Run.\n\nArgs:\n    x: Pixels.\n\n"""\n' + "\n" * blank
+    tower = slice_small(tmp_path, docstring + textwrap.dedent(RULES[name][0]).strip("\n"))
+    before = docstring_faults(tower.source, tmp_path)
+
+    after = docstring_faults(apply_split(tower.source, split_tower(tower), MODULE), tmp_path)
+
+    assert set(before) == ({"D202"} if blank else set())
+    assert after == before
+
+
+def docstring_faults(text: str, folder: Path) -> list[str]:
+    """The docstring rules of 0.31 and later that `text` breaks."""
+    rules = ["--select=D", "--ignore=D1,D203,D205,D209,D213,D301,D400,D401,D404,D415,D417"]
+    command = [find_ruff_bin(), "check", "--isolated", "--no-cache", "--output-format=json", *rules, "-"]
+    done = subprocess.run(command, input=text, cwd=folder, capture_output=True, text=True, check=False)
+    return sorted(item["code"] for item in json.loads(done.stdout))
 
 
 def test_later_reader_of_padded_offsets_is_pointed_out(tmp_path: Path) -> None:

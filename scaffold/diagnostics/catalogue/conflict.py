@@ -95,48 +95,28 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG532",
         "a file is left over",
-        "No descriptor asks for this file. One that an earlier run wrote, and that nobody has edited, is removed by "
+        "No descriptor asks for this file. One that a run of ours wrote, and that nobody has edited, is removed by "
         "`vitcg-scaffold regen`. Any other file is never removed: move it out of the folder, which holds output only.",
     ),
     Code(
         "VCG533",
         "a generated file was edited by hand",
-        "The file is not what any run wrote: its bytes differ from the manifest and from the hash in its own header. "
-        "The difference that is shown is the edit. Nothing is overwritten unasked: `--take-generated` drops the edit, "
-        "`--adopt` accepts the file as it is until something else is generated for it, `--merge` carries the edit over "
-        "to what is generated now.",
+        "The file's bytes do not have the hash in its own header. `vitcg-scaffold regen` overwrites it: generated "
+        "files are changed in the descriptor or in a template. Version control protects the edit, and one that is not "
+        "committed is refused (VCG507) without `--allow-dirty`; `vitcg-scaffold revert` restores it in any case.",
     ),
     Code(
         "VCG534",
         "the manifest cannot be trusted",
-        "`MANIFEST.json` is not one that this tool writes: it is no JSON, of another schema, or has a path that leads "
-        "out of its folder. Nothing in it is used. Restore it from git, or delete it and run `vitcg-scaffold regen`: "
-        "without it, left-over files are no longer recognised as ours.",
+        "`MANIFEST.json` is not one that this tool writes: it is no JSON, of another schema, or names something that "
+        "is no descriptor. Nothing in it is used. Restore it from git, or delete it and name the descriptors again: "
+        "`vitcg-scaffold regen shipped`, for example.",
     ),
     Code(
         "VCG535",
         "there is nothing to generate",
         "No descriptor gives an adapter, so that a check would pass without having looked at anything. Exit code 3. "
         "Name a descriptor, or a folder whose manifest names one.",
-    ),
-    Code(
-        "VCG536",
-        "a merge has conflicts",
-        "An edit and the new output changed the same lines. Both are in the file, with git's marks around them. "
-        "Resolve them, then accept the file with `--adopt`.",
-    ),
-    Code(
-        "VCG537",
-        "the base of a merge is lost",
-        "A 3-way merge needs what was generated before the edit. It is found when descriptor and tool have not changed "
-        "since, in `.vitcg-scaffold/bases` on the machine that generated it, or in git's index and history; here it is "
-        "in none of them.",
-    ),
-    Code(
-        "VCG538",
-        "git cannot merge",
-        "`--merge` runs `git merge-file --zdiff3`, which needs git 2.35 or newer. Use `--adopt` or `--take-generated` "
-        "where there is none.",
     ),
     Code(
         "VCG540",

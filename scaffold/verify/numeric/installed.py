@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from scaffold.protocol.profile import assigned_to
+from scaffold.syntax import assigned_to
 from scaffold.verify.numeric.model import NumericRequest
 from scaffold.verify.numeric.overlay import changed_modules
 
