@@ -203,8 +203,7 @@ def with_heir(qwen, body: str, *changes: tuple[str, str]) -> SourceTree:
 @pytest.mark.parametrize("body", HEIRS.values(), ids=HEIRS)
 def test_what_an_inherited_init_sets_counts(qwen, body):
     """GLM-4.5V and GLM-OCR: the tower, the gate and the configuration are the base's."""
-    spec = changed(load_spec("qwen2_5_vl"), "split", class_name=None)
-    heir = dataclasses.replace(spec, class_name="Heir")
+    heir = port_of("qwen2_5_vl", {"tower.class": None, "model.class": "Heir"})
 
     found = plan(with_heir(qwen, body), heir)
     assert found.evidence == plan(qwen("0.22.0"), spec).evidence
