@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_unknown_release_is_answered_with_the_nearest(run, tmp_path, monkeypatch
     index.mkdir()
     for version in ("0.22.0", "0.22.1", "0.33.0"):
         (index / f"vllm-{version}.tar.gz").touch()
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setenv("PIP_FIND_LINKS", index.as_uri())  # a space in a plain path would end it
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
     done = run("new", "internvl", "--vllm", "0.22.7")
@@ -359,7 +360,7 @@ def test_killed_run_is_repaired(run, small_tree):
         done = run("new", "internvl", "--vllm", small_tree, *arguments)
         assert (done.code, done.out) == (7, "")
         assert "error[VCG706]: an earlier run (`new internvl`) was killed" in done.err
-        assert f"vitcg-scaffold recover {small_tree}" in done.err
+        assert f"vitcg-scaffold recover {shlex.quote(str(small_tree))}" in done.err
     assert run("revert", small_tree).code == 7
     assert contents(small_tree) == half
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -282,7 +283,7 @@ def test_debug_shows_the_traceback_of_an_internal_error():
 )
 def test_output_that_cannot_be_written(arguments, redirection, code, said):
     """A full disk is an error of its own; a stream that the caller closed takes what is meant for it along."""
-    command = f"{sys.executable} -m scaffold.cli {arguments} {redirection}"
+    command = f"{shlex.quote(sys.executable)} -m scaffold.cli {arguments} {redirection}"
 
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, env=environment(PYTHONHASHSEED="0"), check=False

@@ -73,7 +73,7 @@ def test_check_says_what_would_change_and_exits_1(run, small_tree):
 
     assert done.code == 1
     assert [line.split()[2] for line in done.out.splitlines()] == list(PLACES)
-    assert f"To change them: vitcg-scaffold new internvl --vllm {small_tree}" in done.err
+    assert f"To change them: vitcg-scaffold new internvl --vllm {shlex.quote(str(small_tree))}" in done.err
     assert contents(small_tree) == before
 
 
@@ -99,7 +99,7 @@ def test_check_repeats_the_options_that_the_change_needs(run, copied_tree):
 
     done = run("new", "internvl", "--vllm", root, "--replace", "--check")
 
-    assert done.err.endswith(f"To change them: vitcg-scaffold new internvl --vllm {root} --replace\n")
+    assert done.err.endswith(f"To change them: vitcg-scaffold new internvl --vllm {shlex.quote(str(root))} --replace\n")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_there_and_back(run, copied_tree, release, options, changed):
 
     assert first.code == 0, first.err
     assert [line.split()[1] for line in first.out.splitlines() if "  changed  " in line] == list(changed)
-    assert first.err.endswith(f"Undo with: vitcg-scaffold revert {root}\n")
+    assert first.err.endswith(f"Undo with: vitcg-scaffold revert {shlex.quote(str(root))}\n")
     assert sorted(line[3:] for line in git(root, "status", "--porcelain").splitlines()) == sorted(changed)
     ported = contents(root)
     assert {path for path in ported if ported[path] != before[path]} == set(changed)

@@ -346,7 +346,7 @@ def test_folder_of_sdists_needs_no_network(tmp_path: Path, cache: Path, monkeypa
     folder = tmp_path / "wheels"
     folder.mkdir()
     (folder / "vllm-0.22.0.tar.gz").write_bytes(Index.sdist("0.22.0"))
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_FIND_LINKS", folder.as_uri())  # a space in a plain path would end it
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     assert (fetch_release("0.22.0") / "vllm/__init__.py").is_file()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -236,9 +237,9 @@ def test_asking_neither_writes_nor_runs_anything(tmp_path: Path) -> None:
     root = plain(tmp_path)
     witness = tmp_path / "witness"
     monitor = tmp_path / "monitor"
-    monitor.write_text(f"#!/bin/sh\ntouch {witness}\n")
+    monitor.write_text(f"#!/bin/sh\ntouch {shlex.quote(str(witness))}\n")
     monitor.chmod(0o755)
-    git(root, "config", "core.fsmonitor", str(monitor))
+    git(root, "config", "core.fsmonitor", shlex.quote(str(monitor)))
     git(root, "status")
     assert witness.exists(), "the monitor must work, or this test shows nothing"
     witness.unlink()

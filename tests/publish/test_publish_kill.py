@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,21 @@ REPOSITORY = DRIVER.parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain_and_fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(disk, "fsync", lambda _: None)  # a kill loses nothing that the kernel has
+    previous = os.umask(0o022)
+    yield
+    os.umask(previous)
 
 
 @pytest.fixture
 def states(tmp_path: Path) -> tuple[dict, dict]:
     """The scene before and after the run."""
-    previous = os.umask(0o022)
     root = tmp_path / "states"
     root.mkdir()
     old = snapshot(make_tree(root))
     run_publish(root)
     new = snapshot(root)
-    os.umask(previous)
     assert old != new
     return old, new
 
