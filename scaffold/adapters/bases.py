@@ -77,21 +77,21 @@ def _candidates(folder: Path, finding: Finding, wanted: str) -> Iterator[bytes]:
     kept = folder / _STORE / wanted
     with contextlib.suppress(OSError):
         yield kept.read_bytes()
-    staged = _git(folder, "show", f":./{finding.path}")
+    staged = _git(folder, "cat-file", "blob", f":./{finding.path}")
     if staged is None or (staged.returncode and b"not a git repository" in staged.stderr):
         return
     if staged.returncode == 0:
         yield staged.stdout
-    log = _git(folder, "log", f"-n{_COMMITS}", "--format=%H", "--", finding.path)
+    log = _git(folder, "rev-list", f"-n{_COMMITS}", "HEAD", "--", finding.path)
     for commit in log.stdout.decode().split() if log is not None and log.returncode == 0 else ():
-        shown = _git(folder, "show", f"{commit}:./{finding.path}")
+        shown = _git(folder, "cat-file", "blob", f"{commit}:./{finding.path}")
         if shown is not None and shown.returncode == 0:
             yield shown.stdout
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
     """None when git is not there or does not answer."""
-    from scaffold.publish import run_git
+    from scaffold.git import run_git
 
     try:
         return run_git(folder, *arguments)

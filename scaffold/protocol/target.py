@@ -149,14 +149,10 @@ def _from_git(root: Path) -> str | None:
     """The newest version tag that HEAD contains, without its `v`. None outside a repository or without tags."""
     if not (root / ".git").exists():
         return None
-    import subprocess
+    from scaffold.git import ask_git
 
-    command = ["git", "-C", str(root), "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip().removeprefix("v") or None if result.returncode == 0 else None
+    answer = ask_git(root, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*")
+    return (answer or b"").decode(errors="replace").strip().removeprefix("v") or None
 
 
 def _installed_tree() -> SourceTree:
