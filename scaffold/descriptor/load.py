@@ -13,6 +13,7 @@ from scaffold.descriptor.rules import check_rules
 from scaffold.descriptor.schema import Reader, Section, section_schema, suggest
 from scaffold.descriptor.source import MAX_BYTES, MappingNode, Node, SequenceNode, decode_source, parse_source
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+from scaffold.files import read_regular
 
 _SHIPPED = Path(__file__).parent / "shipped"
 
@@ -38,8 +39,7 @@ def load_descriptor(reference: str | Path) -> Descriptor:
     path = _resolve(reference)
     file = str(path) if path.parent != _SHIPPED else f"{path.stem}.yaml"
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_regular(path, limit=MAX_BYTES + 1)
     except OSError as error:
         raise DiagnosticError(_unreadable(str(reference), error.strerror or str(error))) from None
     text, problems = decode_source(data, file)
@@ -47,8 +47,7 @@ def load_descriptor(reference: str | Path) -> Descriptor:
         raise DiagnosticError(problems)
 
     def read_hook(name: str) -> bytes:
-        with (path.parent / name).open("rb") as stream:
-            return stream.read(kinds.MAX_HOOK_BYTES + 1)
+        return read_regular(path.parent / name, limit=kinds.MAX_HOOK_BYTES + 1)
 
     return load_descriptor_text(text, file, read_hook=read_hook)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.files import read_regular
 from scaffold.protocol.cache import cached_tree
 from scaffold.protocol.tree import LANDMARKS, SourceTree, is_tree
 
@@ -121,21 +122,21 @@ def _tree_release(root: Path) -> str | None:
 
 def _from_metadata(path: Path) -> str | None:
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("Version:"):
-                    return line.removeprefix("Version:").strip() or None
-                if not line.strip():
-                    break
+        text = read_regular(path).decode(errors="replace")
     except OSError:
         return None
+    for line in text.splitlines():
+        if line.startswith("Version:"):
+            return line.removeprefix("Version:").strip() or None
+        if not line.strip():
+            break
     return None
 
 
 def _from_version_file(path: Path) -> str | None:
     try:
-        module = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        module = ast.parse(read_regular(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

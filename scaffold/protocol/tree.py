@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.files import read_regular
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class SourceTree:
         key = ("bytes", relpath)
         if key not in self._cache:
             try:
-                self._cache[key] = self.path(relpath).read_bytes()
+                self._cache[key] = read_regular(self.path(relpath))
             except OSError as error:
                 raise DiagnosticError(
                     Diagnostic(
