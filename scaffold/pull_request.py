@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,35 +151,32 @@ def check_rules(change: PortChange) -> Iterator[RuleResult]:
 
 def _git_rules(change: PortChange) -> Iterator[RuleResult]:
     """Sign-off and strangers in the change, where the tree is a checkout."""
+    from scaffold.git import ask_git
+    from scaffold.publish import changed_files
+
     sign_off = "commits carry Signed-off-by (DCO)"
-    status = _git(change.tree.root, "status", "--porcelain=v1", "--untracked-files=no", "--no-renames")
-    if status is None or _git(change.tree.root, "ls-files", "--error-unmatch", "vllm/__init__.py") is None:
+    try:
+        changed = changed_files(change.tree.root)
+    except (DiagnosticError, FileNotFoundError):
+        changed = None
+    if changed is None:
         yield RuleResult(sign_off, None, "this tree is no git checkout; commit with `git commit -s`")
         return
-    dirty = {line[3:] for line in status.splitlines()}
-    mixed = sorted(dirty - set(change.added))
-    if dirty:
+    if changed:
+        mixed = sorted(set(changed) - set(change.added))
         yield RuleResult("nothing else is changed in the checkout", not mixed, ", ".join(mixed[:5]))
         yield RuleResult(sign_off, None, "the port is not committed yet; commit with `git commit -s`")
         return
-    paths = sorted(change.added)
-    unsigned = [
-        commit
-        for commit in (_git(change.tree.root, "log", "-1", "--format=%h", "--", path) for path in paths)
-        if commit and "Signed-off-by:" not in (_git(change.tree.root, "log", "-1", "--format=%B", commit.strip()) or "")
-    ]
-    yield RuleResult(sign_off, not unsigned, ", ".join(sorted({commit.strip() for commit in unsigned})))
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git answers; None where it fails or there is no git."""
-    from scaffold.publish import run_git
-
-    try:
-        done = run_git(root, *arguments)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    commits = {
+        ask_git(change.tree.root, "rev-list", "-1", "--abbrev-commit", "--format=%B", "HEAD", "--", path)
+        for path in change.added
+    }
+    if None in commits:
+        yield RuleResult(sign_off, None, "git does not say in which commits the port is")
+        return
+    heads = [commit.partition(b"\n") for commit in commits if commit]  # the first line is `commit ID`
+    unsigned = sorted(head.decode().split()[1] for head, _, message in heads if b"Signed-off-by:" not in message)
+    yield RuleResult(sign_off, not unsigned, ", ".join(unsigned))
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------

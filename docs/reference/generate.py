@@ -17,7 +17,9 @@ import click
 
 from scaffold.cli.app import COMMANDS, cli
 from scaffold.cli.options import PROGRAM
-from scaffold.descriptor import json_schema
+from scaffold.descriptor import json_schema, load_descriptor, shipped_names
+from scaffold.descriptor.load import shipped_path
+from scaffold.descriptor.rules import BATCH_NAMES
 from scaffold.diagnostics.catalogue import all_codes
 
 HERE = Path(__file__).parent
@@ -53,67 +55,130 @@ FORMS = {
     r"^self(\.[A-Za-z_][A-Za-z0-9_]*)+$": "attribute such as `self.a.b`",
 }
 
-#: A field with more values than this gets a table of them.
-FEW = 4
+#: A shipped descriptor to show for each layout, the plainest one.
+SHOWN = {"packed": "qwen2_vl", "tiles": "gemma3_mm", "paths": "step3_vl"}
+
+Schema = dict[str, Any]
 
 
 def descriptor_page() -> Iterator[str]:
     schema = json_schema()
+    layouts = {branch["properties"]["layout"]["const"]: branch for branch in schema["oneOf"]}
+    shared = _shared(layouts)
+    own = {
+        name: {
+            key: value for key, value in branch["properties"].items() if key != "layout" and value != shared.get(key)
+        }
+        for name, branch in layouts.items()
+    }
+    titles = _titles(shared, own, schema["$defs"])
     yield "# Descriptor reference\n"
     yield f"{_sentence(schema['description'])}\n"
     yield (
-        "`vitcg-scaffold schema` prints the same as JSON Schema, for an editor; `vitcg-scaffold validate FILE` checks "
-        "a descriptor and reports all mistakes at once. The shipped ones are in `scaffold/descriptor/shipped/`. "
-        "A field that nothing is generated from yet is refused by `new` ([VCG439](errors.md#vcg439), "
-        "[VCG442](errors.md#vcg442)).\n"
+        "A descriptor is one page of YAML: some keys that every port has, and those of its layout. Each of them changes "
+        "what is generated; one of another layout is an error ([VCG313](errors.md#vcg313)). `vitcg-scaffold init` "
+        "drafts a descriptor from a model's source ([how](../init.md)), `vitcg-scaffold validate` reports all mistakes "
+        "at once, and `vitcg-scaffold schema` prints what is below as JSON Schema, for an editor.\n"
     )
-    yield "## Top level\n"
-    lists: dict[str, dict[str, str]] = {}
-    yield from _table(schema, lists)
-    for name, section in sorted(schema["$defs"].items()):
-        yield f"\n## {name}\n"
-        if section.get("description"):
-            yield f"{_sentence(section['description'])}\n"
-        if section.get("properties"):
-            yield from _table(section, lists)
-        else:
-            yield f"{_sentence(_form(section))}"
-    for name, values in lists.items():
-        yield f"\n## Values of {name}\n"
-        yield "| value | meaning |"
-        yield "| --- | --- |"
-        yield from (f"| `{value}` | {_cell(meaning)} |" for value, meaning in values.items())
+    yield "## The layouts\n"
+    yield "`layout` says how the pixels of several items lie in memory, and with that what else there is to say.\n"
+    yield "| layout | pixels | keys of its own | shipped |"
+    yield "| --- | --- | --- | --- |"
+    shipped = {name: load_descriptor(name).layout for name in shipped_names()}
+    for name, branch in layouts.items():
+        keys = ", ".join(f"`{key}`" for key in branch["properties"] if key not in shared)
+        models = ", ".join(f"`{model}`" for model, layout in shipped.items() if layout == name)
+        about = _cell(branch["properties"]["layout"]["description"])
+        yield f"| [`{name}`](#layout-{name}) | {about} | {keys} | {models} |"
+    yield "\n## Every layout\n"
+    choice = {"enum": list(layouts), "description": "how pixels of several items lie in memory"}
+    required = set.intersection(*(set(branch["required"]) for branch in layouts.values()))
+    yield from _table({**shared, "layout": choice}, required, titles)
+    yield from _sections(shared, titles, schema["$defs"], done := set[str]())
+    for name, branch in layouts.items():
+        yield f"\n## Layout `{name}`\n"
+        yield f"{_sentence(branch['description'])} Such as `{SHOWN[name]}`, without its `integration`:\n"
+        yield f"```yaml\n{_shown(SHOWN[name])}```\n"
+        yield "Its keys beside those of every layout; what stands there, too, holds this here:\n"
+        yield from _table(own[name], set(branch["required"]), titles)
+        yield from _sections(own[name], titles, schema["$defs"], done)
+    yield "\n## Expressions\n"
+    yield f"{_sentence(schema['$defs']['Expression']['description'])} Division is of whole numbers.\n"
+    yield (
+        "Names of `let` and of `processor.values` may stand everywhere, columns of `sizes` where an expression is about "
+        "one item. What is about a batch while a graph is recorded may use:\n"
+    )
+    yield "| name | stands for |"
+    yield "| --- | --- |"
+    yield from (f"| `{name}` | {meaning} |" for name, meaning in BATCH_NAMES.items())
 
 
-def _table(section: dict[str, Any], lists: dict[str, dict[str, str]]) -> Iterator[str]:
-    """A section's keys. Long lists of values go into `lists`, by the name of their heading."""
-    required = set(section.get("required", ()))
+def _shared(layouts: dict[str, Schema]) -> Schema:
+    """The keys that every layout has, as most of them have them."""
+    branches = [branch["properties"] for branch in layouts.values()]
+    keys = [key for key in branches[0] if all(key in branch for branch in branches)]
+    return {key: max((branch[key] for branch in branches), key=[b[key] for b in branches].count) for key in keys}
+
+
+def _titles(shared: Schema, own: dict[str, Schema], definitions: Schema) -> dict[str, str]:
+    """Section -> heading: where it stands in a descriptor, and in which layout if that does not tell."""
+    titles: dict[str, str] = {"Expression": "Expressions"}
+    for layout, keys in (("", shared), *own.items()):
+        for path, name in _found(keys, "", definitions):
+            if name in titles:
+                continue
+            key = path.partition(".")[0]
+            elsewhere = sum(key in others for others in (shared, *own.values())) > 1
+            same = all(others.get(key) == keys[key] for others in own.values() if key in others)
+            titles[name] = f"`{path}` of `{layout}`" if layout and elsewhere and not same else f"`{path}`"
+    return titles
+
+
+def _found(keys: Schema, at: str, definitions: Schema) -> Iterator[tuple[str, str]]:
+    """Path and name of each section below, parents first."""
+    for key, value in keys.items():
+        path = f"{at}.{key}" if at else key
+        for name, deeper in _references(value):
+            yield path + deeper, name
+            yield from _found(definitions[name].get("properties", {}), path + deeper, definitions)
+
+
+def _references(value: Schema) -> Iterator[tuple[str, str]]:
+    """Names of the sections that a value may be, and what is below it on the way there."""
+    if "$ref" in value:
+        yield value["$ref"].rpartition("/")[2], ""
+    for choice in (*value.get("oneOf", ()), *([value["items"]] if "items" in value else [])):
+        yield from _references(choice)
+    each = value.get("additionalProperties") or next(iter(value.get("properties", {}).values()), None)
+    if each:
+        yield from ((name, f".NAME{deeper}") for name, deeper in _references(each))
+
+
+def _sections(keys: Schema, titles: dict[str, str], definitions: Schema, done: set[str]) -> Iterator[str]:
+    """Each section below once, where it stands first."""
+    for _, name in _found(keys, "", definitions):
+        section = definitions[name]
+        if name in done or "properties" not in section:
+            continue
+        done.add(name)
+        yield f"\n### {titles[name]}\n"
+        yield f"{_sentence(section['description'])}\n"
+        yield from _table(section["properties"], set(section["required"]), titles)
+
+
+def _shown(name: str) -> str:
+    """A shipped descriptor up to what says nothing of the port itself."""
+    path = shipped_path(name)
+    assert path is not None
+    return path.read_text(encoding="utf-8").partition("integration:\n")[0]
+
+
+def _table(keys: Schema, required: set[str], titles: dict[str, str]) -> Iterator[str]:
     yield "| key | holds | meaning |"
     yield "| --- | --- | --- |"
-    for key, value in section["properties"].items():
+    for key, value in keys.items():
         mark = " (required)" if key in required else ""
-        form, meaning = _form(value), _meaning(value)
-        values = _values(value)
-        if len(values) > FEW:
-            name = next((name for name, known in lists.items() if known == values), key)
-            lists[name] = values
-            first = next(iter(values))
-            kind = "mapping of" if "properties" in value else "one of"
-            form = f"{kind} [{len(values)} values](#values-of-{name.lower()}), such as `{first}`"
-            meaning = re.sub(r" ?\(.*\)", "", meaning, count=1)
-        yield f"| `{key}`{mark} | {_cell(form)} | {_cell(meaning)} |"
-
-
-def _values(value: dict[str, Any]) -> dict[str, str]:
-    """Value -> meaning: of the keys of a mapping, or as a description lists them: `what (one: meaning; two: ...)`."""
-    if "properties" in value:
-        return {key: str(entry.get("description", "")) for key, entry in value["properties"].items()}
-    listed = re.search(r"\((.*)\)", str(value.get("description", "")))
-    if "enum" not in value or listed is None:
-        return {}
-    choices = "|".join(map(re.escape, value["enum"]))
-    parts = re.split(rf"(?:^|; )({choices}): ", listed[1])
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+        yield f"| `{key}`{mark} | {_cell(_form(value, titles))} | {_cell(_meaning(value))} |"
 
 
 def _meaning(value: dict[str, Any]) -> str:
@@ -125,30 +190,31 @@ def _meaning(value: dict[str, Any]) -> str:
     return text
 
 
-def _form(value: dict[str, Any]) -> str:
+def _form(value: Schema, titles: dict[str, str]) -> str:
     """What a value may be, in words."""
     if "$ref" in value:
-        name = value["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
-    if "anyOf" in value or "oneOf" in value:
-        return " or ".join(_form(choice) for choice in value.get("anyOf") or value["oneOf"])
+        title = titles[value["$ref"].rpartition("/")[2]]
+        anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        return f"[{'expression' if title == 'Expressions' else title}](#{anchor})"
+    if "oneOf" in value:
+        return " or ".join(_form(choice, titles) for choice in value["oneOf"])
     if "enum" in value:
         return ", ".join(f"`{choice}`" for choice in value["enum"])
-    if "const" in value:
-        return f"`{value['const']}`"
     kind = value.get("type")
     if kind == "array":
-        return f"list of {_form(value['items'])}" if "items" in value else "list"
+        return f"list of {_form(value['items'], titles)}"
     if kind == "object" and isinstance(value.get("additionalProperties"), dict):
-        return f"name to {_form(value['additionalProperties'])}"
+        each = value["additionalProperties"]
+        return f"names, each with {_form(each, titles)}" if each else "mapping"
     if kind == "object" and "properties" in value:
-        return "mapping of " + ", ".join(f"`{key}`" for key in value["properties"])
+        names = ", ".join(f"`{key}`" for key in value["properties"])
+        return f"{names}: {_form(next(iter(value['properties'].values())), titles)}"
     if kind == "string":
         if "pattern" not in value:
             return "text"
         return FORMS.get(value["pattern"]) or f"text of the form `{value['pattern']}`"
-    words = {"integer": "whole number", "boolean": "true or false", "object": "mapping", "null": "nothing"}
-    return words.get(str(kind), str(kind or "any value"))
+    words = {"integer": "whole number", "boolean": "true or false"}
+    return words.get(str(kind), "any value")
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.files import read_regular
 
 NAME = "MANIFEST.json"
 SCHEMA = 2
@@ -37,8 +38,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     if path.is_symlink():
         raise _untrusted(path, "it is a symbolic link")
     try:
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
+        data = read_regular(path, limit=_MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -89,7 +89,7 @@ def read_benchmark(path: Path) -> Benchmark:
 
     try:
         return Benchmark.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise DiagnosticError(
             Diagnostic("VCG513", f"{path} is no benchmark result: {reason}", help="make one with `bench -o` on a GPU")

@@ -20,6 +20,7 @@ from typing import IO
 import click
 
 from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.files import read_regular
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Console:
     def document(self, text: str) -> None:
         """A result for a program: stdout holds documents and nothing else from now on. Written byte for byte."""
         self._stdout_taken = True
-        click.echo(text.encode("utf-8"), nl=False)
+        click.echo(_encode(text), nl=False)
 
     def note(self, text: str) -> None:
         """Progress or a hint; `--quiet` drops it."""
@@ -88,7 +89,7 @@ class Console:
         from scaffold.report import render_diagnostics
 
         text = render_diagnostics(self._held, format=self.output_format, exit_code=exit_code)
-        click.echo(text.encode("utf-8"), err=self._stdout_taken, nl=False)
+        click.echo(_encode(text), err=self._stdout_taken, nl=False)
 
     def _read_source(self, file: str) -> str | None:
         """The text of a file by its name in diagnostics; None if it cannot be read."""
@@ -97,7 +98,7 @@ class Console:
             Path(file),
         )
         try:
-            return path.read_text(encoding="utf-8")
+            return read_regular(path).decode("utf-8")
         except (OSError, ValueError):
             return None
 
@@ -150,7 +151,12 @@ class _Counter:
 
 def _write(text: str, *, err: bool) -> None:
     """As it is: who styles a text has asked `wants_color` before."""
-    click.echo(text, err=err, color=True)
+    click.echo(_encode(text).decode(), err=err, color=True)
+
+
+def _encode(text: str) -> bytes:
+    """UTF-8. A name of a file that is none stands as the escape that it has in JSON."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _is_in(file: str, name: str) -> bool:

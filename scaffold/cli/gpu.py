@@ -51,7 +51,7 @@ def read_json(file: Path, code: str, wanted: str) -> Any:
     """A JSON file; raises `code` when it cannot be read as one."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         raise _error(code, f"{file}: {reason}", f"give {wanted}") from error
 

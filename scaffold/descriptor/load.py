@@ -10,6 +10,7 @@ from scaffold.descriptor.rules import check_rules
 from scaffold.descriptor.schema import Reader, suggest
 from scaffold.descriptor.source import MAX_BYTES, MappingNode, Node, SequenceNode, decode_source, parse_source
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+from scaffold.files import read_regular
 
 _SHIPPED = Path(__file__).parent / "shipped"
 
@@ -34,8 +35,7 @@ def load_descriptor(reference: str | Path) -> AnyPort:
     path = _resolve(reference)
     file = str(path) if path.parent != _SHIPPED else f"{path.stem}.yaml"
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_regular(path, limit=MAX_BYTES + 1)
     except OSError as error:
         raise DiagnosticError(_unreadable(str(reference), error.strerror or str(error))) from None
     text, problems = decode_source(data, file)

@@ -147,7 +147,7 @@ class _Composer:
             return self.document(), self.problems
         except _StopComposing as stop:
             return None, [*self.problems, stop.diagnostic]
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: PyYAML's own, of an escape of no character
             return None, [*self.problems, self.syntax_error(error)]
 
     def document(self) -> Node | None:
@@ -263,6 +263,8 @@ class _Composer:
     def scalar(self, event: Any) -> ScalarNode:
         style = event.style or None
         span = self.span(event)
+        if not event.value.isascii() and re.search("[\ud800-\udfff]", event.value):  # libyaml refuses the escape itself
+            raise _StopComposing(Diagnostic("VCG101", "not valid YAML: an escape stands for no character", span))
         columns = None
         if span.line == span.end_line and style not in ("|", ">"):
             raw = self.lines[span.line - 1]
@@ -270,16 +272,25 @@ class _Composer:
         return ScalarNode(event.value, style, span, columns)
 
     def syntax_error(self, error: Any) -> Diagnostic:
-        """One message for both parsers: where libyaml stopped, the pure parser is asked for the words."""
+        """One message for both parsers: where libyaml stopped, the pure parser is asked for the words.
+
+        It reads to that place and no further. It takes quadratic time where brackets are nested deeply, and reads on
+        where libyaml does not, behind an unknown directive.
+        """
         import yaml
 
         if _loader() is not yaml.SafeLoader:
+            mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+            last = mark.index if mark is not None else 0
+            depth = 0
             try:
-                for _ in yaml.parse(self.text, Loader=yaml.SafeLoader):
-                    pass
+                for event in yaml.parse(self.text, Loader=yaml.SafeLoader):
+                    depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                    if depth > MAX_DEPTH or (event.start_mark is not None and event.start_mark.index > last):
+                        break
             except yaml.YAMLError as pure:
                 error = pure
-            except RecursionError:
+            except ValueError:  # an escape of what is no character: libyaml has words for that
                 pass
         problem = str(getattr(error, "problem", None) or "the text is not YAML")
         context = getattr(error, "context", None)

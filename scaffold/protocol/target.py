@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.files import read_regular
 from scaffold.protocol.cache import cached_tree
 from scaffold.protocol.tree import LANDMARKS, SourceTree, is_tree
 
@@ -121,21 +122,21 @@ def _tree_release(root: Path) -> str | None:
 
 def _from_metadata(path: Path) -> str | None:
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("Version:"):
-                    return line.removeprefix("Version:").strip() or None
-                if not line.strip():
-                    break
+        text = read_regular(path).decode(errors="replace")
     except OSError:
         return None
+    for line in text.splitlines():
+        if line.startswith("Version:"):
+            return line.removeprefix("Version:").strip() or None
+        if not line.strip():
+            break
     return None
 
 
 def _from_version_file(path: Path) -> str | None:
     try:
-        module = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        module = ast.parse(read_regular(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -149,14 +150,10 @@ def _from_git(root: Path) -> str | None:
     """The newest version tag that HEAD contains, without its `v`. None outside a repository or without tags."""
     if not (root / ".git").exists():
         return None
-    import subprocess
+    from scaffold.git import ask_git
 
-    command = ["git", "-C", str(root), "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip().removeprefix("v") or None if result.returncode == 0 else None
+    answer = ask_git(root, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*")
+    return (answer or b"").decode(errors="replace").strip().removeprefix("v") or None
 
 
 def _installed_tree() -> SourceTree:

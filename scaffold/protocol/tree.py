@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.files import read_regular
 from scaffold.syntax import SourceLines
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class SourceTree:
         key = ("bytes", relpath)
         if key not in self._cache:
             try:
-                self._cache[key] = self.path(relpath).read_bytes()
+                self._cache[key] = read_regular(self.path(relpath))
             except OSError as error:
                 raise DiagnosticError(
                     Diagnostic(

@@ -4,7 +4,7 @@ It owns the journal in `<root>/.vitcg-scaffold/`, roll-back, revert and recovery
 git holds a copy of what would be overwritten. It must not know what the changes mean: bytes in, bytes out. POSIX only.
 """
 
-from scaffold.publish.git import DirtyFile, DirtyState, find_dirty, require_clean, run_git
+from scaffold.publish.dirty import DirtyFile, DirtyState, changed_files, find_dirty, require_clean
 from scaffold.publish.store import FileRecord, RunRecord
 from scaffold.publish.transaction import (
     RecoverReport,
@@ -21,6 +21,7 @@ __all__ = [
     "FileRecord",
     "RecoverReport",
     "RunRecord",
+    "changed_files",
     "find_dirty",
     "publish_changes",
     "published_changes",
@@ -28,5 +29,4 @@ __all__ = [
     "require_clean",
     "require_finished",
     "revert_last",
-    "run_git",
 ]

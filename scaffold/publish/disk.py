@@ -14,6 +14,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from scaffold.files import read_regular
+
 
 def create(path: Path) -> int:
     """A new file for writing; its mode is what the umask leaves of rw-rw-rw-."""
@@ -99,9 +101,9 @@ def remove_if_empty(path: Path) -> None:
 
 
 def read(path: Path) -> bytes | None:
-    """The bytes of a file; None when there is none."""
+    """The bytes of a regular file, which is no link; None when there is none."""
     try:
-        return path.read_bytes()
+        return read_regular(path, follow=False)
     except FileNotFoundError:
         return None
 

@@ -23,11 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.files import NotRegularError, read_regular
 from scaffold.publish import disk
 
 STORE = ".vitcg-scaffold"
 KEPT_RUNS = 20
 _FORMAT = 1
+_MOST_RUNS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +69,22 @@ def _encode(record: RunRecord) -> bytes:
 
 def _decode(path: Path) -> RunRecord:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_regular(path, follow=False))
         if data.pop("format") != _FORMAT:
             raise ValueError("written by another version")
         files = tuple(FileRecord(**entry) for entry in data.pop("files"))
         made, dropped = tuple(data.pop("made_dirs")), tuple(data.pop("dropped_dirs"))
         record = RunRecord(files=files, made_dirs=made, dropped_dirs=dropped, **data)
         texts = [record.label, *made, *dropped, *(file.path for file in files)]
-        if not (isinstance(record.id, int) and all(isinstance(text, str) for text in texts)):
+        digests = [digest for file in files for digest in (file.before, file.after) if digest is not None]
+        numbers = [record.id, *([] if record.reverts is None else [record.reverts])]
+        if not (
+            all(type(number) is int and 0 < number < _MOST_RUNS for number in numbers)
+            and all(isinstance(text, str) and text.isprintable() for text in texts)
+            and all(isinstance(digest, str) for digest in digests)
+        ):
             raise TypeError("a field has the wrong type")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotRegularError) as error:
         raise damaged(path, str(error)) from error
     return record
 

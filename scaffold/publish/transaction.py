@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import shlex
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -284,8 +285,10 @@ def _locked(store: Store) -> Iterator[None]:
 
     To import filelock takes longer than to publish. The file stays: to delete it would let two runs hold two of them.
     """
-    descriptor = os.open(store.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(store.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise damaged(store.lock, "it is not a regular file")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

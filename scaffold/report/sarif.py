@@ -6,6 +6,7 @@ Columns count UTF-16 code units there unless a run says otherwise: ours count ch
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import PurePath, PurePosixPath
 from typing import Any
@@ -74,4 +75,4 @@ def _uri(file: str) -> str:
     path = PurePath(file)
     if path.is_absolute():
         return path.as_uri()
-    return quote(PurePosixPath(file.replace("\\", "/")).as_posix())
+    return quote(os.fsencode(PurePosixPath(file.replace("\\", "/"))))

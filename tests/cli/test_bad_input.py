@@ -271,10 +271,10 @@ def test_dirty_file_elsewhere_does_not_matter(run, small_tree):
 def test_checkout_without_git_is_noted(run, small_tree, monkeypatch):
     make_repository(small_tree)
 
-    def absent(*_arguments: object) -> str:
+    def absent(*_arguments: object, **_options: object) -> str:
         raise FileNotFoundError("git")
 
-    monkeypatch.setattr("scaffold.publish.git._git", absent)
+    monkeypatch.setattr("scaffold.publish.dirty._git", absent)
 
     done = run("new", "internvl", "--vllm", small_tree)
 

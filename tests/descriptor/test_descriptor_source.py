@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import yaml
 from descriptor_documents import DOCUMENTS, TILES, report_of
@@ -116,12 +118,41 @@ def test_byte_order_mark_and_line_ends_do_not_move_positions(change: object) -> 
         ("[" + "1," * 6000 + "]", "VCG105"),
         ("a" * (MAX_BYTES + 1), "VCG105"),
         ("a: \ud800\n", "VCG104"),
+        ('a: "\\U00110000"\n', "VCG101"),
+        ('a: "\\ud800"\n', "VCG101"),
         ("!!python/object/apply:os.system ['true']\n", "VCG112"),
     ],
 )
-def test_hostile_texts_are_refused(text: str, code: str) -> None:
+@pytest.mark.parametrize("libyaml", [True, False])
+def test_hostile_texts_are_refused(text: str, code: str, libyaml: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not libyaml:
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     _, problems = parse_source(text, "a.yaml")
     assert code in {problem.code for problem in problems}
+
+
+@pytest.mark.parametrize("libyaml", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%FOO\n--- " + "[" * 20_000,  # libyaml stops at the directive, PyYAML's own parser goes on
+        "%FOO\n--- " + "{a: " * 5_000,
+        "%FOO\n---\n" + "- " * 10_000,
+        "%FOO\n---\n" + "[\n" * 10_000,
+        "%FOO\n--- [" + "a," * 60_000,
+        "%FOO\n---\n" + "a: b\n" * 25_000,
+        "[" * 900 + "@",
+    ],
+    ids=lambda text: text[:16] + text[-4:],
+)
+def test_no_text_takes_long(text: str, libyaml: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 kB the first took a minute. A descriptor of a page takes milliseconds."""
+    if not libyaml:
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    begin = time.process_time()
+    _, problems = parse_source(text, "a.yaml")
+    assert problems
+    assert time.process_time() - begin < 3
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))

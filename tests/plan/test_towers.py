@@ -203,6 +203,7 @@ def with_heir(qwen, body: str, *changes: tuple[str, str]) -> SourceTree:
 @pytest.mark.parametrize("body", HEIRS.values(), ids=HEIRS)
 def test_what_an_inherited_init_sets_counts(qwen, body):
     """GLM-4.5V and GLM-OCR: the tower, the gate and the configuration are the base's."""
+    spec = port_of("qwen2_5_vl", {"tower.class": None})
     heir = port_of("qwen2_5_vl", {"tower.class": None, "model.class": "Heir"})
 
     found = plan(with_heir(qwen, body), heir)
@@ -216,7 +217,7 @@ def test_what_an_inherited_init_sets_counts(qwen, body):
 
 
 def test_an_init_that_runs_no_other_keeps_no_configuration(qwen):
-    heir = dataclasses.replace(load_spec("qwen2_5_vl"), class_name="Heir")
+    heir = port_of("qwen2_5_vl", {"model.class": "Heir"})
     tree = with_heir(qwen, 'def __init__(self, *, vllm_config, prefix=""):\n        self.more = True', DROPPED)
 
     assert refused(tree, heir) == ("VCG419", "Heir keeps no configuration to ask for the number of frames")

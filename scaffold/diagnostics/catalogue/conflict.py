@@ -47,9 +47,10 @@ CODES: tuple[Code, ...] = (
         "VCG507",
         "a target file is dirty",
         "The file holds work that git could not give back: changes that are staged or not committed, an untracked "
-        "file, or any file while a merge, rebase, cherry-pick or revert is in progress. In a tree without git, a "
-        "file that was changed after our last run counts as dirty. Commit or stash first, or use `--allow-dirty`: "
-        "`revert` still restores the exact bytes.",
+        "or ignored file, or any file while a merge, rebase, cherry-pick or revert is in progress. What the index says "
+        "about unchanged or skipped files is not believed. In a tree without git, a file that was changed after our "
+        "last run counts as dirty. Commit or stash first, or use `--allow-dirty`: `revert` still restores the exact "
+        "bytes.",
     ),
     Code(
         "VCG508",

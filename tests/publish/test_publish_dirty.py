@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import scaffold
 from scaffold.changes import FileChange
 from scaffold.diagnostics import DiagnosticError, Exit, Severity
-from scaffold.publish import DirtyState, find_dirty, publish_changes, require_clean, revert_last
-from scaffold.publish import git as git_module
+from scaffold.publish import DirtyState, changed_files, find_dirty, publish_changes, require_clean, revert_last
 
 FILES = {"a.py": b"a\n", "pkg/b.py": b"b\n", ":naïve name [x].md": b"c\n", "clean.py": b"d\n"}
 PATHS = (*FILES, "new.py", "fresh/deep/new.py")
@@ -92,6 +92,34 @@ EDITS: dict[str, tuple[Edit, dict[str, DirtyState]]] = {
         lambda root: (root / ":naïve name [x].md").write_bytes(b"1"),
         {":naïve name [x].md": DirtyState.UNSTAGED},
     ),
+    "ignored": (
+        lambda root: ((root / ".gitignore").write_text("new.py\n"), (root / "new.py").write_bytes(b"1")),
+        {"new.py": DirtyState.UNTRACKED},
+    ),
+    "assumed unchanged": (
+        lambda root: (git(root, "update-index", "--assume-unchanged", "a.py"), (root / "a.py").write_bytes(b"1")),
+        {"a.py": DirtyState.UNSTAGED},
+    ),
+    "skipped in the work tree": (
+        lambda root: (git(root, "update-index", "--skip-worktree", "a.py"), (root / "a.py").write_bytes(b"1")),
+        {"a.py": DirtyState.UNSTAGED},
+    ),
+    "an index that believes times and sizes": (
+        lambda root: (
+            git(root, "config", "core.ignoreStat", "true"),
+            git(root, "update-index", "--refresh"),
+            (root / "a.py").write_bytes(b"A\n"),
+        ),
+        {"a.py": DirtyState.UNSTAGED},
+    ),
+    "added without content": (
+        lambda root: ((root / "new.py").write_bytes(b"1"), git(root, "add", "-N", "new.py")),
+        {"new.py": DirtyState.STAGED},
+    ),
+    "a link in its place": (
+        lambda root: ((root / "a.py").unlink(), (root / "a.py").symlink_to("clean.py")),
+        {"a.py": DirtyState.UNSTAGED},
+    ),
     "mode only": (lambda root: (root / "a.py").chmod(0o755), {"a.py": DirtyState.UNSTAGED}),
     "a file that is no target": (lambda root: (root / "other").write_bytes(b"1"), {}),
 }
@@ -105,21 +133,6 @@ def test_states(name: str, kind: Callable[[Path], Path], tmp_path: Path) -> None
     edit(root)
     assert {file.path: file.state for file in find_dirty(root, PATHS)} == expected
     assert all(file.reason == file.state.value for file in find_dirty(root, PATHS))
-
-
-@pytest.mark.parametrize(
-    ("code", "state"),
-    [
-        ("??", DirtyState.UNTRACKED),
-        (" M", DirtyState.UNSTAGED),
-        (" D", DirtyState.UNSTAGED),
-        ("MM", DirtyState.STAGED),
-        ("A ", DirtyState.STAGED),
-        *((code, DirtyState.UNMERGED) for code in ("DD", "AU", "UD", "UA", "DU", "AA", "UU")),
-    ],
-)
-def test_the_letters_of_git_status(code: str, state: DirtyState) -> None:
-    assert git_module._state(code) is state
 
 
 def conflict(root: Path) -> None:
@@ -233,21 +246,69 @@ def test_the_repository_of_a_calling_hook_is_not_ours(tmp_path: Path, monkeypatc
     assert [file.path for file in find_dirty(root, PATHS)] == ["a.py"]
 
 
-def test_asking_neither_writes_nor_runs_anything(tmp_path: Path) -> None:
+def test_asking_does_not_write(tmp_path: Path) -> None:
     root = plain(tmp_path)
-    witness = tmp_path / "witness"
-    monitor = tmp_path / "monitor"
-    monitor.write_text(f"#!/bin/sh\ntouch {shlex.quote(str(witness))}\n")
-    monitor.chmod(0o755)
-    git(root, "config", "core.fsmonitor", shlex.quote(str(monitor)))
-    git(root, "status")
-    assert witness.exists(), "the monitor must work, or this test shows nothing"
-    witness.unlink()
     (root / "clean.py").touch()
     index = (root / ".git/index").read_bytes()
     assert find_dirty(root, PATHS) == ()
-    assert not witness.exists()
     assert (root / ".git/index").read_bytes() == index
+
+
+@pytest.mark.parametrize("kind", ["sha1", "sha256"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_before_the_first_commit(kind: str, linked: bool, tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    root.mkdir()
+    git(root, "init", "-q", f"--object-format={kind}")
+    fill(root)
+    if linked:
+        (root / "clean.py").unlink()
+        (root / "clean.py").symlink_to("a.py")
+    git(root, "add", "-A")
+    assert {file.state for file in find_dirty(root, ["a.py", "clean.py"])} == {DirtyState.STAGED}
+    git(root, "commit", "-qm", "x")
+    assert find_dirty(root, ["a.py", "clean.py"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("attribute", "setting", "same"),
+    [
+        ("*.py text eol=crlf", "false", True),
+        ("*.py text=auto", "false", True),
+        ("", "true", True),
+        ("", "input", True),
+        ("", "false", False),
+        ("*.py -text", "true", False),
+    ],
+)
+def test_line_ends_that_git_itself_writes_are_no_work(attribute: str, setting: str, same: bool, tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    (root / ".gitattributes").write_text(attribute + "\n")
+    git(root, "config", "core.autocrlf", setting)
+    (root / "a.py").write_bytes(b"a\r\n")
+    assert (find_dirty(root, ["a.py"]) == ()) is same
+    (root / "a.py").write_bytes(b"mine\r\n")
+    assert [file.state for file in find_dirty(root, ["a.py"])] == [DirtyState.UNSTAGED]
+
+
+def test_modes_on_a_file_system_without_them(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    git(root, "config", "core.fileMode", "false")
+    (root / "a.py").chmod(0o755)
+    assert find_dirty(root, PATHS) == ()
+
+
+def test_all_that_differs_from_the_last_commit(tmp_path: Path) -> None:
+    inner = submodule(tmp_path)
+    assert changed_files(inner) == {}
+    (inner / "a.py").write_bytes(b"1")
+    (inner / "new.py").write_bytes(b"1")
+    git(inner, "rm", "-q", "--cached", "pkg/b.py")
+    assert changed_files(inner) == {"a.py": DirtyState.UNSTAGED, "pkg/b.py": DirtyState.STAGED}
+    outer = tmp_path / "outer"
+    assert changed_files(outer) == {".gitmodules": DirtyState.STAGED, "third party/vllm": DirtyState.STAGED}
+    git(outer, "commit", "-qm", "x")
+    assert changed_files(outer) == {}
 
 
 def test_require_clean_names_every_dirty_file(tmp_path: Path) -> None:
@@ -285,6 +346,14 @@ def test_a_checkout_that_git_cannot_read(tmp_path: Path) -> None:
     assert any("not a git repository" in note for note in diagnostic.notes)
 
 
+def test_one_module_runs_git() -> None:
+    """Its environment is the only one; every command of it is tried on a hostile repository in tests/cli."""
+    package = Path(scaffold.__file__).parent
+    spoken = re.compile(r"""["']git["'][,\]]""")
+    found = [path.name for path in package.rglob("*.py") if spoken.search(path.read_text())]
+    assert found == ["git.py"]
+
+
 def test_a_git_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = plain(tmp_path)
     slow = tmp_path / "bin/git"
@@ -292,7 +361,7 @@ def test_a_git_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(git_module, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("scaffold.git._TIMEOUT_S", 0.2)
     with pytest.raises(DiagnosticError) as refused:
         find_dirty(root, PATHS)
     assert refused.value.diagnostics[0].notes == ("no answer within 0.2 s",)

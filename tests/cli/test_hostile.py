@@ -1,0 +1,260 @@
+"""What somebody else's tree may carry: a repository whose settings run programs, special files, code of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_scene import DOCS, PLACES, PROTOCOL, contents
+from test_new import git, make_repository
+
+from scaffold.descriptor.load import shipped_path
+
+pytestmark = pytest.mark.trees
+
+
+@pytest.fixture
+def trapped(small_tree, tmp_path) -> Path:
+    """A checkout in which everything that git can be told to run leaves a file `witness` beside the tree."""
+    trap = tmp_path / "trap"
+    trap.write_text(f'#!/bin/sh\necho "$0 $*" >> {shlex.quote(str(tmp_path / "witness"))}\nexit 1\n')
+    trap.chmod(0o755)
+    make_repository(small_tree)
+    git(small_tree, "tag", "v0.22.0")
+    (small_tree / ".git/info/attributes").write_text("* filter=trap diff=trap merge=trap\n")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("post-index-change", "post-checkout", "reference-transaction", "pre-auto-gc", "fsmonitor-watchman"):
+        (hooks / name).symlink_to(trap)
+    settings = {
+        **{f"filter.trap.{kind}": trap for kind in ("clean", "smudge", "process")},
+        "filter.trap.required": "true",
+        **{f"diff.trap.{kind}": trap for kind in ("textconv", "command")},
+        "merge.trap.driver": trap,
+        "diff.external": trap,
+        **{f"core.{kind}": trap for kind in ("fsmonitor", "pager", "editor", "sshCommand", "gitProxy", "askPass")},
+        "core.hooksPath": hooks,
+        "core.alternateRefsCommand": trap,
+        "log.showSignature": "true",
+        "gpg.program": trap,
+        "credential.helper": f"!{trap}",
+        **{f"alias.{name}": f"!{trap}" for name in ("ls-files", "ls-tree", "rev-list", "st")},
+        **{f"pager.{name}": trap for name in ("log", "show", "describe", "ls-files", "rev-list", "status")},
+        # Objects that a partial clone has left out are fetched when they are asked for.
+        "remote.origin.url": f"ext::{trap}",
+        "remote.origin.uploadpack": trap,
+        "remote.origin.promisor": "true",
+        "protocol.allow": "always",
+        "extensions.partialClone": "origin",
+        "core.repositoryFormatVersion": "1",
+    }
+    for name, value in settings.items():
+        git(small_tree, "config", name, str(value))
+    for path in small_tree.rglob("*.*"):
+        if path.is_file() and ".git" not in path.parts:
+            os.utime(path, (1, 1))  # so that git looks into every file again
+    return small_tree
+
+
+def sprung(root: Path) -> str:
+    witness = root.parent / "witness"
+    return witness.read_text() if witness.exists() else ""
+
+
+def sign(root: Path) -> None:
+    """The last commit again, with something that looks like a signature."""
+    commit = git(root, "cat-file", "commit", "HEAD")
+    head, _, message = commit.partition("\n\n")
+    signature = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n abc\n -----END PGP SIGNATURE-----"
+    signed = git(root, "hash-object", "-t", "commit", "-w", "--stdin", text=f"{head}\n{signature}\n\n{message}")
+    git(root, "-c", "core.hooksPath=/dev/null", "update-ref", "--no-deref", "HEAD", signed.strip())
+
+
+@pytest.mark.parametrize("command", ["status --porcelain", "log -1", "diff", "show HEAD:PKG-INFO --textconv"])
+def test_the_traps_work(trapped, command):
+    """Or the next test shows nothing."""
+    sign(trapped)
+    (trapped.parent / "witness").unlink(missing_ok=True)
+    subprocess.run(["git", *command.split()], cwd=trapped, check=False, capture_output=True, timeout=60)
+    assert sprung(trapped)
+
+
+def test_no_command_runs_what_a_repository_names(run, trapped):
+    assert run("plan", "internvl", "--vllm", trapped).code == 0
+    assert run("new", "internvl", "--vllm", trapped, "--check").code == 1
+    assert run("new", "internvl", "--vllm", trapped).code == 0
+    assert run("pr", "internvl", "--vllm", trapped, "--no-verify").code == 0
+    assert run("new", "internvl", "--vllm", trapped).code == 0
+    assert run("revert", trapped).code == 0
+    assert run("init", "internvl", "--vllm", trapped).code == 4  # the small tree has not all that it reads
+    assert run("recover", trapped).code == 0
+    assert not sprung(trapped)
+
+
+def test_nothing_is_fetched_for_a_partial_clone(run, trapped):
+    """git would run the remote's helper for a tree of the last commit that is not there."""
+    (small,) = git(trapped, "rev-parse", "HEAD^{tree}").split()
+    blob = trapped / ".git/objects" / small[:2] / small[2:]
+    assert blob.is_file()
+    blob.unlink()
+    subprocess.run(["git", "ls-tree", "HEAD"], cwd=trapped, check=False, capture_output=True, timeout=60)
+    assert sprung(trapped), "the trap must work, or this test shows nothing"
+    (trapped.parent / "witness").unlink()
+
+    done = run("new", "internvl", "--vllm", trapped)
+
+    assert (done.code, "error[VCG508]" in done.err) == (5, True)
+    assert not sprung(trapped)
+
+
+def test_a_signature_is_not_taken_for_a_missing_sign_off(run, trapped):
+    """`log.showSignature` puts gpg's words in front of the message, and runs `gpg.program` for them."""
+    assert run("new", "internvl", "--vllm", trapped).code == 0
+    for name in ("filter.trap.clean", "filter.trap.process", "filter.trap.required", "core.fsmonitor"):
+        git(trapped, "config", "--unset", name)
+    git(trapped, "-c", "core.hooksPath=/dev/null", "commit", "-qasm", "Port InternVL")
+    sign(trapped)
+    (trapped.parent / "witness").unlink(missing_ok=True)
+
+    done = run("pr", "internvl", "--vllm", trapped, "--no-verify")
+
+    assert done.code == 0, done.err
+    assert "ok  commits carry Signed-off-by" in done.err
+    assert not sprung(trapped)
+
+
+# -- special files: whoever opens a pipe waits for a writer that never comes -------------------------------------------
+
+
+@pytest.fixture
+def impatient():
+    """A command that waits is stopped, and fails."""
+
+    def stop(*_arguments: object) -> None:
+        raise TimeoutError("the command waits")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+def pipe(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("path", [*PLACES, *PROTOCOL, "pyproject.toml", "PKG-INFO", "vllm/_version.py", "ruff.toml"])
+def test_pipe_in_a_tree(run, small_tree, impatient, path):
+    (small_tree / "PKG-INFO").unlink()
+    pipe(small_tree / path)
+
+    for command in (["new"], ["new", "--diff"], ["plan"]):
+        done = run(command[0], "internvl", "--vllm", small_tree, *command[1:])
+        assert (done.code, "error[VCG4" in done.err) in ((4, True), (0, False)), done.err
+    assert stat.S_ISFIFO((small_tree / path).stat().st_mode)
+
+
+def test_pipe_where_a_line_is_to_be_shown(run, copied_tree, impatient):
+    """The report of 0.33's own implementation shows its line; the model file is read before, the docs page is not."""
+    root = copied_tree("0.33.0", "pyproject.toml", *PLACES, *PROTOCOL).root
+    pipe(root / DOCS)
+
+    done = run("new", "internvl", "--vllm", root, "--replace")
+
+    assert (done.code, f"{DOCS}" in done.err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "after", "codes"),
+    [
+        ("journal.json", "new", {"VCG707"}),
+        ("lock", "new", {"VCG707"}),
+        ("runs/1.json", "new", {"VCG707"}),
+        ("blobs/1/0.old", "new", {"VCG703"}),
+        ("runs/7.json", "revert", {"VCG707"}),
+    ],
+)
+def test_pipe_among_our_records(run, small_tree, impatient, path, after, codes):
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    if after == "revert":
+        assert run("revert", small_tree).code == 0
+    pipe(small_tree / ".vitcg-scaffold" / path)
+
+    done = run("revert", small_tree)
+
+    assert done.code == 7, done.err
+    assert set(re.findall(r"error\[(VCG\d+)\]", done.err)) == codes
+    assert run("recover", small_tree).code in (0, 7)
+
+
+def test_pipe_for_a_hook(run, impatient):
+    text = shipped_path("internvl").read_text() + "hooks:\n  select: {file: pipe.py}\n"
+    Path("model.yaml").write_text(text)
+    pipe(Path("pipe.py"))
+
+    done = run("validate", "model.yaml")
+
+    assert (done.code, "error[VCG354]" in done.err) == (3, True), done.err
+
+
+def test_pipe_for_a_manifest(run, impatient):
+    pipe(Path("generated/MANIFEST.json"))
+
+    done = run("regen", "--check")
+
+    assert done.code in (3, 5), done.err
+
+
+@pytest.mark.parametrize("format", ["text", "json", "github", "sarif"])
+def test_names_that_are_no_text(run, format):
+    name = os.fsdecode(b"\xff\x1b[31m.yaml")
+    Path(name).write_text("schema: 1\n")
+
+    done = run("validate", name, "--format", format)
+
+    assert (done.code, "VCG202" in done.out + done.err) == (3, True)
+    assert format == "github" or "\x1b" not in done.out + done.err
+
+
+# -- our own records, damaged ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"format": 1, "files": ' + "[" * 100_000,
+        "9" * 5_000,
+        "{}",
+        "null",
+        "",
+        '{"format": 1, "id": ' + "9" * 4000 + ', "label": "x", "files": [], "made_dirs": [], "dropped_dirs": []}',
+        '{"format": 1, "id": 1, "label": "x", "files": [], "made_dirs": ["a\\u0000b"], "dropped_dirs": []}',
+        '{"format": 1, "id": 1, "label": "\\ud800", "files": [], "made_dirs": ["\\ud800"], "dropped_dirs": []}',
+        '{"format": 1, "id": true, "label": "x", "files": [], "made_dirs": [], "dropped_dirs": []}',
+        '{"format": 1, "id": 1, "label": "x", "files": [{"path": "../x", "before": null, "after": 3}], '
+        '"made_dirs": [], "dropped_dirs": []}',
+    ],
+    ids=lambda text: text[:40] or "empty",
+)
+@pytest.mark.parametrize("name", ["journal.json", "runs/1.json"])
+def test_damaged_records_end_in_a_diagnostic(run, small_tree, name, text):
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    before = contents(small_tree)
+    (small_tree / ".vitcg-scaffold" / name).write_text(text)
+
+    commands = ("recover", "revert", "new internvl --vllm", "--format json recover", "--format sarif revert")
+    for command in commands:
+        done = run(*command.split(), small_tree)
+        assert done.code in (0, 5, 7), (command, done.err)
+        assert done.code == 0 or "VCG" in done.err + done.out
+    assert contents(small_tree) == before
