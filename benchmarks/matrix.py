@@ -65,7 +65,7 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     # Hashed before the run, and from the very bytes that are run: templates may change meanwhile.
     cell: dict[str, Any] = {"code": fingerprint(requests[0].overlay), "modalities": {}}
     reports = list(check_numerics_all(requests))
-    for modality in (modality.name for modality in spec.modalities):
+    for modality in spec.modalities:
         checks = [check for report in reports for check in report.checks if check.modality in (modality, "all")]
         proven = all(check.passed for check in checks) and all(report.passed for report in reports)
         cell["modalities"][modality] = {
@@ -120,7 +120,7 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
     """docs/matrix.md and docs/matrix.svg from what ran."""
     from scaffold.workflow import load_spec
 
-    rows = [(model, modality.name) for model in MODELS for modality in load_spec(model).modalities]
+    rows = [(model, name) for model in MODELS for name in load_spec(model).modalities]
     lines = [
         "# Support matrix",
         "",

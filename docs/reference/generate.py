@@ -52,8 +52,13 @@ def pages() -> dict[str, str]:
 #: Patterns in words.
 FORMS = {
     r"^[A-Za-z_][A-Za-z0-9_]*$": "name",
+    r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$": "module",
     r"^self(\.[A-Za-z_][A-Za-z0-9_]*)+$": "attribute such as `self.a.b`",
+    r"^\s*self\.": "[call](#calls)",
+    r"^[\w.-]+/[\w.-]+$": "text `organisation/name`",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": "name of an example",
 }
+WORDS = {"integer": "whole number", "boolean": "true or false", "string": "text"}
 
 #: A shipped descriptor to show for each layout, the plainest one.
 SHOWN = {"packed": "qwen2_vl", "tiles": "gemma3_mm", "paths": "step3_vl"}
@@ -65,20 +70,15 @@ def descriptor_page() -> Iterator[str]:
     schema = json_schema()
     layouts = {branch["properties"]["layout"]["const"]: branch for branch in schema["oneOf"]}
     shared = _shared(layouts)
-    own = {
-        name: {
-            key: value for key, value in branch["properties"].items() if key != "layout" and value != shared.get(key)
-        }
-        for name, branch in layouts.items()
-    }
+    own = {name: _own(branch["properties"], shared) for name, branch in layouts.items()}
     titles = _titles(shared, own, schema["$defs"])
     yield "# Descriptor reference\n"
     yield f"{_sentence(schema['description'])}\n"
     yield (
-        "A descriptor is one page of YAML: some keys that every port has, and those of its layout. Each of them changes "
-        "what is generated; one of another layout is an error ([VCG313](errors.md#vcg313)). `vitcg-scaffold init` "
-        "drafts a descriptor from a model's source ([how](../init.md)), `vitcg-scaffold validate` reports all mistakes "
-        "at once, and `vitcg-scaffold schema` prints what is below as JSON Schema, for an editor.\n"
+        "A descriptor is one page of YAML: some keys that every port has, and those of its layout. Each of them "
+        "changes what is generated; one of another layout is an error ([VCG313](errors.md#vcg313)). `vitcg-scaffold "
+        "init` drafts a descriptor from a model's source ([how](../init.md)), `vitcg-scaffold validate` reports all "
+        "mistakes at once, and `vitcg-scaffold schema` prints what is below as JSON Schema, for an editor.\n"
     )
     yield "## The layouts\n"
     yield "`layout` says how the pixels of several items lie in memory, and with that what else there is to say.\n"
@@ -99,25 +99,45 @@ def descriptor_page() -> Iterator[str]:
         yield f"\n## Layout `{name}`\n"
         yield f"{_sentence(branch['description'])} Such as `{SHOWN[name]}`, without its `integration`:\n"
         yield f"```yaml\n{_shown(SHOWN[name])}```\n"
-        yield "Its keys beside those of every layout; what stands there, too, holds this here:\n"
+        yield "Its keys beside those of every layout; one that is listed there, too, is here as this table says:\n"
         yield from _table(own[name], set(branch["required"]), titles)
         yield from _sections(own[name], titles, schema["$defs"], done)
     yield "\n## Expressions\n"
     yield f"{_sentence(schema['$defs']['Expression']['description'])} Division is of whole numbers.\n"
     yield (
-        "Names of `let` and of `processor.values` may stand everywhere, columns of `sizes` where an expression is about "
-        "one item. What is about a batch while a graph is recorded may use:\n"
+        "Names of `let` and of `processor.values` may stand everywhere, columns of `sizes` where an expression is "
+        "about one item. What is about a batch while a graph is recorded may use these:\n"
     )
     yield "| name | stands for |"
     yield "| --- | --- |"
     yield from (f"| `{name}` | {meaning} |" for name, meaning in BATCH_NAMES.items())
+    yield "\n## Calls\n"
+    yield (
+        "A call runs one thing of the model: a path that starts with `self.`, with names that the key may pass, "
+        "numbers, texts, `True`, `False`, `None`, attribute paths and calls of the same kind as arguments. A call with a comma "
+        "stands in quotes where braces are around it."
+    )
 
 
 def _shared(layouts: dict[str, Schema]) -> Schema:
     """The keys that every layout has, as most of them have them."""
     branches = [branch["properties"] for branch in layouts.values()]
-    keys = [key for key in branches[0] if all(key in branch for branch in branches)]
-    return {key: max((branch[key] for branch in branches), key=[b[key] for b in branches].count) for key in keys}
+    shared = {}
+    for key in branches[0]:
+        forms = [branch[key] for branch in branches if key in branch]
+        if len(forms) == len(branches):
+            shared[key] = max(forms, key=lambda form: sum(_same(form, other) for other in forms))
+    return shared
+
+
+def _own(keys: Schema, shared: Schema) -> Schema:
+    """The keys of a layout that only it has, or has in another form."""
+    return {key: value for key, value in keys.items() if key != "layout" and not _same(value, shared.get(key, {}))}
+
+
+def _same(one: Schema, other: Schema) -> bool:
+    """Whether two keys hold the same, whatever is said of them."""
+    return {**one, "description": ""} == {**other, "description": ""}
 
 
 def _titles(shared: Schema, own: dict[str, Schema], definitions: Schema) -> dict[str, str]:
@@ -125,12 +145,9 @@ def _titles(shared: Schema, own: dict[str, Schema], definitions: Schema) -> dict
     titles: dict[str, str] = {"Expression": "Expressions"}
     for layout, keys in (("", shared), *own.items()):
         for path, name in _found(keys, "", definitions):
-            if name in titles:
-                continue
             key = path.partition(".")[0]
-            elsewhere = sum(key in others for others in (shared, *own.values())) > 1
-            same = all(others.get(key) == keys[key] for others in own.values() if key in others)
-            titles[name] = f"`{path}` of `{layout}`" if layout and elsewhere and not same else f"`{path}`"
+            only = all(_same(other.get(key, keys[key]), keys[key]) for other in (shared, *own.values()))
+            titles.setdefault(name, f"`{path}` of `{layout}`" if layout and not only else f"`{path}`")
     return titles
 
 
@@ -181,13 +198,22 @@ def _table(keys: Schema, required: set[str], titles: dict[str, str]) -> Iterator
         yield f"| `{key}`{mark} | {_cell(_form(value, titles))} | {_cell(_meaning(value))} |"
 
 
-def _meaning(value: dict[str, Any]) -> str:
-    text = str(value.get("description", ""))
+def _meaning(value: Schema) -> str:
+    text = str(value.get("description", "")).replace(" (A call such as self.visual(pixels, None).)", "")
     if "default" in value:
-        text += f"; default `{value['default']}`"
+        text += f"; default `{_flow(value['default'])}`"
     if value.get("examples"):
-        text += "; such as " + ", ".join(f"`{example}`" for example in value["examples"])
+        text += "; such as " + ", ".join(f"`{_flow(example)}`" for example in value["examples"])
     return text
+
+
+def _flow(value: Any) -> str:
+    """A value as it may stand in YAML."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(entry)}' for key, entry in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _form(value: Schema, titles: dict[str, str]) -> str:
@@ -201,20 +227,24 @@ def _form(value: Schema, titles: dict[str, str]) -> str:
     if "enum" in value:
         return ", ".join(f"`{choice}`" for choice in value["enum"])
     kind = value.get("type")
+    if isinstance(kind, list):
+        return " or ".join(WORDS[name] for name in kind)
     if kind == "array":
-        return f"list of {_form(value['items'], titles)}"
-    if kind == "object" and isinstance(value.get("additionalProperties"), dict):
-        each = value["additionalProperties"]
-        return f"names, each with {_form(each, titles)}" if each else "mapping"
+        return f"list of {_many(_form(value['items'], titles))}"
     if kind == "object" and "properties" in value:
         names = ", ".join(f"`{key}`" for key in value["properties"])
         return f"{names}: {_form(next(iter(value['properties'].values())), titles)}"
-    if kind == "string":
-        if "pattern" not in value:
-            return "text"
-        return FORMS.get(value["pattern"]) or f"text of the form `{value['pattern']}`"
-    words = {"integer": "whole number", "boolean": "true or false"}
-    return words.get(str(kind), "any value")
+    if kind == "object":
+        each = value.get("additionalProperties")
+        return f"names and their {_many(_form(each, titles))}" if each else "names and any values"
+    if "pattern" in value:
+        return FORMS[value["pattern"]]
+    return WORDS[kind] if kind else "any value"
+
+
+def _many(form: str) -> str:
+    """The plural of a form, if it begins with a word."""
+    return re.sub(r"^(\[?\w+)", r"\1s", form)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

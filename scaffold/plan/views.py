@@ -95,6 +95,16 @@ class View:
         return Code("values" if self.dialect.values else "buffers")
 
     @property
+    def path_names(self) -> list[str]:
+        """Names of the paths, none where everything runs on the default one."""
+        return []
+
+    @property
+    def no_path_tokens(self) -> dict[str, int]:
+        """No tokens on any path."""
+        return dict.fromkeys(self.path_names or ["default"], 0)
+
+    @property
     def padding_logics(self) -> dict[str, str]:
         """Buffers that the generated class pads itself, and by what."""
         return {}
@@ -123,6 +133,13 @@ class TilesView(View):
         """Variables of the pixels' shape in a method that has `row_lets` above."""
         above = {name for name, _ in self.row_lets}
         return tuple(let for let in self.pixel_lets if let[0] not in above)
+
+    @property
+    def keys_of_batch(self) -> Code:
+        """Keys of the pixels and of the sizes of a batch."""
+        if len(self.modalities) > 1:
+            return Code("self._get_encoder_cudagraph_keys(mm_kwargs)")
+        return Code(f"{pyrepr(self.modalities[0].pixels)}, {pyrepr(self.modalities[0].sizes)}")
 
     @property
     def eager_pixels(self) -> Code:
@@ -225,6 +242,15 @@ class PackedView(View):
         return [(modality.pixels, modality.embeds, modality.sizes) for modality in self.modalities]
 
     @property
+    def keys_of_batch(self) -> Code:
+        """Keys of the pixels and of the sizes of a batch."""
+        return Code("self._get_encoder_cudagraph_keys(mm_kwargs)")
+
+    @property
+    def rows_of_items(self) -> Code:
+        return Code(f"[{self.rows_spelled} for {self.size_names} in sizes]")
+
+    @property
     def keys_type(self) -> Code:
         if self.embeds is None:
             return Code("tuple[str, str]")
@@ -290,6 +316,10 @@ class PathsView(View):
     row_lets: Lets
     shape_lets: Lets
     helpers: tuple[tuple[str, Code, Code], ...]
+
+    @property
+    def path_names(self) -> list[str]:
+        return [self.single.name, self.many.name]
 
     @property
     def tiles_of_item(self) -> Code:

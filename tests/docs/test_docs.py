@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from scaffold.cli.app import COMMANDS
+from scaffold.descriptor import json_schema
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -54,6 +55,24 @@ def anchors(page: Path) -> set[str]:
             found.add(words.replace(" ", "-"))
         previous = token
     return found
+
+
+def test_the_descriptor_page_has_every_key_of_every_layout_once() -> None:
+    """Each section has one heading and a row for each of its keys; each layout has rows for its own."""
+    text = (DOCS / "reference/descriptor.md").read_text(encoding="utf-8")
+    sections = {
+        heading: re.findall(r"^\| `(\w+)`(?: \(required\))? \|", body, re.MULTILINE)
+        for heading, body in re.findall(r"^##+ (.*?)$(.*?)(?=^##+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    }
+    assert len(sections) == len(re.findall(r"^##+ ", text, re.MULTILINE))
+    listed = sorted(keys for keys in sections.values() if keys)
+    schema = json_schema()
+    for definition in schema["$defs"].values():
+        if "properties" in definition:
+            listed.remove(list(definition["properties"]))
+    for branch in schema["oneOf"]:
+        own = sections[f"Layout `{branch['properties']['layout']['const']}`"]
+        assert set(branch["properties"]) == {*sections["Every layout"], *own}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

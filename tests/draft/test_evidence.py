@@ -496,7 +496,7 @@ def test_names_of_examples_may_have_hyphens(copied_tree):
 
 
 def test_a_port_of_tiles_takes_ready_embeddings_of_one_modality(release_tree):
-    """InternVL reads those of videos, too, since 0.23; the draft says what it does not cover."""
+    """InternVL reads those of videos, too, since 0.30; the draft says what it does not cover."""
     found = draft_descriptor(release_tree("0.33.0"), "InternVLChatModel", {"let.k": "self.num_image_token"})
     port = load_descriptor_text(found.text, "draft.yaml")
     assert [(modality.name, modality.embeds) for modality in port.inputs] == [
