@@ -33,12 +33,14 @@ class TreeFacts:
     """What the generated code has to know of the tree beyond its protocol; None means that it cannot be known.
 
     `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
-    `attention_fills_zeros`: attention's output is zero-filled while a graph is captured (0.31 on), so that rows of no
-    sequence hold no NaN.
+    `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
+    keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
+    captured (0.31 on), so that rows of no sequence hold no NaN.
     """
 
     has_input_dtype: bool | None = None
     has_gate: bool = True
+    has_vllm_config: bool = False
     attention_fills_zeros: bool = False
 
 
@@ -187,6 +189,7 @@ def _packed(spec: AdapterSpec, dialect: Dialect, facts: TreeFacts) -> dict[str, 
         "offset_keys": offsets,
         "frames": Names.of(spec).code(spec.budget.frames) if spec.budget.frames else None,
         "frames_info": spec.budget.frames_info,
+        "model_config": Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         **_packed_keys(spec),
         # What no graph can serve: ready embeddings, and more frames than captured sequences.
         "may_go_eager": _counts_frames(spec) or takes_embeds,

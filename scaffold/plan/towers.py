@@ -2,7 +2,7 @@
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
 and takes. The model class gets `self.model_config` where the number of frames is asked from the processing info and the
-class does not keep it.
+class keeps neither it nor vLLM's whole configuration.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     facts = replace(
         facts,
         has_input_dtype=_has_input_dtype(spec, tree, tower),
+        has_vllm_config=_assigns(owner, "vllm_config"),
         attention_fills_zeros=not attention_leaves_rows(tree),
     )
     split = None if tower.already_split else split_tower(tower)
@@ -59,7 +60,7 @@ def plan_tower(spec: AdapterSpec, tree: SourceTree, model: ModelAnchor) -> Tower
     if split is not None:
         for edit in split.edits:
             edits[edit.file].append(ReplaceMethod(edit.class_name, edit.replaces, edit.source))
-    if spec.budget.frames_info and not _assigns(owner, "model_config"):
+    if spec.budget.frames_info and not facts.has_vllm_config and not _assigns(owner, "model_config"):
         edits[model.path].append(_keep_model_config(tree, model, owner))
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
     evidence = (
