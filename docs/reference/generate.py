@@ -114,8 +114,8 @@ def descriptor_page() -> Iterator[str]:
     yield "\n## Calls\n"
     yield (
         "A call runs one thing of the model: a path that starts with `self.`, with names that the key may pass, "
-        "numbers, texts, `True`, `False`, `None`, attribute paths and calls of the same kind as arguments. A call with a comma "
-        "stands in quotes where braces are around it."
+        "numbers, texts, `True`, `False`, `None`, attribute paths and calls of the same kind as arguments. A call with "
+        "a comma stands in quotes where braces are around it."
     )
 
 

@@ -118,11 +118,14 @@ def _agree(found: Mapping[str, TowerAnswer]) -> dict[str, Any] | str:
     facts = [answer.facts for answer in found.values() if answer.facts is not None]
     if len({fact.has_gate for fact in facts}) > 1:
         return "its releases differ in what the gate asks about"
+    if len({fact.has_vllm_config for fact in facts}) > 1:
+        return "its releases differ in where the class keeps its configuration"
     return {
         "facts": {
             # None and False are the answers that are right for either: ask at run time, and do not rely on it.
             "has_input_dtype": None if any(fact.has_input_dtype for fact in facts) else False,
             "has_gate": facts[0].has_gate,
+            "has_vllm_config": facts[0].has_vllm_config,
             "attention_fills_zeros": all(fact.attention_fills_zeros for fact in facts),
         },
         "splits": any(answer.splits for answer in found.values()),

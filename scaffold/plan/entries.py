@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,7 @@ def chat_template(template: Template) -> str:
 
 def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -> str:
     """The entry's value, with those arguments only that this release's entry class has."""
+    known = {field.name for field in anchor.entry_fields}
     fields: dict[str, Any] = {
         "model": test.model,
         # Image and video is the default of every release.
@@ -120,15 +121,15 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
         "max_model_len": test.max_model_len,
         "max_tokens": test.max_tokens,
         "max_num_seqs": test.max_num_seqs,
-        "vllm_runner_kwargs": _runner_arguments(test),
+        "vllm_runner_kwargs": _runner_arguments(test, known),
         "compilation_config_overrides": dict(test.compilation_overrides) or None,
-        "marks": Code("[pytest.mark.core_model]") if test.core_model else None,
-        "skip": True if test.skip else None,
+        "marks": _marks(test, known),
+        "skip": True if test.skip is True else None,
     }
     given = [
         (name, value if isinstance(value, Code) else pyrepr(value))
         for name, value in fields.items()
-        if value is not None and name in {field.name for field in anchor.entry_fields}
+        if value is not None and name in known
     ]
     return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
 
@@ -177,8 +178,22 @@ def _parts(text: str, width: int) -> list[str]:
     return [*parts, part]
 
 
-def _runner_arguments(test: TestEntry) -> Code | None:
-    arguments: Mapping[str, Any] = test.runner_kwargs
+def _marks(test: TestEntry, known: Set[str]) -> Code | None:
+    """The field `skip` takes no reason, and releases before 0.24 do not have it: a mark does for both."""
+    marks = ["pytest.mark.core_model"] if test.core_model else []
+    if isinstance(test.skip, str):
+        marks.append(f"pytest.mark.skip(reason={pyrepr(test.skip)})")
+    elif test.skip and "skip" not in known:
+        marks.append("pytest.mark.skip")
+    return Code(f"[{', '.join(marks)}]") if marks else None
+
+
+def _runner_arguments(test: TestEntry, known: Set[str]) -> Code | None:
+    arguments: dict[str, Any] = dict(test.runner_kwargs)
+    budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
+    if budgets and "compilation_config_overrides" not in known:
+        # Before 0.22 an entry has no settings of the compilation; no budget is above the tokens of a step.
+        arguments.setdefault("max_num_batched_tokens", max(budgets))
     parts = [f"{pyrepr(name)}: {pyrepr(value)}" for name, value in arguments.items()]
     if test.dummy_arch is not None:
         parts.append('"load_format": "dummy"')

@@ -6,6 +6,7 @@ when the manager asks for its configuration, before anything is captured.
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ def heir_notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> Iterator[
             continue
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
         own = assigned_class(tree, heir.path, heir.class_name, spec.tower) if isinstance(spec, PackedPort) else None
+        own = own and _imported_as(tree, heir.path, own)
         if own in (None, tower):
             same.append(name)
             continue
@@ -78,6 +80,16 @@ def heir_notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> Iterator[
             "check that they use the same tower, or list them under model.optout",
             Severity.INFO,
         )
+
+
+def _imported_as(tree: SourceTree, path: str, name: str) -> str:
+    """The name that an imported class has where it comes from: OpenCUA's tower is Qwen2.5-VL's under another one."""
+    for node in tree.parse(path).body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if name == alias.asname:
+                    return alias.name
+    return name
 
 
 def _heirs(spec: AnyPort, tree: SourceTree) -> tuple[Subclass, ...]:

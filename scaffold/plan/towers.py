@@ -2,7 +2,7 @@
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
 and takes. The model class gets `self.model_config` where the number of frames is asked from the processing info and the
-class does not keep it.
+class keeps neither it nor vLLM's whole configuration.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def plan_tower(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     facts = replace(
         facts,
         has_input_dtype=_has_input_dtype(spec, tree, tower),
+        has_vllm_config=any(_assigns(owner, "vllm_config") for _, owner in family),
         attention_fills_zeros=not attention_leaves_rows(tree),
     )
     split = None if tower.already_split else split_tower(tower)
@@ -64,11 +65,12 @@ def plan_tower(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     _check_fit(spec, tree, tower, parameters)
     _check_attributes(spec, tree, tower)
     if split is not None:
-        for edit in split.edits:
-            edits[edit.file].append(ReplaceMethod(edit.class_name, edit.replaces, edit.source))
-    if spec.frames_info and not any(_assigns(owner, "model_config") for _, owner in family):
-        home, kept = _keep_model_config(tree, model, family)
-        edits[home].append(kept)
+        for part in split.edits:
+            edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
+    kept = ("vllm_config", "model_config")
+    if spec.frames_info and not any(_assigns(owner, name) for _, owner in family for name in kept):
+        home, edit = _keep_model_config(tree, model, family)
+        edits[home].append(edit)
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
     evidence = (
         Fact("tower", f"{tower.class_name}, {state}", tower.file),

@@ -34,12 +34,14 @@ class TreeFacts:
     """What the generated code has to know of the tree beyond its protocol; None means that it cannot be known.
 
     `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
-    `attention_fills_zeros`: attention's output is zero-filled while a graph is captured (0.31 on), so that rows of no
-    sequence hold no NaN.
+    `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
+    keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
+    captured (0.31 on), so that rows of no sequence hold no NaN.
     """
 
     has_input_dtype: bool | None = None
     has_gate: bool = True
+    has_vllm_config: bool = False
     attention_fills_zeros: bool = False
 
 
@@ -195,6 +197,7 @@ class PackedView(View):
     after: Code | None
     frames: Code | None
     frames_info: str | None
+    model_config: Code
     counts_frames: bool
     frame_names: Code
     flashinfer: bool
@@ -447,6 +450,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         after=_bound(port.post.call, {"output": "output[:num_rows]", "sizes": sizes}) if port.post else None,
         frames=names.code(frames) if isinstance(frames, Expression) else None,
         frames_info=port.frames_info,
+        model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=port.flashinfer,

@@ -14,8 +14,6 @@ import pytest
 from cli_scene import DOCS, PLACES, PROTOCOL, contents
 from test_new import git, make_repository
 
-from scaffold.descriptor.load import shipped_path
-
 pytestmark = pytest.mark.trees
 
 
@@ -196,14 +194,12 @@ def test_pipe_among_our_records(run, small_tree, impatient, path, after, codes):
     assert run("recover", small_tree).code in (0, 7)
 
 
-def test_pipe_for_a_hook(run, impatient):
-    text = shipped_path("internvl").read_text() + "hooks:\n  select: {file: pipe.py}\n"
-    Path("model.yaml").write_text(text)
-    pipe(Path("pipe.py"))
+def test_pipe_for_a_descriptor(run, impatient):
+    pipe(Path("model.yaml"))
 
     done = run("validate", "model.yaml")
 
-    assert (done.code, "error[VCG354]" in done.err) == (3, True), done.err
+    assert (done.code, "error[VCG100]" in done.err) == (3, True), done.err
 
 
 def test_pipe_for_a_manifest(run, impatient):

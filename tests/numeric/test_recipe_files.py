@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,17 +42,18 @@ def test_a_recipe_may_be_a_file(release_tree: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     tree = release_tree("0.22.0")
-    spec = dataclasses.replace(load_spec("internvl"), name="my_draft")
+    port = load_spec("internvl").replace(file="my_draft.yaml")
+    assert port.name == "my_draft"
 
-    (mine,) = prove_numerics(spec, tree, recipe=str(file))
-    (shipped,) = prove_numerics(spec, tree)
+    (mine,) = prove_numerics(port, tree, recipe=str(file))
+    (shipped,) = prove_numerics(port, tree)
 
     assert mine.passed, "\n".join(mine.lines())
     assert shipped.passed, "\n".join(shipped.lines())
     assert 0 < len(mine.checks) < len(shipped.checks)
 
     file.write_text("RECIPE = 1\n")
-    (broken,) = prove_numerics(spec, tree, recipe=str(file))
+    (broken,) = prove_numerics(port, tree, recipe=str(file))
     assert not broken.passed
     assert broken.failure is not None
     assert "has no `RECIPE` that is a" in broken.failure.message

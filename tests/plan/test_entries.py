@@ -104,7 +104,12 @@ def keywords(source: str) -> Mapping[str, str]:
         ),
         ({"compilation_overrides": {"a": [1]}}, {"compilation_config_overrides": "{'a': [1]}"}),
         ({"core_model": True}, {"marks": "[pytest.mark.core_model]"}),
-        ({"skip": "no weights"}, {"skip": "True"}),
+        ({"skip": True}, {"skip": "True"}),
+        ({"skip": "no weights"}, {"marks": "[pytest.mark.skip(reason='no weights')]"}),
+        (
+            {"skip": "no weights", "core_model": True},
+            {"marks": "[pytest.mark.core_model, pytest.mark.skip(reason='no weights')]"},
+        ),
     ],
 )
 def test_entry_of_the_newest_release(release_tree, changes, added):
@@ -131,6 +136,31 @@ def test_entry_leaves_out_what_the_release_does_not_know(release_tree):
     every = {"model", "dtype", "compilation_config_overrides"}
     assert written(old) == every & {field.name for field in old.entry_fields}
     assert written(new) == every
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("skip", [True, "no weights"])
+def test_an_entry_is_skipped_in_every_release(release_tree, skip):
+    old = find_test_registry(release_tree("0.20.0"))
+    assert old is not None
+    mark = "pytest.mark.skip" + ("(reason='no weights')" if skip == "no weights" else "")
+
+    assert keywords(entries.test_entry(entry_with(skip=skip), ["image", "video"], old))["marks"] == f"[{mark}]"
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", ["step3_vl", "gemma3_mm"])
+def test_budgets_are_capped_in_every_release(release_tree, model):
+    """Graphs for all tokens of a context do not fit beside a model of this size."""
+    (test,) = load_spec(model).tests
+    (budget,) = test.compilation_overrides["encoder_cudagraph_token_budgets"]
+    for release in ("0.20.0", "0.21.0", "0.22.0", "0.33.0"):
+        registry = find_test_registry(release_tree(release))
+        assert registry is not None
+        entry = keywords(entries.test_entry(test, registry))
+        asked = ast.literal_eval(entry.get("compilation_config_overrides", "{}"))
+        capped = asked.get("encoder_cudagraph_token_budgets") == [budget]
+        assert capped or f"'max_num_batched_tokens': {budget}" in entry["vllm_runner_kwargs"], release
 
 
 @pytest.mark.trees

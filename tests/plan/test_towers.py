@@ -150,7 +150,11 @@ def init_of(tower: TowerPlan) -> ReplaceMethod | None:
 
 
 #: A release whose class does not keep what the processing info is asked with.
-DROPPED = ("        self.model_config = vllm_config.model_config\n", "")
+DROPPED = (
+    "        self.model_config = vllm_config.model_config\n        self.vllm_config = vllm_config\n",
+    "",
+)
+KEPT_WHOLE = (DROPPED[0], "        self.vllm_config = vllm_config\n")
 
 
 def test_model_config_is_kept_where_the_class_does_not(qwen):
@@ -171,8 +175,9 @@ def test_model_config_is_kept_where_the_class_does_not(qwen):
     where = texts.index("self.model_config = vllm_config.model_config")
     assert texts[where - 1] == "self.config = config"
     assert texts[:where] + texts[where + 1 :] == [ast.unparse(statement) for statement in before.body]
-    # A class that keeps it, or a descriptor that does not ask for it, needs no edit.
+    # A class that keeps it or all of it, or a descriptor that does not ask for it, needs no edit.
     assert init_of(plan(qwen("0.22.0"))) is None
+    assert init_of(plan(qwen("0.22.0", KEPT_WHOLE))) is None
     assert init_of(plan(tree, port_of("qwen2_5_vl", {"budget.frames": 32}))) is None
 
 

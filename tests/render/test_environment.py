@@ -7,7 +7,7 @@ import ast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import UndefinedError
+from jinja2 import UndefinedError, nodes
 from jinja2.exceptions import SecurityError
 
 from scaffold.render import Code, pyrepr, template_root
@@ -106,3 +106,15 @@ def test_templates_lie_in_the_checkout_or_in_the_wheel(tmp_path, monkeypatch):
     assert template_root() == tmp_path / "templates"
     (tmp_path / "scaffold/_templates").mkdir(parents=True)
     assert template_root() == tmp_path / "scaffold/_templates"
+
+
+@pytest.mark.parametrize("name", _environment().list_templates(extensions=["jinja"]))
+def test_no_branch_of_a_template_is_empty(name):
+    """A condition whose branch says nothing reads as if something had been forgotten."""
+    environment = _environment()
+    tree = environment.parse(environment.loader.get_source(environment, name)[0])
+
+    for branch in tree.find_all(nodes.If):
+        for body in (branch.body, *([branch.else_] if branch.else_ else [])):
+            said = [part for node in body for part in getattr(node, "nodes", [node])]
+            assert any(not isinstance(part, nodes.TemplateData) or part.data.strip() for part in said), branch.lineno

@@ -6,6 +6,7 @@ import ast
 import builtins
 import dataclasses
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -242,3 +243,12 @@ def test_parameters_keep_the_names_of_the_tree():
     ).source
 
     assert "vllm_config: VllmConfig, phase: str | None = None, extra=1):" in source
+
+
+def test_no_comment_follows_a_bracket():
+    """A comment inside of a value moves behind the bracket that the formatter puts around it."""
+    folder = Path(__file__).parents[2] / "generated/vitcg_adapters"
+    lines = [line.strip() for path in folder.rglob("*.py") for line in path.read_text("utf-8").splitlines()]
+
+    assert len(lines) > 1000
+    assert [line for line in lines if line.startswith((")", "]", "}")) and "#" in line] == []
