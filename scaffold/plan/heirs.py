@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor import PackedPort
@@ -25,27 +26,36 @@ if TYPE_CHECKING:
 _CONFIG = "get_encoder_cudagraph_config"
 
 
-def plan_optouts(
-    spec: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, replace: bool
-) -> dict[str, tuple[Edit, ...]]:
-    """The edits, by file, that keep `model.optout` out. Classes that the release does not have are left out."""
+@dataclass(frozen=True)
+class Heirs:
+    """The edits, by file, that keep `model.optout` out, and what the user should know of all subclasses."""
+
+    edits: Mapping[str, tuple[Edit, ...]]
+    notes: tuple[Diagnostic, ...]
+
+
+def plan_heirs(
+    spec: AnyPort, tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, *, replace: bool
+) -> Heirs:
+    """What the subclasses of the ported class need. Opt-outs of classes that the release lacks are left out."""
+    heirs = find_subclasses(tree, spec.module, spec.class_name)
     signatures = Signatures(profile)
-    source = render_template("common/optout.py.jinja", signature=signatures)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
-    for heir in _heirs(spec, tree) if spec.model.optout else ():
+    for heir in heirs:
         if heir.class_name in spec.model.optout:
+            source = render_template("common/optout.py.jinja", signature=signatures)
             remove = (str(signatures.name(_CONFIG)),) if replace else ()
             edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
-    return {path: tuple(items) for path, items in edits.items()}
+    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(_notes(spec, tree, model, heirs)))
 
 
-def heir_notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
+def _notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:
     """Who inherits the port. Where it asks its tower for metadata, first those that have another tower."""
     tower = None
     if isinstance(spec, PackedPort):
         tower = spec.split.class_ or assigned_class(tree, model.path, model.class_name, spec.tower)
     same: list[str] = []
-    for heir in _heirs(spec, tree):
+    for heir in heirs:
         if heir.class_name in spec.model.optout:
             continue
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
@@ -62,7 +72,7 @@ def heir_notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> Iterator[
             "model.optout",
             Severity.WARNING,
         )
-    known = {heir.class_name for heir in _heirs(spec, tree)}
+    known = {heir.class_name for heir in heirs}
     for index, name in enumerate(spec.model.optout):
         if name not in known:
             yield Diagnostic(
@@ -90,7 +100,3 @@ def _imported_as(tree: SourceTree, path: str, name: str) -> str:
                 if name == alias.asname:
                     return alias.name
     return name
-
-
-def _heirs(spec: AnyPort, tree: SourceTree) -> tuple[Subclass, ...]:
-    return find_subclasses(tree, spec.module, spec.class_name)
