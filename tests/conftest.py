@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import SourceTree, open_tree, resolve_target
@@ -17,6 +18,10 @@ from scaffold.protocol.cache import cached_tree
 
 #: Every stable minor release that the tool speaks to; patch releases are named where they matter.
 SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))
+
+# How long an example takes says something of the machine and its other work, and nothing of the code.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 _WARM: pytest.StashKey[Any] = pytest.StashKey()
 
