@@ -6,6 +6,7 @@ importable. Each trick says which release or environment needs it; nothing here 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib._bootstrap_external as bootstrap
 import importlib.abc
@@ -41,6 +42,7 @@ _ENVIRONMENT = {
 def prepare(root: Path, bytecode_cache: Path | None) -> None:
     """Make `import vllm` mean the package under `root`, on the CPU. Must run before torch is imported."""
     os.environ.update(_ENVIRONMENT)
+    gc.set_threshold(200_000, 10, 10)  # an import makes little garbage, and 1,600 looks for it took a second of seven
     redirect_bytecode(root, bytecode_cache)
     _report_cpu_build()
     # torchvision is often a CUDA build that does not load beside a CPU torch; transformers only needs its Python code.
