@@ -45,8 +45,9 @@ def load_recipes() -> None:
 
 
 load_recipes()
-from scaffold.verify.profiling.bench import error_of, exact_replay  # noqa: E402
-from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm  # noqa: E402
+from scaffold.measure.bench import error_of, exact_replay  # noqa: E402
+from scaffold.measure.towers import DEVICE, DTYPE, Subject  # noqa: E402
+from scaffold.verify.numeric.real import start_vllm  # noqa: E402
 
 MANY_GRAPHS = 48
 #: Untimed calls of our managers, fewest and most: what they capture on demand and compare is settled then.

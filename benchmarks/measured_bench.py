@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from measured import NAMES, RESULTS, Block, File, Part, load
 
-from scaffold.verify.profiling.benchreport import Benchmark, to_markdown, to_svg
+from scaffold.measure.benchreport import Benchmark, to_markdown, to_svg
 
 PAGE = "docs/bench.md"
 

@@ -12,9 +12,9 @@ from measured import NAMES, RESULTS, ROOT, Block, File, Part, Sentence, by_model
 
 sys.path.insert(0, str(ROOT))
 
-from scaffold.verify.profiling.analyse import analyse
-from scaffold.verify.profiling.model import Ceilings, ClassTotal, KernelClass, Profile, Recording
-from scaffold.verify.profiling.report import to_svg
+from scaffold.measure.analyse import analyse
+from scaffold.measure.model import Ceilings, ClassTotal, KernelClass, Profile, Recording
+from scaffold.measure.report import to_svg
 
 PAGE = "docs/tuning.md"
 

@@ -79,10 +79,10 @@ def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
 def measure(
     subject: Subject, rounds: int, ceilings: Any, profiles: list[Any], doubtful: tuple[str, ...]
 ) -> dict[str, Any]:
+    from scaffold.measure.analyse import analyse
+    from scaffold.measure.runs import profile_tower
     from scaffold.runtime.tuning import NAMES, Choice, tune
     from scaffold.runtime.vllm import EncoderCudaGraphManager
-    from scaffold.verify.profiling.analyse import analyse
-    from scaffold.verify.profiling.measure import profile_tower
 
     plain, _ = subject.build()
     host, config = subject.build()
@@ -194,7 +194,7 @@ def measure(
 
 def class_times(recording: Any) -> dict[str, Any]:
     """What a recording comes to: by class milliseconds, launches and the floor, None where none is known."""
-    from scaffold.verify.profiling.analyse import analyse
+    from scaffold.measure.analyse import analyse
 
     totals = [[t.kind.value, round(t.ms, 3), t.launches, t.floor_ms and round(t.floor_ms, 3)]
               for t in analyse(recording).totals]  # fmt: skip
@@ -324,7 +324,7 @@ def main() -> int:
     context = start_vllm(arguments.backend)
     import vllm
 
-    from scaffold.verify.profiling.measure import measure_ceilings
+    from scaffold.measure.runs import measure_ceilings
 
     kernels = check_kernels()
     wrong = {name: e for name, e in kernels.items() if not e <= KERNEL_BOUNDS[name.rsplit(" ", 1)[1]]}

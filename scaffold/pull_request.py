@@ -20,10 +20,10 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
+    from scaffold.measure.benchreport import Benchmark
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
     from scaffold.verify.numeric import NumericReport
-    from scaffold.verify.profiling.benchreport import Benchmark
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 #: Added lines in the package above which vLLM asks for an RFC first (contributing guide, "Notes for Large Changes").
@@ -296,7 +296,7 @@ def _benchmark(benchmark: Benchmark | None) -> Iterator[str]:
     if benchmark is None:
         yield "<!-- no benchmark was given: run `vitcg-scaffold bench` on a GPU, pass its result with --benchmark -->"
         return
-    from scaffold.verify.profiling.benchreport import to_markdown
+    from scaffold.measure.benchreport import to_markdown
 
     yield to_markdown(benchmark)
 

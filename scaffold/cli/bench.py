@@ -15,7 +15,7 @@ from scaffold.cli.output import write_output
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 if TYPE_CHECKING:
-    from scaffold.verify.profiling.benchreport import Benchmark
+    from scaffold.measure.benchreport import Benchmark
 
 
 @click.command(
@@ -55,7 +55,7 @@ def command(
     eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. Results are compared with
     eager ones first. The table and the picture state machine and versions, ready for a pull request.
     """
-    from scaffold.verify.profiling.benchreport import to_markdown, to_svg
+    from scaffold.measure.benchreport import to_markdown, to_svg
 
     if result is not None:
         benchmark = read_benchmark(result)
@@ -75,7 +75,7 @@ def command(
 
 
 def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], rounds: int, backend: str) -> Benchmark:
-    from scaffold.verify.profiling.bench import run_bench
+    from scaffold.measure.bench import run_bench
 
     try:
         return run_bench(name, given, sizes, rounds, backend, console.note)
@@ -85,7 +85,7 @@ def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], rounds
 
 def read_benchmark(path: Path) -> Benchmark:
     """An earlier result. Raises VCG513."""
-    from scaffold.verify.profiling.benchreport import Benchmark
+    from scaffold.measure.benchreport import Benchmark
 
     try:
         return Benchmark.from_json(json.loads(path.read_text(encoding="utf-8")))

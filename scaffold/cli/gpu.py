@@ -28,19 +28,19 @@ def tower_options(command: _Command) -> _Command:
 
 def sized_model(descriptor: str) -> str:
     """The descriptor's name. Raises VCG473 where no tower of real sizes is known."""
-    from scaffold.verify.profiling import MODELS
+    from scaffold.measure import MODELS
     from scaffold.workflow import load_spec
 
     name = load_spec(descriptor).name
     if name not in MODELS:
-        help_text = f"take one of {', '.join(MODELS)}, or add a preset in scaffold/verify/profiling/towers.py"
+        help_text = f"take one of {', '.join(MODELS)}, or add a preset in scaffold/measure/towers.py"
         raise _error("VCG473", f"there is no tower of real sizes for {name}", help_text)
     return name
 
 
 def require_gpu(what: str, way_out: str) -> None:
     """Raises VCG470 with what is missing: torch, a GPU, or vLLM."""
-    from scaffold.verify.profiling.machine import missing
+    from scaffold.measure.machine import missing
 
     lacking = missing()
     if lacking is not None:

@@ -15,7 +15,7 @@ from scaffold.cli.output import write_output
 
 if TYPE_CHECKING:
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.verify.profiling.model import Recording
+    from scaffold.measure.model import Recording
 
 
 @click.command(
@@ -59,8 +59,8 @@ def command(
         given = read_configuration(configuration)
         require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
         recordings = _run(console, name, given, sizes or (1196,), tuned, backend)
-    from scaffold.verify.profiling.analyse import analyse
-    from scaffold.verify.profiling.report import to_markdown, to_svg
+    from scaffold.measure.analyse import analyse
+    from scaffold.measure.report import to_markdown, to_svg
 
     profiles = [analyse(one) for one in recordings]
     text = to_markdown(profiles)
@@ -81,7 +81,7 @@ def _error(code: str, message: str, help: str, *notes: str) -> DiagnosticError:
 
 
 def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned: bool, backend: str) -> list[Recording]:
-    from scaffold.verify.profiling.measure import run_profile
+    from scaffold.measure.runs import run_profile
 
     try:
         return run_profile(name, given, sizes, tuned, backend, console.note)
@@ -90,7 +90,7 @@ def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned:
 
 
 def _read(file: Path) -> list[Recording]:
-    from scaffold.verify.profiling.model import Recording
+    from scaffold.measure.model import Recording
 
     found = read_json(file, "VCG472", "a file that --save wrote")
     if not isinstance(found, list) or not found:

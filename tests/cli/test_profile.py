@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scaffold.verify.profiling.model import Ceilings, Recording
-from scaffold.verify.profiling.trace import read_trace
+from scaffold.measure.model import Ceilings, Recording
+from scaffold.measure.trace import read_trace
 
 TRACE = Path(__file__).parents[1] / "tuning" / "data" / "qwen2_5_vl_2_blocks_h200.json.gz"
 

@@ -23,7 +23,7 @@ def main() -> int:
     patch_vllm()
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
-    from scaffold.verify.profiling import towers
+    from scaffold.measure import towers
 
     towers.DEVICE, towers.DTYPE = torch.device("cpu"), torch.float32
     report = {}

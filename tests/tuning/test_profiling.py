@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("libcst")  # the proof stage around the package
 
-from scaffold.verify.profiling.analyse import analyse, classify, product_size
-from scaffold.verify.profiling.model import AttentionCall, Ceilings, KernelClass, KernelRecord, Recording, pattern_of
-from scaffold.verify.profiling.report import to_markdown, to_svg
-from scaffold.verify.profiling.trace import read_trace, strip_trace
+from scaffold.measure.analyse import analyse, classify, product_size
+from scaffold.measure.model import AttentionCall, Ceilings, KernelClass, KernelRecord, Recording, pattern_of
+from scaffold.measure.report import to_markdown, to_svg
+from scaffold.measure.trace import read_trace, strip_trace
 
 TRACE = Path(__file__).parent / "data" / "qwen2_5_vl_2_blocks_h200.json.gz"
 #: Round numbers: 1 ms is 1e12 operations or 4e9 bytes.

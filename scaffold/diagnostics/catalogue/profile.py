@@ -26,6 +26,6 @@ CODES: tuple[Code, ...] = (
         "VCG473",
         "no real sizes are known for this model",
         "`profile` and `bench` build a model's tower at real sizes. There are presets for the core models; a further "
-        "one is a recipe and a few lines in `scaffold/verify/profiling/towers.py`.",
+        "one is a recipe and a few lines in `scaffold/measure/towers.py`.",
     ),
 )

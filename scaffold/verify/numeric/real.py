@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -71,14 +72,40 @@ def import_manager() -> type:
 
 
 def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
-    from scaffold.verify.profiling.towers import start_vllm
-
     stages.stage = "build"
     context = start_vllm(None)
     try:
         run_request(Machine(), request, events, stages)
     finally:
         context.__exit__(None, None, None)
+
+
+def start_vllm(backend: str | None) -> Any:
+    """One-process distributed state, and the attention backend (None: vLLM's choice). Returns the entered context of
+    the configuration."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+
+    context = set_current_vllm_config(VllmConfig())
+    context.__enter__()
+    parallel_state.init_distributed_environment(
+        world_size=1, rank=0, local_rank=0, distributed_init_method=f"tcp://127.0.0.1:{_free_port()}", backend="nccl"
+    )
+    parallel_state.initialize_model_parallel(1)
+    if backend is None:
+        return context
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    chosen = AttentionBackendEnum[backend]
+    type(current_platform).get_vit_attn_backend = classmethod(lambda cls, *args, **kwargs: chosen)
+    return context
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Machine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from scaffold.verify.profiling.model import KernelClass, Profile
+from scaffold.measure.model import KernelClass, Profile
 
 _COLOURS = {
     KernelClass.PRODUCT: "#0868ac",

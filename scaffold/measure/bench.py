@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.profiling.benchreport import Benchmark, BenchRow
-from scaffold.verify.profiling.measure import captured_forward
-from scaffold.verify.profiling.towers import DEVICE, DTYPE, Subject, start_vllm
+from scaffold.measure.benchreport import Benchmark, BenchRow
+from scaffold.measure.runs import captured_forward
+from scaffold.measure.towers import DEVICE, DTYPE, Subject
+from scaffold.verify.numeric.real import start_vllm
 
 #: Calls before anything is timed: what our manager captures on demand and compares is settled then.
 WARM_CALLS = 12

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
-from scaffold.verify.profiling.model import (
+from scaffold.measure.model import (
+    AvoidableCost,
     Ceilings,
     ClassTotal,
-    Finding,
     KernelClass,
     KernelRecord,
     Profile,
@@ -148,7 +148,7 @@ def _ms(records: Iterable[KernelRecord]) -> float:
     return sum(record.us for record in records) / 1e3
 
 
-def _misaligned(records: list[KernelRecord], ceilings: Ceilings) -> list[Finding]:
+def _misaligned(records: list[KernelRecord], ceilings: Ceilings) -> list[AvoidableCost]:
     """Products whose inner or outer size breaks 16-byte loads, against how well the aligned ones do."""
     sized = [(record, size) for record in records if (size := product_size(record)) is not None]
     speeds = [
@@ -168,11 +168,11 @@ def _misaligned(records: list[KernelRecord], ceilings: Ceilings) -> list[Finding
         wrong = f"inner size {inner}" if inner % ALIGNMENT else f"{columns} columns"
         detail = f"{wrong} is not a multiple of {ALIGNMENT}: {members[0][0].name}"
         remedy = "pad with zeros (`pad-mlp`)" if inner % ALIGNMENT else "pad the columns with zeros"
-        found.append(Finding("misaligned product", place, detail, spent, max(spent - possible, 0.0), remedy))
+        found.append(AvoidableCost("misaligned product", place, detail, spent, max(spent - possible, 0.0), remedy))
     return found
 
 
-def _unfused(records: list[KernelRecord], what: str, ceilings: Ceilings, remedy: str) -> list[Finding]:
+def _unfused(records: list[KernelRecord], what: str, ceilings: Ceilings, remedy: str) -> list[AvoidableCost]:
     """Calls of a module that take several kernels where one pass over the rows would do."""
     found = []
     for place, members in _by_place(records).items():
@@ -185,7 +185,7 @@ def _unfused(records: list[KernelRecord], what: str, ceilings: Ceilings, remedy:
         spent = sum(_ms(call) for call in several)
         one_pass = sum(ceilings.ms(0, 2 * _largest(call)) for call in several)
         detail = f"{len(several[0])} kernels a call"
-        found.append(Finding(f"unfused {what}", place, detail, spent, max(spent - one_pass, 0.0), remedy))
+        found.append(AvoidableCost(f"unfused {what}", place, detail, spent, max(spent - one_pass, 0.0), remedy))
     return found
 
 
@@ -194,12 +194,12 @@ def _largest(records: Iterable[KernelRecord]) -> int:
     return max((2 * _count(shape) for r in records for shape in r.shapes), default=0)
 
 
-def _whole(records: list[KernelRecord], what: str) -> list[Finding]:
+def _whole(records: list[KernelRecord], what: str) -> list[AvoidableCost]:
     found = []
     for place, members in _by_place(records).items():
         spent = _ms(members)
         kernels = ", ".join(sorted({record.op or record.name.split("<")[0] for record in members})[:3])
-        found.append(Finding(what, place, f"{len(members)} launches: {kernels}", spent, spent, _remedy(members)))
+        found.append(AvoidableCost(what, place, f"{len(members)} launches: {kernels}", spent, spent, _remedy(members)))
     return found
 
 
@@ -217,18 +217,20 @@ def _remedy(copies: list[KernelRecord]) -> str:
     return "avoid it"
 
 
-def _added(records: list[KernelRecord]) -> list[Finding]:
+def _added(records: list[KernelRecord]) -> list[AvoidableCost]:
     """Element-wise kernels beside norms: what a fused norm takes along (half of their time is their own reading)."""
     found = []
     for place, members in _by_place(records).items():
         spent = _ms(members)
         kernels = ", ".join(sorted({record.op or record.name.split("<")[0] for record in members})[:3])
         remedy = "fuse with the norm behind it (`fused-residuals`)"
-        found.append(Finding("element-wise", place, f"{len(members)} launches: {kernels}", spent, spent / 2, remedy))
+        found.append(
+            AvoidableCost("element-wise", place, f"{len(members)} launches: {kernels}", spent, spent / 2, remedy)
+        )
     return found
 
 
-def _attention(recording: Recording, records: list[KernelRecord]) -> list[Finding]:
+def _attention(recording: Recording, records: list[KernelRecord]) -> list[AvoidableCost]:
     """Attention at short sequences: tiles of 128 rows compute mostly padding."""
     found = []
     by_module: dict[str, float] = defaultdict(float)
@@ -245,5 +247,5 @@ def _attention(recording: Recording, records: list[KernelRecord]) -> list[Findin
             continue
         detail = f"{len(members)} calls on sequences of at most 64 rows"
         remedy = "one program a window (`small-windows`)"
-        found.append(Finding("short sequences", place, detail, spent, max(spent - 2 * floor, 0.0), remedy))
+        found.append(AvoidableCost("short sequences", place, detail, spent, max(spent - 2 * floor, 0.0), remedy))
     return found

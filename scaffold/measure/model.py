@@ -109,7 +109,7 @@ class ClassTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AvoidableCost:
     """Time that need not be spent: what, in which module (layers as `*`), how much, and how to get it back."""
 
     what: str
@@ -126,7 +126,7 @@ class Profile:
 
     recording: Recording
     totals: tuple[ClassTotal, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[AvoidableCost, ...]
 
     @property
     def kernel_ms(self) -> float:

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.profiling.model import AttentionCall, Ceilings, KernelRecord, Recording
-from scaffold.verify.profiling.towers import DEVICE, Subject, start_vllm
-from scaffold.verify.profiling.trace import MODULE_RANGE, read_trace, strip_trace
+from scaffold.measure.model import AttentionCall, Ceilings, KernelRecord, Recording
+from scaffold.measure.towers import DEVICE, Subject
+from scaffold.measure.trace import MODULE_RANGE, read_trace, strip_trace
+from scaffold.verify.numeric.real import start_vllm
 
 #: Attributes of a host that are no part of its vision encoder.
 _LANGUAGE = ("language_model",)
