@@ -12,7 +12,7 @@ A copy of each file beside it in the repository would always be there, and would
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -43,8 +43,9 @@ def keep_bases(folder: Path, contents: Sequence[bytes]) -> None:
         wanted = {sha256(content): content for content in contents}
         for name, content in wanted.items():
             if not (store / name).exists():
-                unfinished = store / f"{name}.{os.getpid()}"
-                unfinished.write_bytes(content)
+                unfinished = store / f"{name}.{secrets.token_hex(8)}"
+                with unfinished.open("xb") as stream:  # a link in its place is not followed
+                    stream.write(content)
                 unfinished.replace(store / name)
         for path in store.iterdir():
             if path.name not in wanted:
