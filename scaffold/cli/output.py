@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -12,7 +12,7 @@ def write_output(output: Path, text: str) -> None:
     """Write beside the output first, then rename over it. Raises VCG709."""
     from scaffold.publish import disk
 
-    beside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    beside = output.with_name(f".{output.name}.{secrets.token_hex(8)}")
     try:
         disk.write_file(beside, text.encode("utf-8"), like=output if output.exists() else None)
         disk.replace(beside, output)

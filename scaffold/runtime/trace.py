@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +20,8 @@ from scaffold.runtime.budgets import optimal_ladders, waste
 
 #: The version of the format that this module writes, and the only one so far.
 VERSION = 1
+#: A year of a batch a microsecond has fewer; floating point counts exactly to there and far beyond.
+_MOST = 10**15
 
 
 class TraceError(ValueError):
@@ -37,13 +39,26 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object as it stands, with the keys that are given twice."""
 
 
+def _integer(digits: str) -> int | float:
+    """An integer of a trace. Python refuses to read more than 4,300 digits, with an error that has no place."""
+    return int(digits) if len(digits) <= 20 else float(digits)
+
+
+def _shown(value: Any) -> str:
+    """A value of a trace as a message has it: short, and without what moves a cursor."""
+    if isinstance(value, list):
+        return "an object" if isinstance(value, _Pairs) else "a list"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _object(value: Any, what: str, place: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, _Pairs):
         raise TraceError("form", f"{what} must be an object", place)
     found: dict[str, Any] = {}
     for key, entry in value:
         if key in found:
-            raise TraceError("form", f'"{key}" is given twice', (*place, key))
+            raise TraceError("form", f"{_shown(key)} is given twice", (*place, key))
         found[key] = entry
     return found
 
@@ -76,7 +91,7 @@ class Trace:
     def from_json(cls, text: str) -> Trace:
         """Read a file's text. Raises TraceError, a ValueError, with what is wrong and where."""
         try:
-            data = json.loads(text, object_pairs_hook=_Pairs)
+            data = json.loads(text, object_pairs_hook=_Pairs, parse_int=_integer)
         except json.JSONDecodeError as error:
             where = f"line {error.lineno} column {error.colno}"
             raise TraceError("json", f"this is not JSON: {error.msg} at {where}", at=error.pos) from error
@@ -86,20 +101,23 @@ class Trace:
         if "version" not in top:
             raise TraceError("form", f'a trace says its "version", which is {VERSION}')
         if top["version"] != VERSION or isinstance(top["version"], bool):
-            raise TraceError("version", f"version {top['version']!r} is not known, only {VERSION} is", ("version",))
+            shown = _shown(top["version"])
+            raise TraceError("version", f"version {shown} is not known, only {VERSION} is", ("version",))
         for key in top:
             if key not in ("version", "paths"):
-                raise TraceError("form", f'"{key}" is not part of a trace', (key,))
+                raise TraceError("form", f"{_shown(key)} is not part of a trace", (key,))
         if "paths" not in top:
             raise TraceError("form", 'a trace has "paths"')
         trace = cls()
         for path, value in _object(top["paths"], '"paths"', ("paths",)).items():
             place = ("paths", path)
+            if not path.isprintable():
+                raise TraceError("form", f"{_shown(path)} is no name of a path: it cannot be printed", place)
             for size, count in _object(value, f'the sizes of path "{path}"', place).items():
                 if not re.fullmatch("[1-9][0-9]{0,11}", size):
-                    raise TraceError("size", f'path "{path}": "{size}" is not a size in tokens', (*place, size))
-                if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-                    shown = "an object" if isinstance(count, _Pairs) else repr(count)
+                    raise TraceError("size", f'path "{path}": {_shown(size)} is not a size in tokens', (*place, size))
+                if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _MOST:
+                    shown = _shown(count)
                     raise TraceError("size", f'path "{path}", size {size}: {shown} is not a count', (*place, size))
                 trace.add(path, int(size), count)
         return trace
@@ -112,9 +130,24 @@ class Trace:
 
     def save(self, file: Path) -> None:
         """Write the file, or leave it as it was: a server may be killed at any time."""
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_text(self.to_json(), encoding="utf-8")
-        draft.replace(file)
+        write_whole(file, self.to_json())
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file so that whoever reads it meanwhile sees the old one. Raises OSError; the old one stays then.
+
+    The draft beside it has a name that nobody knows before, and must be new: a link that somebody planted in its place
+    is not followed.
+    """
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    with draft.open("x", encoding="utf-8") as stream:
+        try:
+            stream.write(text)
+            stream.flush()
+            draft.replace(file)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 @dataclass(frozen=True, slots=True)

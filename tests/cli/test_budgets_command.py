@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from xml.etree import ElementTree
 
 import hypothesis.strategies as st
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 
 from scaffold.cli.budgets import find_key
 from scaffold.runtime.budgets import optimal_ladder, waste
+from scaffold.runtime.trace import Trace
 
 SIZES = {64: 10, 216: 3, 256: 7, 1152: 1, 1196: 4, 1732: 2, 2691: 2}
 
@@ -106,6 +109,15 @@ GOOD = '{"version": 1, "paths": {"default": {"64": 1}}}'
         ('{"version": 1, "paths": {"a": {\n"5": 1, "x": 1}}}', "VCG804", "2:9"),
         ('{"version": 1, "paths": {"x": {"5": 1},\n "a": {"5": [{"a": 5}]}}}', "VCG804", "2:8"),
         (b'{"version": 1,\n "\xff": 1}', "VCG800", "2:3"),
+        ('{"version": 1, "paths": {"a": {\n "5": ' + "9" * 5000 + "}}}", "VCG804", "2:2"),
+        ('{"version": 1, "paths": {"a": {\n "5": 1' + "0" * 4000 + "}}}", "VCG804", "2:2"),
+        ('{"version": 1, "paths": {"a": {\n "' + "9" * 5000 + '": 1}}}', "VCG804", "2:2"),
+        ('{"version": ' + "9" * 5000 + ', "paths": {}}', "VCG803", "1:2"),
+        ('{"version": 1, "paths": {\n "\\ud800": {"5": 1}}}', "VCG802", "2:2"),
+        ('{"version": 1, "paths": {\n "\\u001b[2J": {"5": 1}}}', "VCG802", "2:2"),
+        ('{"version": 1, "paths": {\n "a": {"\\u001b": 1}}}', "VCG804", "2:8"),
+        ('{"version": 1, "paths": {"a": {\n"5": ' + "[" * 500 + "]" * 500 + "}}}", "VCG804", "2:1"),
+        ("[" * 100_000, "VCG802", "1:1"),
         ('{"version": 1, "paths": {"default": {"64": 0}}}', "VCG805", ""),
     ],
 )
@@ -117,6 +129,31 @@ def test_what_is_wrong_with_a_trace(run, tmp_path, text, code, place):
     assert (done.code, done.out) == (3, "")
     assert f"error[{code}]" in done.err
     assert f"{file}:{place}: " in done.err or not place
+    assert "\x1b" not in done.err
+    assert len(done.err) < 1500
+    assert run("budgets", "--trace", file, "--format", "json").code == 3
+
+
+def test_a_draft_follows_no_link(tmp_path, monkeypatch):
+    """Whoever may write to the folder may plant a link under the draft's name, if there is one to know before."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    monkeypatch.setattr("scaffold.runtime.trace.secrets.token_hex", lambda _: "known")
+    (tmp_path / ".sizes.json.known").symlink_to(victim)
+    trace = Trace()
+    trace.add("default", 5)
+
+    with pytest.raises(FileExistsError):
+        trace.save(tmp_path / "sizes.json")
+    assert victim.read_text() == "precious"
+
+    monkeypatch.undo()
+    for name in (".sizes.json", "sizes.json"):
+        (tmp_path / f"{name}.{os.getpid()}").symlink_to(victim)  # what the names once were
+        (tmp_path / f"{name}.{os.getpid()}.{threading.get_ident()}").symlink_to(victim)
+    trace.save(tmp_path / "sizes.json")
+    assert Trace.from_json((tmp_path / "sizes.json").read_text()).paths == trace.paths
+    assert victim.read_text() == "precious"
 
 
 def test_every_bad_trace_is_reported_and_nothing_is_written(run, tmp_path):

@@ -154,7 +154,7 @@ def trace_text(paths, version=1, **more):
         ("{}", "form", (), 'says its "version"'),
         ('{"version": 1}', "form", (), 'has "paths"'),
         (trace_text({}, version=2), "version", ("version",), "version 2 is not known, only 1"),
-        (trace_text({}, version=True), "version", ("version",), "True"),
+        (trace_text({}, version=True), "version", ("version",), "true"),
         (trace_text({}, budgets=3), "form", ("budgets",), "not part of a trace"),
         (trace_text([]), "form", ("paths",), '"paths" must be an object'),
         (trace_text({"default": 3}), "form", ("paths", "default"), 'path "default" must be an object'),

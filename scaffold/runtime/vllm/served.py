@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from scaffold.runtime.stats import Stats
+from scaffold.runtime.trace import write_whole
 from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
 from scaffold.runtime.vllm.settings import read_settings
 
@@ -123,7 +123,7 @@ class ServedManager(EncoderCudaGraphManager):
         try:
             self.save_trace()
             if self.settings.stats:
-                _write(Path(self.settings.stats), json.dumps(self.get_cumulative_stats(), indent=1) + "\n")
+                write_whole(Path(self.settings.stats), json.dumps(self.get_cumulative_stats(), indent=1) + "\n")
         except OSError as error:
             self.keep_files()
             logger.warning("the trace or the counters cannot be written, and no more are: %s", error)
@@ -224,13 +224,6 @@ def words(stats: Stats) -> str:
     waste = f", {1 - asked / computed:.1%} padding" if computed else ""
     reasons = ", ".join(f"{reason} {count}" for reason, count in stats.reasons.most_common())
     return f"{stats.hits} items replayed{waste}, {stats.misses} eager" + (f" ({reasons})" if reasons else "")
-
-
-def _write(path: Path, text: str) -> None:
-    """Whoever reads the file meanwhile sees the old one."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 def _words(error: Exception) -> str:
