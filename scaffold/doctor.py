@@ -48,7 +48,7 @@ _PROTOCOL = "SupportsEncoderCudaGraph"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """What serves one architecture when `cudagraph_mm_encoder` is on. `why` says why it is not the adapter."""
 
     architecture: str
@@ -61,7 +61,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionBackend:
     """A backend of vision attention: whether its package is there, and whether a graph can replay it."""
 
     name: str
@@ -91,8 +91,8 @@ class Examination:
     generation: str | None = None
     controls: Controls = field(default_factory=Controls)
     options: Mapping[str, Any] = field(default_factory=dict)
-    models: tuple[Model, ...] = ()
-    attention: tuple[Attention, ...] = ()
+    models: tuple[ServedModel, ...] = ()
+    attention: tuple[AttentionBackend, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
 
@@ -128,7 +128,7 @@ def examine(environ: Mapping[str, str]) -> Examination:
     tree = _installed(problems)
     generation = _generation(tree, problems) if tree is not None else None
     active = not problems and not controls.disabled
-    models: tuple[Model, ...] = ()
+    models: tuple[ServedModel, ...] = ()
     if tree is not None and generation is not None:
         if runs_without_graphs(tree.release or "", environ):
             problems.append(
@@ -264,7 +264,7 @@ def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
 # -- models
 
 
-def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[Model]:
+def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[ServedModel]:
     adapters = vitcg_adapters.ADAPTERS[generation]
     ported = _ported(tree.root)
     for architecture, (module, class_name) in sorted(_registry(tree.root).items()):
@@ -276,7 +276,7 @@ def _models(tree: SourceTree, generation: str, controls: Controls, active: bool)
         why = _why_no_adapter(architecture in adapters, controls, active, wanted)
         implementation = "adapter" if not why else ("vllm" if own else "none")
         manager = "none" if implementation == "none" else ("ours" if controls.manager and wanted else "vllm")
-        yield Model(architecture, name, implementation, manager, why)
+        yield ServedModel(architecture, name, implementation, manager, why)
 
 
 def _why_no_adapter(exists: bool, controls: Controls, active: bool, wanted: bool) -> str:
@@ -320,15 +320,15 @@ def _ported(root: Path) -> dict[str, set[str]]:
 # -- what it runs on
 
 
-def _attention(tree: SourceTree | None) -> Iterator[Attention]:
+def _attention(tree: SourceTree | None) -> Iterator[AttentionBackend]:
     flash = find_spec("flash_attn") is not None
     if tree is not None:
         flash = flash or any((tree.root / "vllm" / "vllm_flash_attn").glob("_vllm_fa*.so"))
-    yield Attention("FLASH_ATTN", flash, True, "" if flash else "this vLLM has no compiled kernels of it")
+    yield AttentionBackend("FLASH_ATTN", flash, True, "" if flash else "this vLLM has no compiled kernels of it")
     for name, package in (("FLASHINFER", "flashinfer"), ("TRITON_ATTN", "triton")):
         there = find_spec(package) is not None
-        yield Attention(name, there, True, "" if there else f"the package {package} is not installed")
-    yield Attention("TORCH_SDPA", True, False, "it reads sequence lengths on the host: images run eager")
+        yield AttentionBackend(name, there, True, "" if there else f"the package {package} is not installed")
+    yield AttentionBackend("TORCH_SDPA", True, False, "it reads sequence lengths on the host: images run eager")
 
 
 def _gpus() -> Iterator[Gpu]:

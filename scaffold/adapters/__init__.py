@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scaffold.adapters.manifest import Manifest, read_manifest
-    from scaffold.adapters.outputs import Output, Source, render_outputs
+    from scaffold.adapters.outputs import GeneratedFile, Source, render_outputs
     from scaffold.adapters.proof import prove_adapter
     from scaffold.adapters.regenerate import Regeneration, plan_regeneration, publish_regeneration
 
 _HOMES = {
     "manifest": ("Manifest", "read_manifest"),
-    "outputs": ("Output", "Source", "render_outputs"),
+    "outputs": ("GeneratedFile", "Source", "render_outputs"),
     "proof": ("prove_adapter",),
     "regenerate": ("Regeneration", "plan_regeneration", "publish_regeneration"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "GeneratedFile",
     "Manifest",
-    "Output",
     "Regeneration",
     "Source",
     "plan_regeneration",

@@ -61,7 +61,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Output:
+class GeneratedFile:
     """One file of the folder. What it was made from is None for a file that serves several descriptors."""
 
     path: str
@@ -81,7 +81,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Outputs:
-    files: tuple[Output, ...]
+    files: tuple[GeneratedFile, ...]
     refused: tuple[Refused, ...]
 
 
@@ -235,7 +235,7 @@ def _packages(table: Mapping[str, Mapping[str, str]]) -> list[_Draft]:
     return drafts
 
 
-def _finish(draft: _Draft, text: str) -> Output:
+def _finish(draft: _Draft, text: str) -> GeneratedFile:
     """The file with its header, and what the manifest says about it."""
     source = draft.source
     content = add_header(
@@ -245,7 +245,7 @@ def _finish(draft: _Draft, text: str) -> Output:
         command=source.command if source else "vitcg-scaffold regen",
         spec=source.spec_hash if source else spec_hash(text),
     )
-    return Output(
+    return GeneratedFile(
         draft.path,
         content.encode("utf-8"),
         source.reference if source else None,

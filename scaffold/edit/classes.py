@@ -11,7 +11,7 @@ import libcst as cst
 from scaffold.edit.document import PythonDocument
 from scaffold.edit.faults import ambiguous_anchor, bad_snippet, different_definition, missing_anchor
 from scaffold.edit.operations import AddBase, PutMethods, ReplaceMethod
-from scaffold.edit.sequences import Layout
+from scaffold.edit.sequences import BracketLayout
 from scaffold.edit.snippets import Snippet, indent_snippet, parse_methods, parse_snippet, same_meaning
 from scaffold.syntax import FunctionNode, last_name
 
@@ -40,7 +40,7 @@ def add_base(document: PythonDocument, edit: AddBase) -> bool:
         closing = (
             statement.rpar.whitespace_before if isinstance(statement.rpar, cst.RightParen) else cst.SimpleWhitespace("")
         )
-        layout = Layout(opening, [*statement.bases, *statement.keywords], closing).insert(place, cst.Arg(value))
+        layout = BracketLayout(opening, [*statement.bases, *statement.keywords], closing).insert(place, cst.Arg(value))
         count = len(statement.bases) + 1
         return statement.with_changes(
             lpar=cst.LeftParen(layout.opening),

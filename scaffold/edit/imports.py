@@ -143,7 +143,7 @@ def _insert_name(document: PythonDocument, index: int, node: ast.ImportFrom, nam
     """Whether it worked: a statement that shares its line with others is left alone."""
     import libcst as cst
 
-    from scaffold.edit.sequences import Layout
+    from scaffold.edit.sequences import BracketLayout
 
     names = [alias.name for alias in node.names]
     place = _sorted_place([_member_key(item) for item in names], _member_key(name))
@@ -164,7 +164,7 @@ def _insert_name(document: PythonDocument, index: int, node: ast.ImportFrom, nam
         done = True
         opening = small.lpar.whitespace_after if small.lpar else cst.SimpleWhitespace("")
         closing = small.rpar.whitespace_before if small.rpar else cst.SimpleWhitespace("")
-        layout = Layout(opening, small.names, closing).insert(place, cst.ImportAlias(cst.Name(name)))
+        layout = BracketLayout(opening, small.names, closing).insert(place, cst.ImportAlias(cst.Name(name)))
         brackets = {"lpar": cst.LeftParen(layout.opening), "rpar": cst.RightParen(layout.closing)} if small.lpar else {}
         return statement.with_changes(body=[small.with_changes(names=layout.elements, **brackets)])
 

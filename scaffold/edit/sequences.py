@@ -17,20 +17,24 @@ Whitespace = cst.BaseParenthesizableWhitespace
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BracketLayout:
     """A bracketed sequence: whitespace after the opening bracket, the elements, whitespace before the closing one."""
 
     opening: Whitespace
     elements: Sequence[Any]
     closing: Whitespace
 
-    def insert(self, index: int, element: Any) -> Layout:
+    def insert(self, index: int, element: Any) -> BracketLayout:
         """The sequence with `element` (its own comma is ignored) before the element `index`, or at the end."""
         if index < len(self.elements):
             return self._insert_before(index, element)
-        return self._append(element) if self.elements else Layout(self.opening, [_without_comma(element)], self.closing)
+        return (
+            self._append(element)
+            if self.elements
+            else BracketLayout(self.opening, [_without_comma(element)], self.closing)
+        )
 
-    def _insert_before(self, index: int, element: Any) -> Layout:
+    def _insert_before(self, index: int, element: Any) -> BracketLayout:
         elements = list(self.elements)
         above = elements[index - 1].comma.whitespace_after if index else self.opening
         if isinstance(above, cst.ParenthesizedWhitespace):
@@ -41,9 +45,9 @@ class Layout:
         if index:
             elements[index - 1] = _with_comma(elements[index - 1], here)
         elements.insert(index, _with_comma(element, below))
-        return Layout(self.opening if index else here, elements, self.closing)
+        return BracketLayout(self.opening if index else here, elements, self.closing)
 
-    def _append(self, element: Any) -> Layout:
+    def _append(self, element: Any) -> BracketLayout:
         *others, last = self.elements
         has_comma = isinstance(last.comma, cst.Comma)
         # The whitespace before the closing bracket is on the trailing comma of arguments and imports, on the bracket
@@ -66,7 +70,7 @@ class Layout:
         if keep_comma:
             new = _with_comma(new, tail if on_comma else cst.SimpleWhitespace(""))
         closing = self.closing if on_comma and keep_comma else tail
-        return Layout(self.opening, [*others, _with_comma(last, between), new], closing)
+        return BracketLayout(self.opening, [*others, _with_comma(last, between), new], closing)
 
 
 def _line_break(last_line: cst.SimpleWhitespace) -> cst.ParenthesizedWhitespace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaffold.edit.document import line_end, split_lines
 from scaffold.edit.faults import ambiguous_anchor, missing_anchor
 from scaffold.edit.operations import AddTableRow
-from scaffold.protocol.tables import Table, find_tables
+from scaffold.protocol.tables import MarkdownTable, find_tables
 
 
 def plain_key(cell: str) -> str:
@@ -48,7 +48,7 @@ def _title(header: tuple[str, ...]) -> str:
     return " | ".join(header)
 
 
-def _render_row(cells: tuple[str, ...], table: Table, lines: list[str]) -> str:
+def _render_row(cells: tuple[str, ...], table: MarkdownTable, lines: list[str]) -> str:
     """The row in the table's own dialect: its outer pipes, its indentation, its alignment if every line is aligned."""
     model = lines[(table.row_lines[-1] if table.row_lines else table.line) - 1].rstrip("\r\n")
     start = len(model) - len(model.lstrip(" \t>"))
@@ -61,7 +61,7 @@ def _render_row(cells: tuple[str, ...], table: Table, lines: list[str]) -> str:
     return model[:start] + ("| " if opens else "") + " | ".join(escaped) + (" |" if closes else "")
 
 
-def _common_widths(table: Table, lines: list[str], start: int) -> list[int]:
+def _common_widths(table: MarkdownTable, lines: list[str], start: int) -> list[int]:
     """The columns' widths if all lines of the table put their pipes at the same places, else nothing."""
     rows = [lines[number - 1].rstrip("\r\n")[start:] for number in (table.line, *table.row_lines)]
     pipes = [

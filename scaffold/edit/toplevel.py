@@ -12,7 +12,7 @@ import libcst as cst
 from scaffold.edit.document import Chunk, PythonDocument, is_blank, split_lines
 from scaffold.edit.faults import bad_snippet, different_definition, unsupported_shape
 from scaffold.edit.operations import AddDictEntry, AddListEntry, PutFunction
-from scaffold.edit.sequences import Layout
+from scaffold.edit.sequences import BracketLayout
 from scaffold.edit.snippets import Snippet, attached_comments, indent_snippet, parse_snippet, same_meaning
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -184,7 +184,7 @@ def _extend(small: Any, variable: str, place: int | None, build: Any) -> Any:
     closing = closer.whitespace_before if closer else cst.SimpleWhitespace("")
     elements = literal.elements
     new = build(opening, elements)
-    layout = Layout(opening, elements, closing).insert(len(elements) if place is None else place, new)
+    layout = BracketLayout(opening, elements, closing).insert(len(elements) if place is None else place, new)
     changes: dict[str, Any] = {"elements": layout.elements}
     if isinstance(literal, cst.Tuple):
         if opener and closer:  # only the innermost pair touches the elements

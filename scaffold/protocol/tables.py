@@ -7,7 +7,7 @@ from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MarkdownTable:
     """One table. Lines count from 1; cells are Markdown text without the padding around them."""
 
     line: int
@@ -17,11 +17,11 @@ class Table:
 
 
 @lru_cache(maxsize=4)  # the planner asks, then the editor
-def find_tables(text: str) -> tuple[Table, ...]:
+def find_tables(text: str) -> tuple[MarkdownTable, ...]:
     """Every table of a document, as the GitHub dialect reads it."""
     from markdown_it import MarkdownIt
 
-    tables: list[Table] = []
+    tables: list[MarkdownTable] = []
     rows: list[tuple[int, tuple[str, ...]]] = []
     cells: list[str] = []
     line = 0
@@ -43,5 +43,5 @@ def find_tables(text: str) -> tuple[Table, ...]:
             rows.append((line, tuple(cells)))
         elif token.type == "table_close":
             (first, header), *body = rows
-            tables.append(Table(first, header, tuple(line for line, _ in body), tuple(row for _, row in body)))
+            tables.append(MarkdownTable(first, header, tuple(line for line, _ in body), tuple(row for _, row in body)))
     return tuple(tables)

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from scaffold.diagnostics import DiagnosticError, Exit, Severity
-from scaffold.verify.numeric import Check, Hazard, NumericOptions, NumericReport, NumericRequest, check_numerics, runner
+from scaffold.verify.numeric import (
+    Check,
+    NumericOptions,
+    NumericReport,
+    NumericRequest,
+    ObservedHazard,
+    check_numerics,
+    runner,
+)
 from scaffold.verify.numeric.overlay import build_overlay
 
 REPORT = {"checks": [], "hazards": [], "hits": 3, "misses": 1, "negative_lengths": 0}
@@ -178,7 +186,7 @@ def test_an_overlay_is_links_except_for_what_it_replaces(request_for: NumericReq
 
 OK = Check("c", "image", True, 0.0, 0.0)
 BAD = Check("c", "video", False, 2.0, 0.5, "item 1")
-SYNC = Hazard("host sync", "aten::_local_scalar_dense", "vllm/a.py:3", "capture", 2)
+SYNC = ObservedHazard("host sync", "aten::_local_scalar_dense", "vllm/a.py:3", "capture", 2)
 
 
 @pytest.mark.parametrize(

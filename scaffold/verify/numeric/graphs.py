@@ -38,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
-from scaffold.verify.numeric.model import Hazard
+from scaffold.verify.numeric.model import ObservedHazard
 
 #: Stands for the GPU: not equal to `torch.device("cpu")`, and accepted by every factory function.
 DEVICE = torch.device("cpu", 0)
@@ -118,8 +118,8 @@ class Lab:
                 return f"{filename[len(prefix) :]}:{number}"
         return None
 
-    def hazards(self) -> tuple[Hazard, ...]:
-        return tuple(Hazard(*key, count=count) for key, count in sorted(self._hazards.items()))
+    def hazards(self) -> tuple[ObservedHazard, ...]:
+        return tuple(ObservedHazard(*key, count=count) for key, count in sorted(self._hazards.items()))
 
     # -- modes -----------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class BufferSnapshot:
     """A tensor that a graph reads. `values` only of integer tensors of at most one dimension."""
 
     shape: tuple[int, ...]
@@ -101,9 +101,9 @@ class ProbeReport:
     a replay of that selection raised. `error` is what the capture or `execute` raised, with its stage in front.
     """
 
-    captured: Mapping[str, Buffer] = field(default_factory=dict)
-    replayed: Mapping[str, Buffer] = field(default_factory=dict)
-    served: Mapping[str, Buffer] = field(default_factory=dict)
+    captured: Mapping[str, BufferSnapshot] = field(default_factory=dict)
+    replayed: Mapping[str, BufferSnapshot] = field(default_factory=dict)
+    served: Mapping[str, BufferSnapshot] = field(default_factory=dict)
     grids: tuple[tuple[int, ...], ...] = ()
     results: int = 0
     hits: int = 0
@@ -115,9 +115,9 @@ class ProbeReport:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProbeReport:
-        def buffers(found: Mapping[str, Any]) -> dict[str, Buffer]:
+        def buffers(found: Mapping[str, Any]) -> dict[str, BufferSnapshot]:
             return {
-                key: Buffer(tuple(shape), None if values is None else tuple(values))
+                key: BufferSnapshot(tuple(shape), None if values is None else tuple(values))
                 for key, (shape, values) in found.items()
             }
 
@@ -214,7 +214,7 @@ def _property(name: str, modality: str, checks: Sequence[Check]) -> Property:
 
 
 @dataclass(frozen=True, slots=True)
-class Hazard:
+class ObservedHazard:
     """Something that a real capture refuses or silently freezes. `where` is `file:line` inside the tree.
 
     `kind` is `host sync`, `dynamic shape`, `copy in capture` or `placement`; `stage` is `capture`, or `run` for what is
@@ -246,7 +246,7 @@ class NumericReport:
     release: str
     tail: Tail
     checks: tuple[Check, ...] = ()
-    hazards: tuple[Hazard, ...] = ()
+    hazards: tuple[ObservedHazard, ...] = ()
     hits: int = 0
     misses: int = 0
     negative_lengths: int = 0
@@ -374,7 +374,7 @@ class NumericReport:
             release=request.release,
             tail=request.tail,
             checks=tuple(Check(**check) for check in data["checks"]),
-            hazards=tuple(Hazard(**hazard) for hazard in data["hazards"]),
+            hazards=tuple(ObservedHazard(**hazard) for hazard in data["hazards"]),
             hits=data["hits"],
             misses=data["misses"],
             negative_lengths=data["negative_lengths"],
