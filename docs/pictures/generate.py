@@ -55,7 +55,7 @@ def terminal(release: str = "0.22.0") -> str:
         (f"   ... {len(added) - SHOWN} more lines, and {len(port.changed) - 1} more files", "#8b949e"),
         *((f"would change  {file.path}  ({file.reason})", "#e6edf3") for file in port.plan.files),
         (
-            f"{port.plan.spec.name}: protocol {port.plan.profile.generation.name}, {len(port.changed)} of "
+            f"{port.plan.port.name}: protocol {port.plan.profile.generation.name}, {len(port.changed)} of "
             f"{len(port.plan.files)} files would change, all static proofs passed",
             "#79c0ff",
         ),

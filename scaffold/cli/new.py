@@ -145,7 +145,7 @@ def _publish(console: Console, place: _Place, port: Port, *, allow_dirty: bool) 
         root, label = unpack_release(place.tree.release or "", place.copy), str(place.copy)
     if not allow_dirty:
         console.report(require_clean(root, [change.path for change in port.changed]))
-    publish_changes(root, port.changed, label=f"new {port.plan.spec.name}")
+    publish_changes(root, port.changed, label=f"new {port.plan.port.name}")
     _summarise(console, port, "changed")
     if port.changed:
         console.note(f"Undo with: {command_line('revert', label)}")
@@ -165,7 +165,7 @@ def _require_nothing(console: Console, port: Port, run: str) -> None:
                 Diagnostic(
                     "VCG521",
                     f"{change.path} would change: {reasons[change.path]}",
-                    port.plan.spec.span("model"),
+                    port.plan.port.span("model"),
                     help=f"run `{run}` to change it, or add --diff to see how",
                     severity=Severity.WARNING,
                 )
@@ -184,10 +184,10 @@ def _summarise(console: Console, port: Port, verb: str) -> None:
         console.result(f"{state:>12}  {file.path}  ({file.reason})")
     generation = port.plan.profile.generation
     console.note(
-        f"{port.plan.spec.name}: protocol {generation.name}, {len(changed)} of {len(port.plan.files)} files {verb}, "
+        f"{port.plan.port.name}: protocol {generation.name}, {len(changed)} of {len(port.plan.files)} files {verb}, "
         "all static proofs passed"
         if changed
-        else f"{port.plan.spec.name}: nothing to do, the tree has this port already"
+        else f"{port.plan.port.name}: nothing to do, the tree has this port already"
     )
 
 

@@ -307,6 +307,9 @@ def _alike(
             notes.append(left_out(tree, place, modality.name, reason))
         elif first.layout == "paths":
             notes.append(left_out(tree, place, modality.name, f"the paths serve `{first.name}`"))
+        elif _parts(modality) != _parts(first):
+            reason = f"it goes through other parts of the model than `{first.name}`"
+            notes.append(left_out(tree, place, modality.name, reason))
         elif first.layout == "tiles" and modality.embeds is not None and ready:
             notes.append(
                 Diagnostic(
@@ -324,6 +327,12 @@ def _alike(
             ready = ready or modality.embeds is not None
             kept.append(modality)
     return tuple(kept), tuple(notes)
+
+
+def _parts(modality: ModalityInputs) -> set[str]:
+    """The parts of the model that make embeddings of a modality."""
+    parts = (part for root in modality.encoded for part in walk_value(root.call))
+    return {part.name for part in parts if isinstance(part, Op) and part.name.startswith("self.")}
 
 
 def schema_of(program: Program, home: Module, trace: Trace, key: str) -> tuple[tuple[object, ...], Place, Table] | None:

@@ -32,29 +32,29 @@ class Entries:
     notes: tuple[Diagnostic, ...]
 
 
-def plan_entries(spec: AnyPort, tree: SourceTree) -> Entries:
+def plan_entries(port: AnyPort, tree: SourceTree) -> Entries:
     """The generation test, the docs row and the example, where the tree has the place and the descriptor the entry."""
     files: list[FilePlan] = []
     facts: list[Fact] = []
     notes: list[Diagnostic] = []
     registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
-    if registry is not None and spec.tests:
-        files.append(plan_tests(spec, registry))
+    if registry is not None and port.tests:
+        files.append(plan_tests(port, registry))
         facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
-    if table is not None and spec.docs_models:
-        files.append(plan_docs(spec, table))
+    if table is not None and port.docs_models:
+        files.append(plan_docs(port, table))
         facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
-    if examples is not None and spec.examples:
-        files.append(plan_examples(spec, examples))
+    if examples is not None and port.examples:
+        files.append(plan_examples(port, examples))
         facts.append(Fact("example list", examples.variable, f"{examples.path}:{examples.line}"))
-        notes.extend(_unknown_examples(spec, tree, examples))
+        notes.extend(_unknown_examples(port, tree, examples))
     return Entries(tuple(files), tuple(facts), tuple(notes))
 
 
-def plan_tests(spec: AnyPort, registry: RegistryAnchor) -> FilePlan:
-    modalities = list(spec.modalities)
-    edits = [edit for test in spec.tests for edit in _test_edits(test, modalities, registry)]
-    return FilePlan(registry.path, tuple(edits), f"run {spec.class_name} in the generation test")
+def plan_tests(port: AnyPort, registry: RegistryAnchor) -> FilePlan:
+    modalities = list(port.modalities)
+    edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry)]
+    return FilePlan(registry.path, tuple(edits), f"run {port.class_name} in the generation test")
 
 
 def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor) -> Iterator[Edit]:
@@ -70,18 +70,18 @@ def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor
     yield AddDictEntry(registry.variable, test.key, entry)
 
 
-def plan_docs(spec: AnyPort, table: TableAnchor) -> FilePlan:
-    cells = docs_row(spec, table)
+def plan_docs(port: AnyPort, table: TableAnchor) -> FilePlan:
+    cells = docs_row(port, table)
     edits = (
         ()
-        if any(row.architecture == spec.class_name for row in table.rows)
+        if any(row.architecture == port.class_name for row in table.rows)
         else (AddTableRow(table.columns, cells[0], cells),)
     )
     return FilePlan(table.path, edits, "list the model as supported")
 
 
-def plan_examples(spec: AnyPort, examples: ListAnchor) -> FilePlan:
-    known = [name for name in spec.examples if name in examples.example_keys]
+def plan_examples(port: AnyPort, examples: ListAnchor) -> FilePlan:
+    known = [name for name in port.examples if name in examples.example_keys]
     return FilePlan(
         examples.path,
         tuple(AddListEntry(examples.variable, name) for name in known),
@@ -89,13 +89,13 @@ def plan_examples(spec: AnyPort, examples: ListAnchor) -> FilePlan:
     )
 
 
-def _unknown_examples(spec: AnyPort, tree: SourceTree, examples: ListAnchor) -> Iterator[Diagnostic]:
-    for name in spec.examples:
+def _unknown_examples(port: AnyPort, tree: SourceTree, examples: ListAnchor) -> Iterator[Diagnostic]:
+    for name in port.examples:
         if name not in examples.example_keys:
             yield Diagnostic(
                 "VCG427",
                 f"{tree.display(examples.path)} has no example named {name!r}; its list gets no entry for it",
-                spec.span("integration.example"),
+                port.span("integration.example"),
                 "name a key of model_example_map, or leave it: later releases may have it",
                 Severity.WARNING,
             )
@@ -134,18 +134,18 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
     return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
 
 
-def docs_row(spec: AnyPort, table: TableAnchor) -> tuple[str, ...]:
+def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
     """Cells of the model's row, in the table's own columns and marks."""
     cells: list[str] = []
     for column in table.columns:
         if column == "Architecture":
-            cells.append(f"`{spec.class_name}`")
+            cells.append(f"`{port.class_name}`")
         elif column == "Models":
-            cells.append(", ".join(f"`{name}`" for name in spec.docs_models))
+            cells.append(", ".join(f"`{name}`" for name in port.docs_models))
         elif column in _MODALITY_COLUMNS:
-            cells.append(table.yes if _MODALITY_COLUMNS[column] in spec.modalities else table.no)
+            cells.append(table.yes if _MODALITY_COLUMNS[column] in port.modalities else table.no)
         elif column in _MULTI_PATH_COLUMNS:
-            cells.append(table.yes if spec.layout == "paths" else table.no)
+            cells.append(table.yes if port.layout == "paths" else table.no)
         else:
             # A column that a future release may add: a person must look at it.
             cells.append("")

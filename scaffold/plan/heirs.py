@@ -35,31 +35,31 @@ class Heirs:
 
 
 def plan_heirs(
-    spec: AnyPort, tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, *, replace: bool
+    port: AnyPort, tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, *, replace: bool
 ) -> Heirs:
     """What the subclasses of the ported class need. Opt-outs of classes that the release lacks are left out."""
-    heirs = find_subclasses(tree, spec.module, spec.class_name)
+    heirs = find_subclasses(tree, port.module, port.class_name)
     signatures = Signatures(profile)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     for heir in heirs:
-        if heir.class_name in spec.model.optout:
+        if heir.class_name in port.model.optout:
             source = render_template("common/optout.py.jinja", signature=signatures)
             remove = (str(signatures.name(_CONFIG)),) if replace else ()
             edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
-    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(_notes(spec, tree, model, heirs)))
+    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(_notes(port, tree, model, heirs)))
 
 
-def _notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:
+def _notes(port: AnyPort, tree: SourceTree, model: ModelAnchor, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:
     """Who inherits the port. Where it asks its tower for metadata, first those that have another tower."""
     tower = None
-    if isinstance(spec, PackedPort):
-        tower = spec.split.class_ or assigned_class(tree, model.path, model.class_name, spec.tower)
+    if isinstance(port, PackedPort):
+        tower = port.split.class_ or assigned_class(tree, model.path, model.class_name, port.tower)
     same: list[str] = []
     for heir in heirs:
-        if heir.class_name in spec.model.optout:
+        if heir.class_name in port.model.optout:
             continue
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
-        own = assigned_class(tree, heir.path, heir.class_name, spec.tower) if isinstance(spec, PackedPort) else None
+        own = assigned_class(tree, heir.path, heir.class_name, port.tower) if isinstance(port, PackedPort) else None
         own = own and _imported_as(tree, heir.path, own)
         if own in (None, tower):
             same.append(name)
@@ -67,26 +67,26 @@ def _notes(spec: AnyPort, tree: SourceTree, model: ModelAnchor, heirs: tuple[Sub
         yield Diagnostic(
             "VCG428",
             f"{name} inherits the port and has a tower of its own: {own} instead of {tower}",
-            spec.span("model.class"),
+            port.span("model.class"),
             f"a capture calls its metadata method with what {tower} takes: port it as well, or list it under "
             "model.optout",
             Severity.WARNING,
         )
     known = {heir.class_name for heir in heirs}
-    for index, name in enumerate(spec.model.optout):
+    for index, name in enumerate(port.model.optout):
         if name not in known:
             yield Diagnostic(
                 "VCG428",
-                f"{spec.class_name} has no subclass {name} in this tree; there is nothing to keep out",
-                spec.span(f"model.optout.{index}"),
+                f"{port.class_name} has no subclass {name} in this tree; there is nothing to keep out",
+                port.span(f"model.optout.{index}"),
                 "correct the name, or leave it for releases that have the class",
                 Severity.INFO,
             )
     if same:
         yield Diagnostic(
             "VCG428",
-            f"subclasses of {spec.class_name} inherit the port: {', '.join(same)}",
-            spec.span("model.class"),
+            f"subclasses of {port.class_name} inherit the port: {', '.join(same)}",
+            port.span("model.class"),
             "check that they use the same tower, or list them under model.optout",
             Severity.INFO,
         )

@@ -39,7 +39,7 @@ class Plan:
     `split` is the split of the tower that some of the edits write, None when there is nothing to split.
     """
 
-    spec: AnyPort
+    port: AnyPort
     profile: ProtocolProfile
     files: tuple[FilePlan, ...]
     notes: tuple[Diagnostic, ...] = ()

@@ -29,7 +29,7 @@ _MODELS = "vllm/model_executor/models/"
 
 
 def plan_model(
-    spec: AnyPort,
+    port: AnyPort,
     tree: SourceTree,
     profile: ProtocolProfile,
     model: ModelAnchor,
@@ -37,7 +37,7 @@ def plan_model(
     replace: bool,
 ) -> FilePlan:
     """The edits of the model's file. Raises VCG520 where it has an implementation that only `replace` may swap."""
-    methods = render_methods(spec, profile, tower.facts)
+    methods = render_methods(port, profile, tower.facts)
     if model.protocol_methods and not replace and not _has_methods(tree, model, methods.source):
         raise DiagnosticError(_hand_written(tree, model))
     interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
@@ -46,16 +46,16 @@ def plan_model(
     edits += tower.edits.get(model.path, ())
     edits += [
         AddImport(interfaces, PROTOCOL),
-        AddBase(spec.class_name, PROTOCOL),
-        PutMethods(spec.class_name, methods.source, remove=remove),
+        AddBase(port.class_name, PROTOCOL),
+        PutMethods(port.class_name, methods.source, remove=remove),
         *_orphaned_imports(tree, model, remove, methods.source),
     ]
     verb = "replace the implementation of" if remove else "implement"
     return FilePlan(
         model.path,
         tuple(edits),
-        f"{verb} {PROTOCOL} in {spec.class_name}",
-        class_name=spec.class_name,
+        f"{verb} {PROTOCOL} in {port.class_name}",
+        class_name=port.class_name,
     )
 
 

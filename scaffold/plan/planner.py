@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from scaffold.protocol import ProtocolProfile, SourceTree
 
 
-def plan_changes(spec: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
-    """The edits that port `spec` into `tree`.
+def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
+    """The edits that port `port` into `tree`.
 
     Raises `DiagnosticError`: VCG437 or VCG441 when the protocol cannot express it, VCG42x when an anchor is missing or
     ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for.
     """
-    if problem := refusal(spec, profile.dialect):
+    if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
-    model = find_model(tree, spec.module, spec.class_name)
-    tower = plan_tower(spec, tree, model)
-    heirs = plan_heirs(spec, tree, profile, model, replace=replace)
-    ported = plan_model(spec, tree, profile, model, tower, replace)
+    model = find_model(tree, port.module, port.class_name)
+    tower = plan_tower(port, tree, model)
+    heirs = plan_heirs(port, tree, profile, model, replace=replace)
+    ported = plan_model(port, tree, profile, model, tower, replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
     files += [
-        FilePlan(path, edits, f"keep a subclass of {spec.class_name} out")
+        FilePlan(path, edits, f"keep a subclass of {port.class_name} out")
         for path, edits in heirs.edits.items()
         if path != model.path
     ]
     files += [
-        FilePlan(path, edits, f"split the tower of {spec.class_name}")
+        FilePlan(path, edits, f"split the tower of {port.class_name}")
         for path, edits in tower.edits.items()
         if path != model.path
     ]
@@ -56,13 +56,13 @@ def plan_changes(spec: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
         Fact("model", model.class_name, f"{model.path}:{model.line}"),
         *tower.evidence,
-        *check_processor(spec, tree),
+        *check_processor(port, tree),
     ]
-    entries = plan_entries(spec, tree)
+    entries = plan_entries(port, tree)
     files += entries.files
     facts += entries.facts
     notes += entries.notes
     reason = absent_reason(tree)
     if reason is not None:
         notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
-    return Plan(spec, profile, tuple(files), tuple(notes), tuple(facts), tower.split)
+    return Plan(port, profile, tuple(files), tuple(notes), tuple(facts), tower.split)

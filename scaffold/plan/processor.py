@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
 
 
-def check_processor(spec: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
+def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
     """Where the processor's class stands. Raises VCG438 when the tree lacks the class or an attribute."""
-    processor = spec.processor
+    processor = port.processor
     if processor is None:
         return ()
-    path = spec.processor_module.replace(".", "/") + ".py"
+    path = port.processor_module.replace(".", "/") + ".py"
     owner = find_class(tree.parse(path), processor.class_) if tree.exists(path) else None
     if owner is None:
         raise DiagnosticError(
             Diagnostic(
                 "VCG438",
                 f"{tree.display(path)} has no class {processor.class_}",
-                spec.span("processor.class"),
+                port.span("processor.class"),
                 "look for the image processor that the model's module imports",
             )
         )
@@ -37,7 +37,7 @@ def check_processor(spec: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
                 Diagnostic(
                     "VCG438",
                     f"{processor.class_} sets no attribute {attribute} in this tree",
-                    spec.span(f"processor.values.{name}"),
+                    port.span(f"processor.values.{name}"),
                     f"it sets {', '.join(sorted(known)) or 'none'}",
                     notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
                 )

@@ -43,32 +43,32 @@ class TowerPlan:
     notes: tuple[Diagnostic, ...] = ()
 
 
-def plan_tower(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan:
+def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan:
     """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit."""
     family = lineage(tree, model.path, model.class_name)
-    facts, notes = _gate(spec, tree, model, family)
+    facts, notes = _gate(port, tree, model, family)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     edits[model.path].append(AddImport("torch"))  # every layout's methods name it
-    if not isinstance(spec, PackedPort):
+    if not isinstance(port, PackedPort):
         return TowerPlan({model.path: tuple(edits[model.path])}, None, facts, notes=notes)
     from scaffold.tower import attention_leaves_rows, split_tower
 
-    tower = slice_of(spec, tree, model)
+    tower = slice_of(port, tree, model)
     facts = replace(
         facts,
-        has_input_dtype=_has_input_dtype(spec, tree, tower),
+        has_input_dtype=_has_input_dtype(port, tree, tower),
         has_vllm_config=any(_assigns(owner, "vllm_config") for _, owner in family),
         attention_fills_zeros=not attention_leaves_rows(tree),
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
-    _check_fit(spec, tree, tower, parameters)
-    _check_attributes(spec, tree, tower)
+    _check_fit(port, tree, tower, parameters)
+    _check_attributes(port, tree, tower)
     if split is not None:
         for part in split.edits:
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
     kept = ("vllm_config", "model_config")
-    if spec.frames_info and not any(_assigns(owner, name) for _, owner in family for name in kept):
+    if port.frames_info and not any(_assigns(owner, name) for _, owner in family for name in kept):
         home, edit = _keep_model_config(tree, model, family)
         edits[home].append(edit)
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
@@ -79,68 +79,68 @@ def plan_tower(spec: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     return TowerPlan({path: tuple(items) for path, items in edits.items()}, split, facts, evidence, notes)
 
 
-def slice_of(spec: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSlice:
+def slice_of(port: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSlice:
     """The slice of the tower that the descriptor names. Raises VCG419 or VCG45x."""
     from scaffold.tower import slice_tower
 
-    named = spec.split.class_
-    path, class_name = (model.path, named) if named is not None else _tower_class(spec, tree, model)
+    named = port.split.class_
+    path, class_name = (model.path, named) if named is not None else _tower_class(port, tree, model)
     return slice_tower(
         tree,
         path,
         class_name,
-        entry=spec.split.entry,
-        data=(spec.split.data,),
-        metadata=spec.split.metadata,
-        names=dict(spec.split.names),
+        entry=port.split.entry,
+        data=(port.split.data,),
+        metadata=port.split.metadata,
+        names=dict(port.split.names),
     )
 
 
 def _gate(
-    spec: AnyPort, tree: SourceTree, model: ModelAnchor, family: Family
+    port: AnyPort, tree: SourceTree, model: ModelAnchor, family: Family
 ) -> tuple[TreeFacts, tuple[Diagnostic, ...]]:
     """Leave the gate out where the release does not have the feature that it asks about."""
-    if spec.gate is None:
+    if port.gate is None:
         return TreeFacts(), ()
-    wanted = ((path, path.split(".")[1]) for path in spec.gate.attributes)
+    wanted = ((path, path.split(".")[1]) for path in port.gate.attributes)
     missing = sorted(path for path, name in wanted if not any(_assigns(owner, name) for _, owner in family))
     if not missing:
         return TreeFacts(), ()
     note = Diagnostic(
         "VCG429",
         f"{model.class_name} has no {', '.join(missing)} in this tree; the gate is left out",
-        spec.span("gates.modalities"),
+        port.span("gates.modalities"),
         "a feature that the release does not have cannot be switched on; check the name if it should have it",
         Severity.WARNING,
     )
     return TreeFacts(has_gate=False), (note,)
 
 
-def _tower_class(spec: PackedPort, tree: SourceTree, model: ModelAnchor) -> tuple[str, str]:
+def _tower_class(port: PackedPort, tree: SourceTree, model: ModelAnchor) -> tuple[str, str]:
     """The file and the class of `self.TOWER = Class(...)` in the model class or its nearest base that has it."""
     for path, owner in lineage(tree, model.path, model.class_name):
-        found = _made(owner, spec.tower)
+        found = _made(owner, port.tower)
         if found is not None:
             return path, found
     raise DiagnosticError(
         Diagnostic(
             "VCG419",
-            f"{model.class_name} does not assign self.{spec.tower} from a class",
+            f"{model.class_name} does not assign self.{port.tower} from a class",
             tree.span(model.path, model.line),
             "name the class under tower.class in the descriptor, or correct model.tower",
-            notes=(f"asked for by {spec.span('model.tower')}",),
+            notes=(f"asked for by {port.span('model.tower')}",),
         )
     )
 
 
-def wanted_keys(spec: PackedPort) -> list[str]:
-    """The metadata that a tower must have for `spec`. Not the lengths: only some backends use them."""
-    return [name for name in spec.metadata if name not in spec.lengths]
+def wanted_keys(port: PackedPort) -> list[str]:
+    """The metadata that a tower must have for `port`. Not the lengths: only some backends use them."""
+    return [name for name in port.metadata if name not in port.lengths]
 
 
-def wanted_parameters(spec: PackedPort) -> list[str]:
-    """The parameters that the tower's metadata method must have for `spec`."""
-    return [name for names in sequence_parameters(spec) for name in names]
+def wanted_parameters(port: PackedPort) -> list[str]:
+    """The parameters that the tower's metadata method must have for `port`."""
+    return [name for names in sequence_parameters(port) for name in names]
 
 
 def assigned_class(tree: SourceTree, path: str, class_name: str, attribute: str) -> str | None:
@@ -160,18 +160,18 @@ def _made(owner: ast.ClassDef, attribute: str) -> str | None:
     return None
 
 
-def _check_fit(spec: PackedPort, tree: SourceTree, tower: TowerSlice, parameters: Sequence[Parameter]) -> None:
+def _check_fit(port: PackedPort, tree: SourceTree, tower: TowerSlice, parameters: Sequence[Parameter]) -> None:
     """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid."""
-    missing_keys = sorted(set(wanted_keys(spec)) - set(tower.keys))
-    missing_parameters = sorted(set(wanted_parameters(spec)) - {parameter.name for parameter in parameters})
+    missing_keys = sorted(set(wanted_keys(port)) - set(tower.keys))
+    missing_parameters = sorted(set(wanted_parameters(port)) - {parameter.name for parameter in parameters})
     grid = next((parameter for parameter in parameters if parameter.name != "self"), None)
     problems = []
     if missing_keys:
         problems.append(f"it has no metadata named {', '.join(missing_keys)} (it has {', '.join(tower.keys)})")
     if missing_parameters:
         problems.append(f"its metadata method takes no {', '.join(missing_parameters)}")
-    if grid is not None and not _takes(grid.annotation, spec.split.grid):
-        problems.append(f"it takes `{grid.name}` as {grid.annotation}, not as a {spec.split.grid}")
+    if grid is not None and not _takes(grid.annotation, port.split.grid):
+        problems.append(f"it takes `{grid.name}` as {grid.annotation}, not as a {port.split.grid}")
     if problems:
         raise DiagnosticError(
             Diagnostic(
@@ -179,12 +179,12 @@ def _check_fit(spec: PackedPort, tree: SourceTree, tower: TowerSlice, parameters
                 f"{tower.class_name} does not fit the descriptor: {'; '.join(problems)}",
                 tree.span(tower.file, _class(tree, tower.file, tower.class_name).lineno),
                 "compare `buffers` and `attention` with `vitcg-scaffold tower`",
-                notes=(f"asked for by {spec.span('buffers')} and {spec.span('tower.grid')}",),
+                notes=(f"asked for by {port.span('buffers')} and {port.span('tower.grid')}",),
             )
         )
 
 
-def _check_attributes(spec: PackedPort, tree: SourceTree, tower: TowerSlice) -> None:
+def _check_attributes(port: PackedPort, tree: SourceTree, tower: TowerSlice) -> None:
     """What `let` lines read of the tower (`self.visual.window_size`) exists there.
 
     A tower that inherits from more than `nn.Module` is not judged: its attributes may come from there.
@@ -193,17 +193,17 @@ def _check_attributes(spec: PackedPort, tree: SourceTree, tower: TowerSlice) -> 
     if [ast.unparse(base) for base in owner.bases] != ["nn.Module"]:
         return
     problems = []
-    for name, expression in spec.lets:
+    for name, expression in port.lets:
         for path in sorted(expression.attributes):
             parts = path.split(".")
-            if len(parts) > 2 and parts[1] == spec.tower and not _assigns(owner, parts[2]):
+            if len(parts) > 2 and parts[1] == port.tower and not _assigns(owner, parts[2]):
                 problems.append(
                     Diagnostic(
                         "VCG419",
                         f"{tower.class_name} has no attribute `{parts[2]}`, which `{name}: {path}` reads",
                         tree.span(tower.file, owner.lineno),
                         "correct the name in the descriptor; the tower sets its attributes in `__init__`",
-                        notes=(f"asked for by {spec.span(f'let.{name}')}",),
+                        notes=(f"asked for by {port.span(f'let.{name}')}",),
                     )
                 )
     if problems:
@@ -221,13 +221,13 @@ def _takes(annotation: str | None, form: str) -> bool:
     )
 
 
-def _has_input_dtype(spec: PackedPort, tree: SourceTree, tower: TowerSlice) -> bool:
+def _has_input_dtype(port: PackedPort, tree: SourceTree, tower: TowerSlice) -> bool:
     """Whether the tower has the attribute of `pixels.dtype`, such as `self.visual.input_norm.input_dtype`.
 
     The tower's attribute alone is not enough: 0.30 has an `input_norm` without an `input_dtype`.
     """
-    path = spec.pixels.dtype.split(".") if spec.pixels.dtype else []
-    if len(path) != 4 or path[1] != spec.tower:
+    path = port.pixels.dtype.split(".") if port.pixels.dtype else []
+    if len(path) != 4 or path[1] != port.tower:
         return False
     values = [
         node.value

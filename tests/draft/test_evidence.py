@@ -456,6 +456,12 @@ LEFT_OUT: dict[str, tuple[str, list[tuple[str, str]], str, str]] = {
         "video",
         "a row of `video_grid_thw` has 4 columns",
     ),
+    "another tower": (
+        "qwen2_vl",
+        [("self.visual(pixel_values_videos, grid_thw=grid_thw)", "self.eyes(pixel_values_videos, grid_thw=grid_thw)")],
+        "video",
+        "it goes through other parts of the model than `image`",
+    ),
     "sizes of another form": (
         "qwen2_vl",
         [('"video_grid_thw", torch.empty((0, 3))', '"video_grid_thw", torch.empty((0, 2))')],

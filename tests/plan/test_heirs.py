@@ -64,7 +64,7 @@ def test_a_subclass_that_the_release_does_not_have_is_left_out(release_tree):
 
     assert OCR not in [file.path for file in planned.files]
     (note,) = [note for note in planned.notes if "OfTomorrow" in note.message]
-    assert (note.code, note.severity, note.span) == ("VCG428", Severity.INFO, planned.spec.span("model.optout.0"))
+    assert (note.code, note.severity, note.span) == ("VCG428", Severity.INFO, planned.port.span("model.optout.0"))
 
 
 def test_a_hand_written_answer_of_a_subclass_goes_with_replace_only(release_tree):
