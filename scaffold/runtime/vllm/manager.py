@@ -16,7 +16,8 @@ import torch
 
 from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits
 from scaffold.runtime.backend import GraphBackend
-from scaffold.runtime.budgets import fitting_budget, powers_of_two
+from scaffold.runtime.budgets import fitting_budget, octave_ladder, powers_of_two, start_ladder
+from scaffold.runtime.capture import IDLE_STEPS
 from scaffold.runtime.manager import EncoderGraphManager
 from scaffold.runtime.options import Options
 from scaffold.runtime.selfcheck import check_graphs
@@ -63,7 +64,7 @@ class EncoderCudaGraphManager:
     """Budget graphs of a vision encoder, with the interface of vLLM's class of the same name."""
 
     # What objects made without `__init__` have. Their packing is vLLM's, exactly.
-    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, trials=0, start_graphs=None))
+    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, trials=0, start_steps=None))
     options: Options = settings.options
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
@@ -181,13 +182,15 @@ class EncoderCudaGraphManager:
     def _choose_options(self, vllm_config: Any) -> Options:
         options = self.settings.options
         if vllm_config.compilation_config.encoder_cudagraph_token_budgets:
-            options = replace(options, start_graphs=None)  # the user named the graphs to capture
+            options = replace(options, start_steps=None)  # the user named the graphs to capture
         if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
             # The tower's own collectives are in the graphs. All ranks must capture together, inside vLLM's
             # `graph_capture`, and must decide alike, which clocks of different ranks do not.
+            steps = options.start_steps
             options = replace(
-                options, start_graphs=None, lazy_after=None, calibration_ms=0, trials=0, compact=False, retry=False
-            )
+                options, start_steps=steps and max(steps, IDLE_STEPS), idle_graphs=0, max_capture_seconds=None,
+                calibration_ms=0, trials=0, compact=False, retry=False,
+            )  # fmt: skip
         return options
 
     def _ladders(self) -> dict[str, list[int]]:
@@ -197,6 +200,21 @@ class EncoderCudaGraphManager:
         if "global_token_budgets" in self.__dict__:
             return {"global": self.global_token_budgets, "local": self.local_token_budgets}
         return {"default": self.token_budgets}
+
+    def _small(self, adapter: VllmAdapter) -> dict[str, list[int]]:
+        """Budgets below those that the model names, for what is smaller still (a 56x56 icon has 4 tokens of 64).
+
+        Not where the user named the budgets, and not for models whose tokens come by the tile.
+        """
+        compilation = getattr(getattr(self, "vllm_config", None), "compilation_config", None)
+        if compilation is None or compilation.encoder_cudagraph_token_budgets:
+            return {}
+        small = {}
+        for path, ladder in self._ladders().items():
+            low = next((budget for budget in ladder if budget), 1)
+            if low > 1 and adapter.packs_rows(path, low, self._limits()):
+                small[path] = octave_ladder(1, low - 1, self.settings.steps)
+        return small
 
     def _limits(self) -> Limits:
         return Limits(self.max_batch_size, self.max_frames_per_batch)
@@ -216,6 +234,7 @@ class EncoderCudaGraphManager:
                 torch.device(self.device),
                 self.dtype,
                 ladders=self._ladders(),
+                small=self._small(adapter),
                 limits=self._limits(),
                 backend=self._make_backend(),
                 options=self.options,
@@ -256,9 +275,8 @@ class EncoderCudaGraphManager:
         combinations = 1
         for axis in self._capture_axes:
             combinations *= len(axis)
-        most = self.options.start_graphs
-        counts = [sum(b > 0 for b in ladder) for ladder in self._ladders().values()]
-        return sum((n if most is None else min(n, most)) * combinations for n in counts)
+        ladders = [[budget for budget in ladder if budget] for ladder in self._ladders().values()]
+        return sum(len(start_ladder(ladder, self.options.start_steps)) * combinations for ladder in ladders)
 
     def capture(self, graph_pool: Any = None) -> None:
         """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""
@@ -332,6 +350,18 @@ class EncoderCudaGraphManager:
         for key, captured in self.core.graphs.items():
             name = (key.budget, key.axes) if key.axes else key.budget
             (self.budget_graphs if flat else self.budget_graphs[key.path])[name] = captured
+
+    def capture_when_idle(self, most: int | None = None) -> int:
+        """Capture what would serve the traffic better, `most` graphs at most. Returns how many were captured."""
+        captured = self._core.capture_when_idle(most) if self._core is not None else 0
+        if captured:
+            self._publish_graphs()
+        return captured
+
+    @property
+    def wants_graphs(self) -> bool:
+        """Whether `capture_when_idle` has anything to do."""
+        return self._core is not None and self._core.wants_graphs
 
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """One tensor an item, in order; they never alias graph memory."""

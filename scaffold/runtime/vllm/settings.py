@@ -24,9 +24,8 @@ VARIABLE = "VITCG_ENCODER_GRAPHS"
 
 #: Settings that are handed on to the core.
 _FROM_OPTIONS = (
-    "packing", "start_graphs", "demand_after", "demand_graphs", "max_graph_bytes", "max_capture_seconds", "lazy_after",
-    "lazy_graphs", "calibration_ms", "trial_after", "trials", "sample_every", "max_stretch", "compact",
-    "debug_addresses",
+    "packing", "start_steps", "idle_graphs", "max_graph_bytes", "max_capture_seconds", "calibration_ms", "trial_after",
+    "trials", "sample_every", "compact", "debug_addresses",
 )  # fmt: skip
 
 
