@@ -25,14 +25,11 @@ from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune
 from scaffold.runtime.vllm.dialect import Dialect, installed_dialect
-from scaffold.runtime.vllm.model import VllmAdapter, attention_backend, sync_allowed
+from scaffold.runtime.vllm.model import VllmAdapter, sync_allowed
+from scaffold.runtime.vllm.refusal import Refusal, refusal_of
 from scaffold.runtime.vllm.settings import Settings, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
-
-#: Attention backends whose variable-length path reads lengths on the host in every call.
-UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
-
 
 #: Tokens of the smallest budget that a tuning is proved on.
 PROOF_TOKENS = 256
@@ -78,6 +75,8 @@ class EncoderCudaGraphManager:
     _core: EncoderGraphManager | None = None
     #: What was tuned; None before the first capture.
     tuned: Tuned | None = None
+    #: Why there can be no graphs; None while nothing speaks against them.
+    refused: Refusal | None = None
     _base_hits: int = 0
     _base_misses: int = 0
 
@@ -281,16 +280,12 @@ class EncoderCudaGraphManager:
     def capture(self, graph_pool: Any = None) -> None:
         """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""
         core = self.core
-        if self.tuned is None:
+        self.refused = refusal_of(getattr(self, "vllm_config", None), self.model)
+        if self.tuned is None and (self.refused is None or self.refused.tunable):
             # Eager calls run the same modules, so they are tuned, too: both ways differ by rounding only.
             self.tuned = tune(self.model, read_choice(self.settings.tuning), self._proof())
-        backend = attention_backend(self.model)
-        if backend in UNCAPTURABLE_BACKENDS:
-            logger.warning(
-                "the attention backend %s reads sequence lengths on the host and cannot be captured: every image runs "
-                "eager. Choose FLASH_ATTN, FLASHINFER or TRITON_ATTN with mm_encoder_attn_backend.",
-                backend,
-            )
+        if self.refused is not None:
+            logger.warning("there are no encoder graphs, and every image runs eager: %s", self.refused.why)
             core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
             return
         core.capture(graph_pool)
@@ -366,6 +361,8 @@ class EncoderCudaGraphManager:
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """One tensor an item, in order; they never alias graph memory."""
         core = self._core or self.core
+        if self.refused is not None:
+            return self._without_graphs(core, mm_kwargs, self.refused.reason)
         self._set_hook(core)
         outputs = core.execute_known(mm_kwargs)
         if outputs is not None:
@@ -373,6 +370,14 @@ class EncoderCudaGraphManager:
         if not core.adapter.is_raw(mm_kwargs) or self.use_dp:
             return core.execute(mm_kwargs)
         return self._execute_local(mm_kwargs)
+
+    def _without_graphs(self, core: EncoderGraphManager, mm_kwargs: dict[str, Any], reason: str) -> list[torch.Tensor]:
+        """The model's own eager embedding of the whole batch, in its order."""
+        with torch.inference_mode():
+            outputs = list(self.model.embed_multimodal(**mm_kwargs))
+        core.stats.calls += 1
+        core.stats.miss(reason, len(outputs))
+        return outputs
 
     def _execute_local(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
         core = self.core
