@@ -49,8 +49,8 @@ from scaffold.measure.bench import error_of, exact_replay  # noqa: E402
 from scaffold.measure.towers import DEVICE, DTYPE, Subject  # noqa: E402
 from scaffold.verify.numeric.real import start_vllm  # noqa: E402
 
-MANY_GRAPHS = 48
-#: Untimed calls of our managers, fewest and most: what they capture on demand and compare is settled then.
+MANY_STEPS = 7
+#: Untimed calls of our managers, fewest and most: what they capture between turns, and compare, is settled then.
 WARM_CALLS = (6, 24)
 
 
@@ -191,7 +191,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
 
     theirs, their_capture = capture_measured(make(Theirs))
     # The memory of a default manager that has captured many budgets, as it would after much traffic.
-    full, full_capture = capture_measured(make(Ours, start_graphs=MANY_GRAPHS))
+    full, full_capture = capture_measured(make(Ours, start_steps=MANY_STEPS))
     full_report = full.core.report
     full.clear()
     del full
@@ -239,6 +239,8 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
             for manager, inputs in itertools.product((ours, fitted), calls.values()):
                 torch.cuda.synchronize()  # a trial waits for an idle device
                 manager.execute(inputs)
+            for manager in (ours, fitted):
+                manager.capture_when_idle()
             if turn + 1 >= WARM_CALLS[0] and not any(on_trial(manager) for manager in (ours, fitted)):
                 break
         for turn in range(rounds + 1):
@@ -319,7 +321,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
         "budgets": count,
         "capture_s": {
             "vllm": their_capture["seconds"], "ours": our_capture["seconds"], "fitted": fitted_capture["seconds"],
-            f"ours, {MANY_GRAPHS} graphs": full_capture["seconds"],
+            f"ours, {MANY_STEPS} steps an octave": full_capture["seconds"],
         },
         "capture_ms_per_graph": {"vllm": their_capture["seconds"] / count["vllm"] * 1e3, "ours": each * 1e3},
         "host_ms": host_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import measured_engine
 import measured_manager
 import measured_ports
+import measured_stream
 import measured_tuning
 from measured import Block, Part, load, low_high, table
 
@@ -27,6 +28,13 @@ def parts() -> list[Part]:
                     [f"workloads with right embeddings, of {each}", str(each), _range(right, 0), str(each)],
                     ["time of a call; a graph of exactly its size takes 1", "", _range(theirs), _range(ours)],
                     ["the same with the tower tuned, as by default", "", "", _range(measured_tuning.means().values())],
+                    [
+                        "calls of sizes that come for the first time; vLLM's take 1",
+                        "",
+                        "1",
+                        measured_stream.in_words("on"),
+                    ],
+                    ["the same without tuning", "", "1", measured_stream.in_words("off")],
                     [f"encoder of a {image} image in the engine, Qwen2-VL 2B, ms", *_times(engine, "encoder_ms")],
                     ["the whole request with that image, ms", *_times(engine, "ms")],
                 ],

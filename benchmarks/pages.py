@@ -21,13 +21,14 @@ import measured_engine
 import measured_graphs
 import measured_manager
 import measured_ports
+import measured_stream
 import measured_summary
 import measured_tuning
 from measured import ROOT, PageError, Part
 
 KINDS = (
     measured_summary, measured_ports, measured_graphs, measured_manager, measured_tuning, measured_engine,
-    measured_bench,
+    measured_bench, measured_stream,
 )  # fmt: skip
 
 

@@ -71,6 +71,16 @@ class AttentionBackend:
 
 
 @dataclass(frozen=True, slots=True)
+class EagerOption:
+    """An option of the installed vLLM with which our manager captures nothing, and every image runs eager."""
+
+    option: str
+    #: Its name in the statistics (`miss_reasons`).
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """As the driver's `nvidia-smi` tells."""
 
@@ -93,6 +103,7 @@ class Examination:
     options: Mapping[str, Any] = field(default_factory=dict)
     models: tuple[ServedModel, ...] = ()
     attention: tuple[AttentionBackend, ...] = ()
+    eager_with: tuple[EagerOption, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
 
@@ -111,6 +122,7 @@ class Examination:
             "options": dict(self.options),
             "models": [asdict(model) for model in self.models],
             "attention": [asdict(backend) for backend in self.attention],
+            "eager_with": [asdict(option) for option in self.eager_with],
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "problems": [
                 {"code": p.code, "severity": p.severity.value, "message": p.message, "help": p.help}
@@ -158,6 +170,7 @@ def examine(environ: Mapping[str, str]) -> Examination:
         options=options,
         models=models,
         attention=tuple(_attention(tree)),
+        eager_with=tuple(_eager_with(tree)) if tree is not None else (),
         gpus=tuple(_gpus()),
         problems=tuple(problems),
     )
@@ -329,6 +342,31 @@ def _attention(tree: SourceTree | None) -> Iterator[AttentionBackend]:
         there = find_spec(package) is not None
         yield AttentionBackend(name, there, True, "" if there else f"the package {package} is not installed")
     yield AttentionBackend("TORCH_SDPA", True, False, "it reads sequence lengths on the host: images run eager")
+
+
+#: Files of vLLM's configuration, with the field that only some releases have, and what it means for encoder graphs.
+_EAGER_WITH = {
+    "vllm/config/lora.py": (
+        "enable_tower_connector_lora",
+        EagerOption(
+            "--enable-tower-connector-lora", "lora", "adapters of the tower are mapped to images by the batch's order"
+        ),
+    ),
+    "vllm/config/multimodal.py": (
+        "mm_encoder_fp8_scale_path",
+        EagerOption(
+            "--mm-encoder-attn-dtype fp8 without --mm-encoder-fp8-scale-path", "fp8-dynamic-scale",
+            "the scales are found on the host",
+        ),
+    ),
+}  # fmt: skip
+
+
+def _eager_with(tree: SourceTree) -> Iterator[EagerOption]:
+    for path, (field_name, option) in _EAGER_WITH.items():
+        file = tree.root / path
+        if file.is_file() and field_name in file.read_text(encoding="utf-8"):
+            yield option
 
 
 def _gpus() -> Iterator[Gpu]:

@@ -50,16 +50,17 @@ def command(
     """
     from scaffold.runtime.trace import knee, render_svg, waste_curve
 
-    if graphs is not None and graphs < len(set(keep)):
-        raise click.BadParameter(f"{len(set(keep))} budgets are to be kept", param_hint="--graphs")
     trace = _read(traces)
     curves = {}
     chosen = {}
     for path, sizes in sorted(trace.paths.items()):
-        distinct = len({size for size, count in sizes.items() if count} | set(keep))
-        if not any(sizes.values()):
+        seen = {size for size, count in sizes.items() if count}
+        if not seen:
             continue
-        most = max(min(graphs or max(MOST, len(set(keep))), distinct), 1)
+        distinct = len(seen | set(keep))
+        if graphs is not None and graphs < (needed := len({*keep, max(seen)})):
+            raise click.BadParameter(f"{needed} budgets are to be kept", param_hint="--graphs")
+        most = min(graphs or max(MOST, len(keep) + 1), distinct)
         curves[path] = waste_curve(sizes, range(1, most + 1), always=keep)
         chosen[path] = curves[path][-1] if graphs is not None else knee(curves[path])
     if not curves:

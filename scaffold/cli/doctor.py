@@ -59,6 +59,8 @@ def _show(console: Console, found: Examination) -> None:
         usable = "usable" if backend.installed and backend.capturable else "not usable for graphs"
         why = f": {backend.why}" if backend.why else ""
         console.result(f"{'attention' if number == 0 else '':<12}{backend.name:<12} {usable}{why}")
+    for number, option in enumerate(found.eager_with):
+        console.result(f"{'' if number else 'eager with':<12}{option.option}: {option.why}")
     if not found.models:
         return
     console.result("\nWith cudagraph_mm_encoder on (a model that is not listed runs eager or inherits vLLM's own):\n")

@@ -122,10 +122,9 @@ class Limits:
 class EncoderAdapter(Protocol):
     """What the manager calls. All tensors of one call live on the device of the tower, sizes live on the host.
 
-    An adapter may have more: `watched()` gives tensors whose addresses the debug mode checks, `item_tokens(path, axes)`
-    the sizes that an item can have, `passes_through(inputs)` whether `whole` gives the tensors of all inputs of this
-    signature as they are, and `quick_signature(inputs)` the signature of inputs that are raw and pass through, with
-    less work than `signature`, or None.
+    An adapter may have more: `watched()` gives tensors whose addresses the debug mode checks, `passes_through(inputs)`
+    whether `whole` gives the tensors of all inputs of this signature as they are, and `quick_signature(inputs)` the
+    signature of inputs that are raw and pass through, with less work than `signature`, or None.
     """
 
     def describe(self) -> EncoderDescription:

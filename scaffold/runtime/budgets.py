@@ -7,7 +7,9 @@ batch runs on the smallest budget that holds it, and the difference is waste.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 #: Steps an octave of the default ladder: at most 1/32 of a batch is padding, 1.1 % on average.
 DEFAULT_STEPS = 32
@@ -77,7 +79,8 @@ def optimal_ladder(
     """The ladder of at most `graphs` budgets with the least total cost for a trace of sizes.
 
     `sizes` maps a batch size in tokens to how often it was seen; `cost` is the time of a replay as a function of its
-    budget, and must not decrease. `always` are budgets that must be in the ladder (the largest one, say).
+    budget, and must not decrease. `always` are budgets that must be in the ladder. Raises ValueError where `graphs` has
+    no room for them and the largest size.
     """
     return optimal_ladders(sizes, graphs, cost=cost, always=always)[graphs]
 
@@ -87,12 +90,13 @@ def optimal_ladders(
 ) -> dict[int, list[int]]:
     """The optimal ladders for every number of graphs that is possible, up to `graphs`. See `optimal_ladder`.
 
-    Dynamic programming over the distinct sizes, O(graphs * n * log n) for all of them together: the cost of a segment,
-    weight times cost of its largest size, satisfies the quadrangle inequality, so the best split point is monotone.
+    Dynamic programming over the distinct sizes, O(graphs * n): the last budget of a ladder covers the sizes behind a
+    split, at the price of the largest one. As a function of that price each split is a line, and the lowest lines of
+    all splits are kept as a hull, which prices walk along as they grow (the convex hull trick).
     """
     if graphs < 1:
         raise ValueError("a ladder needs at least one budget")
-    wanted = sorted(set(always))
+    wanted = set(always)
     merged: dict[int, int] = dict.fromkeys(wanted, 0)
     for size, count in sizes.items():
         if size > 0 and count > 0:
@@ -101,46 +105,20 @@ def optimal_ladders(
     if not points:
         return {count: [] for count in range(1, graphs + 1)}
     n = len(points)
+    needed = len({*wanted, points[-1]})
+    if needed > graphs:
+        raise ValueError(f"{needed} budgets must be kept, but only {graphs} graphs are allowed")
     weight = [0]
     for point in points:
         weight.append(weight[-1] + merged[point])
     price = [cost(point) for point in points]
-    # A segment may not hide a budget that must stay: segments start right behind the last such budget.
-    first_start = []
-    start = 0
-    for i, point in enumerate(points):
-        first_start.append(start)
-        if point in wanted:
-            start = i + 1
-    infinity = float("inf")
-    best = [0.0] + [infinity] * n
+    best = [0.0] + [math.inf] * n
     choices: list[list[int]] = []
-    layers = min(graphs, n)
-    if len(wanted) > layers:
-        raise ValueError(f"{len(wanted)} budgets must be kept, but only {graphs} graphs are allowed")
     values: list[float] = []
-    for _ in range(layers):
-        row = [infinity] * (n + 1)
-        choice = [0] * (n + 1)
-        # Best cost of the first `middle` sizes with one budget more than `best` used; split points are monotone.
-        work = [(1, n, 0, n - 1)]
-        while work:
-            low, high, first, last = work.pop()
-            if low > high:
-                continue
-            middle = (low + high) // 2
-            value, at = infinity, -1
-            for split in range(max(first, first_start[middle - 1]), min(last, middle - 1) + 1):
-                candidate = best[split] + (weight[middle] - weight[split]) * price[middle - 1]
-                if candidate < value:
-                    value, at = candidate, split
-            row[middle], choice[middle] = value, max(at, 0)
-            # An infeasible middle says nothing about its neighbours' splits.
-            work.append((low, middle - 1, first, at if at >= 0 else last))
-            work.append((middle + 1, high, at if at >= 0 else first, last))
+    for _ in range(min(graphs, n)):
+        best, choice = _one_more(best, points, weight, price, wanted)
         choices.append(choice)
-        values.append(row[n])
-        best = row
+        values.append(best[n])
 
     def ladder_of(count: int) -> list[int]:
         ladder = []
@@ -153,11 +131,46 @@ def optimal_ladders(
         return ladder[::-1]
 
     found: dict[int, list[int]] = {}
-    for count in range(max(len(wanted), 1), graphs + 1):
+    for count in range(needed, graphs + 1):
         # More graphs never cost more, but equal cost with fewer graphs is better.
-        fewest = min(range(min(count, layers)), key=lambda k: (values[k], k)) + 1
+        fewest = min(range(min(count, len(values))), key=lambda k: (values[k], k)) + 1
         found[count] = ladder_of(fewest)
     return found
+
+
+def _one_more(
+    best: list[float], points: list[int], weight: list[int], price: list[float], wanted: set[int]
+) -> tuple[list[float], list[int]]:
+    """The least costs of the first `i` sizes with one budget more than `best` has, and where its sizes begin."""
+    row = [math.inf] * len(best)
+    choice = [0] * len(best)
+    # Lines `intercept - slope * price` of the hull, with their splits. Slopes grow; the first line is the lowest now.
+    hull: list[tuple[int, float, int]] = []
+    first = 0
+    for i, point in enumerate(points):
+        if best[i] < math.inf:
+            slope, intercept = weight[i], best[i]
+            while len(hull) > first and hull[-1][0] == slope and hull[-1][1] >= intercept:
+                hull.pop()
+            while len(hull) > first + 1:
+                (below, low, _), (above, high, _) = hull[-2:]
+                if (intercept - low) * (above - below) > (high - low) * (slope - below):
+                    break
+                hull.pop()  # nowhere the lowest
+            if len(hull) <= first or slope > hull[-1][0]:
+                hull.append((slope, intercept, i))
+        at = price[i]
+        while (
+            first + 1 < len(hull)
+            and hull[first + 1][1] - hull[first + 1][0] * at < hull[first][1] - hull[first][0] * at
+        ):
+            first += 1
+        if first < len(hull):
+            slope, intercept, split = hull[first]
+            row[i + 1], choice[i + 1] = weight[i + 1] * at + intercept - slope * at, split
+        if point in wanted:  # no budget may cover sizes on both sides of it
+            first = len(hull)
+    return row, choice
 
 
 def waste(sizes: Mapping[int, int], ladder: Sequence[int], cost: Callable[[int], float] = float) -> float:
@@ -171,42 +184,31 @@ def waste(sizes: Mapping[int, int], ladder: Sequence[int], cost: Callable[[int],
     return 0.0 if spent == 0 else 1 - useful / spent
 
 
-def reachable_budgets(ladder: Sequence[int], item_tokens: Iterable[int], max_items: int, max_tokens: int) -> list[int]:
-    """The budgets that some batch can need: sums of at most `max_items` items, at most `max_tokens` together.
+def start_ladder(ladder: Sequence[int], steps: int | None) -> list[int]:
+    """The budgets of a sorted ladder that `steps` an octave need, in the order of `refine`; all of them for None."""
+    chosen: dict[int, None] = {}
+    while (budget := refine(ladder, chosen, 1 / steps if steps else 0.0)) is not None:
+        chosen[budget] = None
+    return list(chosen)
 
-    `item_tokens` are the sizes that one item can have (multiples of a tile's tokens, say). A budget is unreachable when
-    no possible sum lies above the next smaller budget and at most at it.
+
+def refine(ladder: Sequence[int], chosen: Collection[int], within: float) -> int | None:
+    """The budget to add to those `chosen` of a sorted ladder next; None when no gap is wider than `within`.
+
+    First come both ends, then always a budget of the widest gap, in proportion, the smaller one of equal gaps: small
+    inputs gain most from a graph. Of a gap it is the roundest number, so that an octave ladder grows by powers of two,
+    then by their halves, and so on, and every stage of it is one that `octave_ladder` gives.
     """
-    top = min(max_tokens, max(ladder, default=0))
-    sizes = sorted({size for size in item_tokens if 0 < size <= top})
-    mask = (1 << (top + 1)) - 1
-    # Bit t of `sums` says that a batch of t tokens is possible. One round adds one item.
-    sums = 0
-    frontier = 1
-    for _ in range(max_items):
-        grown = 0
-        for size in sizes:
-            grown |= frontier << size
-        grown &= mask
-        frontier = grown & ~sums
-        if not frontier:
+    for end in (ladder[-1:], ladder[:1]):
+        if end and end[0] not in chosen:
+            return end[0]
+    here = [budget for budget in ladder if budget in chosen]
+    gaps = [(high / low - 1, -low, high) for low, high in itertools.pairwise(here)]
+    for width, low, high in sorted(gaps, reverse=True):
+        if width <= within:
             break
-        sums |= grown
-    kept = []
-    below = 0
-    for budget in sorted(ladder):
-        window = (sums >> (below + 1)) & ((1 << max(budget - below, 0)) - 1)
-        if window:
-            kept.append(budget)
-        below = budget
-    return kept
-
-
-def thin_ladder(ladder: Sequence[int], keep: int) -> list[int]:
-    """`keep` budgets of a ladder, evenly spread and with the largest, for a cap on capture time."""
-    count = len(ladder)
-    if keep >= count:
-        return list(ladder)
-    if keep < 1:
-        return []
-    return [ladder[count - 1 - (k * count) // keep] for k in range(keep)][::-1]
+        between = ladder[bisect.bisect_right(ladder, -low) : bisect.bisect_left(ladder, high)]
+        if between:
+            middle = math.sqrt(-low * high)
+            return max(between, key=lambda budget: (budget & -budget, -abs(budget - middle)))
+    return None

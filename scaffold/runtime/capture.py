@@ -1,24 +1,28 @@
-"""Capturing the graphs of one encoder: which keys, in which order, within which caps, at start-up and on demand."""
+"""Capturing the graphs of one encoder: which keys, in which order, within which caps, at start-up and when idle."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from scaffold.runtime.adapter import AxisKeys, BufferKind, EncoderAdapter, EncoderDescription, GraphKey, Limits
-from scaffold.runtime.backend import Graph, GraphBackend
-from scaffold.runtime.budgets import reachable_budgets, thin_ladder
+from scaffold.runtime.backend import CaptureError, Graph, GraphBackend
+from scaffold.runtime.budgets import refine, start_ladder
 from scaffold.runtime.buffers import GraphBuffers, SharedBuffers, nbytes_of
 from scaffold.runtime.options import CaptureReport, Options
 
 logger = logging.getLogger("scaffold.runtime")
+
+#: What an idle worker makes of the graphs of the start: so many steps an octave, whatever the traffic is.
+IDLE_STEPS = 8
+#: Uses of a budget without a graph after which an idle worker captures it. One alone may never come again.
+WANTED_USES = 2
 
 
 @dataclass(slots=True)
@@ -33,11 +37,19 @@ class Captured:
     addresses: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Want:
+    """A budget without a graph: how often a batch needed it, and how much time it would have saved them together."""
+
+    uses: int = 0
+    saving: float = 0.0
+
+
 class GraphSet:
     """The graphs of one encoder, their shared buffers and their memory pool.
 
-    `ladders` is the manager's, which may get further budgets. Nothing raises for a key that cannot be captured:
-    `report` says why, and its sizes run eager.
+    `small` are budgets of the ladders below those of the start: captured for the traffic only, for as many items as
+    they have tokens. Nothing raises for a key that cannot be captured: `report` says why, and its sizes run eager.
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class GraphSet:
         limits: Limits,
         ladders: Mapping[str, Sequence[int]],
         description: EncoderDescription,
+        small: Mapping[str, Sequence[int]],
     ) -> None:
         self.adapter = adapter
         self.backend = backend
@@ -55,6 +68,7 @@ class GraphSet:
         self.limits = limits
         self.ladders = ladders
         self.description = description
+        self._small = small
         self.report = CaptureReport()
         self.graphs: dict[GraphKey, Captured] = {}
         self.clear()
@@ -64,90 +78,53 @@ class GraphSet:
         self.graphs.clear()
         self.pool: Any = None
         self.buffers = SharedBuffers(self.backend, self.description)
-        #: Keys that may be captured when they are needed.
-        self.deferred: set[GraphKey] = set()
-        self._demand: Counter[GraphKey] = Counter()
+        #: What the traffic lacks, by the key that its batches would fit.
+        self.wanted: dict[GraphKey, Want] = {}
+        self._left = self.options.idle_graphs
         self._shapes: dict[Hashable, GraphKey] = {}
         self._anchor: object = None
         self._full = False
 
     def keys(self) -> list[GraphKey]:
-        """Every key in capture order: largest first, so that smaller graphs live in the memory of larger ones."""
-        return [
-            GraphKey(path, budget, axes)
-            for path, ladder in self.ladders.items()
-            for budget in sorted(ladder, reverse=True)
-            if budget > 0
-            for axes in itertools.product(*self.description.axes)
+        """The keys of the start: of every path and axis the ends of its ladder first, then ever finer steps."""
+        groups = [
+            [GraphKey(path, budget, axes) for budget in start_ladder(ladder, self.options.start_steps)]
+            for (path, axes), ladder in self._groups().items()
         ]
+        return [key for stage in itertools.zip_longest(*groups) for key in stage if key is not None]
+
+    def _groups(self) -> dict[tuple[str, AxisKeys], list[int]]:
+        """What is captured on its own, with its ladder from the smallest budget of the start."""
+        return {
+            (path, axes): [b for b in ladder if b and b not in self._small.get(path, ())]
+            for path, ladder in self.ladders.items()
+            for axes in itertools.product(*self.description.axes)
+        }
+
+    def smallest(self, path: str) -> int:
+        """The smallest budget of the start: what is smaller still may take its graph."""
+        return next((b for b in self.ladders[path] if b and b not in self._small.get(path, ())), 0)
+
+    def values_of(self, key: GraphKey) -> dict[str, torch.Tensor | None]:
+        """The capture values of a key. A graph of few tokens is for as many items, since each has a token at least."""
+        limits = replace(self.limits, items=min(self.limits.items, key.budget))
+        return dict(self.adapter.capture_values(key, limits))
 
     def capture(self, pool: Any = None) -> CaptureReport:
-        """Capture every key that fits the caps, after `clear`. At start-up only some of them, the others on demand."""
+        """Capture the keys of the start that fit the caps, after `clear`."""
         started = time.perf_counter()
         self.pool = self.backend.new_pool() if pool is None else pool
         report = self.report = CaptureReport()
         self.backend.trim()
         before = self.backend.memory_used()
-        keys = self._defer(self._prune(self.keys(), report))
         with torch.inference_mode(), self.backend.capturing():
-            keys = self._warm_up(keys, report)
-            self._capture_all(keys, report, before)
-        self._defer_no_larger()
+            self._capture_all(self._warm_up(self.keys(), report), report, before, started)
         self.backend.trim()
         report.seconds = time.perf_counter() - started
         report.device_bytes = max(self.backend.memory_used() - before, 0)
         report.arena_bytes = self.buffers.nbytes
+        report.idle = self._left
         return report
-
-    def _prune(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
-        """Leave out keys that no batch can need, if the adapter says which sizes an item can have.
-
-        `item_tokens(path, axes)` of an adapter gives them, and None where they are not known.
-        """
-        sizes_of = getattr(self.adapter, "item_tokens", None)
-        if sizes_of is None:
-            return keys
-        reachable: dict[tuple[str, AxisKeys], set[int]] = {}
-        for path, axes in {(key.path, key.axes) for key in keys}:
-            budgets = [b for b in self.ladders[path] if b]
-            sizes = sizes_of(path, axes)
-            top = self.options.max_tokens or max(budgets)
-            reachable[path, axes] = set(
-                budgets if sizes is None else reachable_budgets(budgets, sizes, self.limits.items, top)
-            )
-        kept = []
-        for key in keys:
-            if key.budget in reachable[key.path, key.axes]:
-                kept.append(key)
-            else:
-                report.dropped[key] = "no batch within the limits can need it"
-        return kept
-
-    def _defer(self, keys: list[GraphKey]) -> list[GraphKey]:
-        """The keys to capture at start-up; the others may be captured when they are needed."""
-        start = self.options.start_graphs
-        if start is None:
-            return keys
-        groups: dict[tuple[str, AxisKeys], list[int]] = {}
-        for key in keys:
-            groups.setdefault((key.path, key.axes), []).append(key.budget)
-        first = {
-            GraphKey(path, budget, axes)
-            for (path, axes), budgets in groups.items()
-            # The largest decides on memory, the smallest gains most.
-            for budget in (*thin_ladder(sorted(budgets), max(start - 1, 1)), min(budgets))
-        }
-        self.deferred = {key for key in keys if key not in first}
-        self.report.on_demand = min(len(self.deferred), self.options.demand_graphs)
-        return [key for key in keys if key in first]
-
-    def _defer_no_larger(self) -> None:
-        """What the memory cap dropped must not come back on demand."""
-        largest: dict[str, int] = {}
-        for key in self.graphs:
-            largest[key.path] = max(largest.get(key.path, 0), key.budget)
-        self.deferred = {key for key in self.deferred if key.budget <= largest.get(key.path, 0)}
-        self.report.on_demand = min(len(self.deferred), self.options.demand_graphs)
 
     def _warm_up(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
         """Load libraries, size the arenas and the pool by the largest graphs, and drop what exceeds the memory cap.
@@ -158,16 +135,15 @@ class GraphSet:
         """
         kept: list[GraphKey] = []
         most = 0
-        for _, members in itertools.groupby(keys, key=lambda k: k.path):
-            by_axes: dict[AxisKeys, list[GraphKey]] = {}
-            for key in members:
-                by_axes.setdefault(key.axes, []).append(key)
-            for position, todo in enumerate(by_axes.values()):
-                for key in todo[:-3:-1]:
-                    self._warm_up_one(key)
-                fits, peak = self._fit_memory(todo, report, measure=position == 0)
-                kept += fits
-                most = max(most, peak)
+        measured: set[str] = set()
+        for path, axes in self._groups():
+            todo = sorted((key for key in keys if (key.path, key.axes) == (path, axes)), reverse=True)
+            for key in todo[:-3:-1]:
+                self._warm_up_one(key)
+            fits, peak = self._fit_memory(todo, report, measure=path not in measured)
+            measured.add(path)
+            kept += fits
+            most = max(most, peak)
         kept_keys = set(kept)
         self.backend.trim()  # the warm-up's memory would be held twice: here and in the graph pool
         if self.options.compact and most:
@@ -177,7 +153,7 @@ class GraphSet:
     def _warm_up_one(self, key: GraphKey) -> int:
         """Run the forward of a key once. Returns the peak of bytes that it needed, 0 if it failed."""
         try:
-            values = dict(self.adapter.capture_values(key, self.limits))
+            values = self.values_of(key)
             return self.backend.warm_up(lambda: self.adapter.forward(dict(values), key.path))
         except Exception as error:  # the capture itself will say whether this key works
             logger.debug("warm-up of %s failed: %s", key, error)
@@ -188,7 +164,7 @@ class GraphSet:
         cap = self.options.max_graph_bytes
         for position, key in enumerate(keys):
             try:
-                values = dict(self.adapter.capture_values(key, self.limits))
+                values = self.values_of(key)
             except Exception as error:
                 logger.debug("no values to measure %s with: %s", key, error)
                 return keys[position:], 0
@@ -221,16 +197,15 @@ class GraphSet:
             logger.debug("%s cannot be measured: %s", key, error)
             return 0
 
-    def _capture_all(self, keys: list[GraphKey], report: CaptureReport, before: int) -> None:
+    def _capture_all(self, keys: list[GraphKey], report: CaptureReport, before: int, started: float) -> None:
         cap_bytes, cap_seconds = self.options.max_graph_bytes, self.options.max_capture_seconds
-        started = time.perf_counter()
-        queue = list(keys)
-        if cap_bytes is not None and self.options.compact:
-            # The pool is laid out already, so the order is free. Small budgets gain most from a graph.
-            largest = [next(group) for _, group in itertools.groupby(keys, key=lambda k: k.path)]
-            queue = largest + [key for key in reversed(keys) if key not in largest]
-        while queue:
-            key = queue.pop(0)
+        # The pool of a compact set is laid out already. Otherwise smaller graphs live in the memory of larger ones.
+        queue = keys if self.options.compact else sorted(keys, key=lambda key: -key.budget)
+        ends = 2 * len(self._groups())
+        for position, key in enumerate(queue):
+            if cap_seconds is not None and position >= ends and time.perf_counter() - started > cap_seconds:
+                report.late = len(queue) - position
+                break
             if cap_bytes is not None and report.captured:
                 used = self.backend.memory_used() - before
                 if used > cap_bytes:
@@ -238,14 +213,9 @@ class GraphSet:
                     continue
             tick = time.perf_counter()
             self._capture_one(key, report)
-            tock = time.perf_counter()
+            report.first_seconds = report.first_seconds or time.perf_counter() - tick
             if cap_bytes is not None and self.backend.memory_used() - before > cap_bytes:
                 self._give_back(key, report, cap_bytes)
-            if len(report.captured) == 1 and not report.first_seconds:
-                report.first_seconds = tock - tick
-            elif cap_seconds is not None and queue and len(report.captured) >= 2:
-                each = (tock - started - report.first_seconds) / (len(report.captured) - 1)
-                queue = self._fit_time(queue, report, cap_seconds - (tock - started), each)
 
     def _give_back(self, key: GraphKey, report: CaptureReport, cap: int) -> None:
         """Drop a graph whose capture went over the memory cap."""
@@ -261,29 +231,9 @@ class GraphSet:
         report.dropped[key] = f"it went over the {cap / 2**20:.0f} MiB allowed"
         self.backend.trim()
 
-    def _fit_time(self, queue: list[GraphKey], report: CaptureReport, left: float, each: float) -> list[GraphKey]:
-        """Thin what is still to capture so that it fits the time left: every path and axis keeps an even spread."""
-        affordable = int(left / each) if each > 0 else len(queue)
-        if affordable >= len(queue):
-            return queue
-        share = max(affordable, 0) / len(queue)
-        keep: set[GraphKey] = set()
-        groups: dict[tuple[str, AxisKeys], list[int]] = {}
-        for key in queue:
-            groups.setdefault((key.path, key.axes), []).append(key.budget)
-        for (path, axes), budgets in groups.items():
-            count = int(len(budgets) * share)
-            # Small budgets gain most from a graph: the smallest stays even when hardly anything else does.
-            kept = set(thin_ladder(sorted(budgets), count - 1)) | {min(budgets)} if count >= 1 else set()
-            keep.update(GraphKey(path, budget, axes) for budget in kept)
-        for key in queue:
-            if key not in keep:
-                report.dropped[key] = f"the time cap of {self.options.max_capture_seconds:.1f} s leaves no room"
-        return [key for key in queue if key in keep]
-
     def _capture_one(self, key: GraphKey, report: CaptureReport) -> None:
         try:
-            values = dict(self.adapter.capture_values(key, self.limits))
+            values = self.values_of(key)
             shape = self._shape_of(key, values)
             twin = self._shapes.get(shape)
             if twin in self.graphs:
@@ -301,7 +251,7 @@ class GraphSet:
         except Exception as error:
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
             report.failed[key] = why
-            # Each further try would hold a request up. At start-up a smaller graph may still fit.
+            # At start-up a smaller graph may still fit; later the memory is the server's.
             self._full = self._full or "out of memory" in why.lower() or isinstance(error, torch.OutOfMemoryError)
             logger.debug("encoder graph %s cannot be captured", key, exc_info=error)
             return
@@ -341,25 +291,57 @@ class GraphSet:
             tokens = min(tokens, graph.output.shape[0])
         return Captured(key, graph, buffers, tokens, addresses)
 
-    def capture_key(self, key: GraphKey) -> bool:
-        """Capture one more graph now (lazy capture of a hot size). Returns whether it worked."""
-        if key in self.graphs:
-            return True
+    def next_key(self) -> GraphKey | None:
+        """What is best captured next when nothing waits; None when nothing is missing, or nothing more may be made.
+
+        First what the traffic needed more than once, by the time that it would have saved; then what the start left
+        out, up to `IDLE_STEPS`.
+        """
         cap = self.options.max_graph_bytes
-        if self._full or (cap is not None and self.report.device_bytes >= cap):
-            return False
+        if self.pool is None or self._full or self._left <= 0 or (cap and self.report.device_bytes >= cap):
+            return None
+        tried = {*self.graphs, *self.report.failed, *self.report.dropped}
+        largest: dict[tuple[str, AxisKeys], int] = {}
+        for key in self.graphs:
+            largest[key.path, key.axes] = max(largest.get((key.path, key.axes), 0), key.budget)
+        # What the memory cap dropped, and what is larger, must not come back.
+        wanted = {
+            key: want.saving
+            for key, want in self.wanted.items()
+            if want.uses >= WANTED_USES and key not in tried and key.budget <= largest.get((key.path, key.axes), 0)
+        }
+        if wanted:
+            return max(wanted, key=lambda key: wanted[key])
+        for (path, axes), ladder in self._groups().items():
+            within = [budget for budget in ladder if budget <= largest.get((path, axes), 0)]
+            chosen = {key.budget for key in tried if (key.path, key.axes) == (path, axes)}
+            budget = refine(within, chosen, 1 / IDLE_STEPS)
+            if budget is not None:
+                return GraphKey(path, budget, axes)
+        return None
+
+    def capture_next(self) -> GraphKey | None:
+        """Capture what `next_key` says. Returns the key if it has a graph now, None if there is none to capture.
+
+        Raises CaptureError if it cannot be captured: the next one may.
+        """
+        key = self.next_key()
+        if key is None:
+            return None
         before = self.backend.memory_used()
         with torch.inference_mode(), self.backend.capturing():
             self._capture_one(key, self.report)
         self.report.device_bytes += max(self.backend.memory_used() - before, 0)
-        if key not in self.graphs:
-            if not self._full:
-                logger.warning("encoder graph %s cannot be captured: %s", key, self.report.failed[key])
-            elif self.deferred:
-                logger.warning("no memory is left for more encoder graphs: %s failed, and no other is tried", key)
-                self.deferred.clear()
-            return False
-        return True
+        self.wanted.pop(key, None)
+        self._left -= 1
+        self.report.idle = self._left
+        if key in self.graphs:
+            return key
+        if self._full:
+            logger.warning("no memory is left for more encoder graphs: %s failed, and no other is tried", key)
+        else:
+            logger.warning("encoder graph %s cannot be captured: %s", key, self.report.failed[key])
+        raise CaptureError(self.report.failed[key])
 
     def drop(self, key: GraphKey, why: str) -> None:
         """Give a graph up, and whatever shares it: those sizes run eager from now on."""
@@ -367,18 +349,6 @@ class GraphSet:
         for other in [k for k, c in self.graphs.items() if c is captured]:
             del self.graphs[other]
             self.report.failed[other] = why
-
-    def capture_on_demand(self, key: GraphKey) -> bool:
-        """Count a use of a budget without a graph, and capture it when it was needed often enough."""
-        self._demand[key] += 1
-        if self._demand[key] < self.options.demand_after:
-            return False
-        self.deferred.discard(key)
-        captured = self.capture_key(key)
-        self.report.on_demand -= 1
-        if self.report.on_demand <= 0:
-            self.deferred.clear()
-        return captured
 
     def addresses(self, buffers: GraphBuffers) -> dict[str, int]:
         """Of everything that a graph on these buffers reads, by a name for people: they must stay as they are."""

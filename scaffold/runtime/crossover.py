@@ -11,6 +11,8 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scaffold.runtime.packing import REPLAY_OVERHEAD_TOKENS
+
 
 @dataclass(slots=True)
 class Curve:
@@ -74,6 +76,20 @@ class Crossover:
         """Whether eager on `tokens` is predicted to be faster than the graph of `budget`."""
         ratio = self.ratio(tokens, budget)
         return ratio is not None and ratio > self.margin
+
+    def saving(self, tokens: int, budget: int, captured: int | None) -> float:
+        """How much sooner `tokens` would be done on a graph of `budget` than on one of `captured` tokens, or eagerly.
+
+        In milliseconds if there are samples, else in tokens; 0 if not at all.
+        """
+        new, eager = self.replay.at(budget), self.eager_at(tokens)
+        if new is None or eager is None:
+            new, eager = float(budget), 2.0 * tokens + REPLAY_OVERHEAD_TOKENS
+            now = eager if captured is None else float(captured)
+        else:
+            old = None if captured is None else self.replay.at(captured)
+            now = eager if old is None else min(eager, old)
+        return max(now - new, 0.0)
 
 
 def sample_budgets(ladder: Sequence[int], samples: int) -> list[int]:

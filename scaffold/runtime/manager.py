@@ -6,14 +6,14 @@ Contract, whatever the adapter does: outputs never alias graph memory; padded ro
 exceeds any capacity runs eager and is counted with its reason; zero items never reach the model; a capture that fails
 costs one warning and means eager for that key.
 
-The replay path (`_replay`) makes four device operations a batch: one copy of pixels, one copy of metadata (none if the
-last call had the same sizes), the replay, one copy of the output. Sizes, packing, padding and metadata are computed
-once for each signature of sizes and kept in a plan. All calls must come from one stream at a time.
+A call runs by a plan. Sizes, packing, padding and metadata are computed once for each signature of sizes; of each batch
+that a graph serves, a plan holds one function that replays it (`_replay_of`), and nothing else describes a replay. It
+makes four device operations: a copy of pixels, a copy of metadata (none if the graph still holds them), the replay, a
+copy of the output. All calls must come from one stream at a time.
 
 What the host does before the launch delays the call; what it does after is hidden by the replay. Between two images a
 server does much else, so this code runs in cold caches, where it takes six times as long as in a loop, and each frame,
-look-up and call into torch counts. A plan that only replays is therefore made `ready`: one function that copies and
-launches first and counts after (`_make_ready`).
+look-up and call into torch counts. So `_run` launches first, and counts, checks and cuts afterwards.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,21 +29,24 @@ from torch import is_inference_mode_enabled as in_inference_mode
 
 from scaffold.runtime import packing
 from scaffold.runtime.adapter import AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits
-from scaffold.runtime.backend import CudaGraphBackend, GraphBackend
+from scaffold.runtime.backend import CaptureError, CudaGraphBackend, GraphBackend
 from scaffold.runtime.budgets import fitting_budget
 from scaffold.runtime.buffers import Arena, buffers_fill, nbytes_of, rows_bytes
-from scaffold.runtime.capture import Captured, GraphSet
+from scaffold.runtime.capture import Captured, GraphSet, Want
 from scaffold.runtime.crossover import Crossover, sample_budgets
 from scaffold.runtime.options import CaptureReport, Options
 from scaffold.runtime.padding import PADDERS
 from scaffold.runtime.parallel import Group, run_sharded
-from scaffold.runtime.plans import TRIAL_RANGE, Copy, Plan, PlanCache, Run, Step, Trial
+from scaffold.runtime.plans import TRIAL_RANGE, Plan, PlanCache, Run, Step, Trial
 from scaffold.runtime.recording import RecordingBackend
 from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import Trace
 
 logger = logging.getLogger("scaffold.runtime")
 
+
+#: A missing graph is replaced by one at most so many times as large, and by the smallest one always.
+MAX_STRETCH = 2.0
 
 #: Replaces the replay of one batch: `(inputs, budget, path, axes) -> output or None` (a subclass of a drop-in).
 ReplayHook = Callable[[Inputs, int, str, AxisKeys], "torch.Tensor | None"]
@@ -60,8 +64,37 @@ def _warn_of(what: str, keys: Mapping[GraphKey, str]) -> None:
         logger.warning("%d encoder graphs %s (%s): %s", len(keys), what, shown, next(iter(keys.values())))
 
 
+def _improves(key: GraphKey, captured: Captured, plan: Plan) -> bool:
+    """Whether a new graph may serve a batch of a plan better than what the plan has for it."""
+    return any(
+        (run.path, run.axes) == (key.path, key.axes)
+        and run.tokens <= captured.tokens
+        and (run.captured is None or run.captured.tokens > captured.tokens)
+        for step in plan.steps
+        for run in step.runs
+    )
+
+
+def _clear_behind(arena: Arena, used: int, capacity: int) -> None:
+    """Zero what a larger call left behind `used` bytes, as far as a graph of `capacity` bytes reads.
+
+    Clearing only what is dirty saves a fill of the whole buffer in each call (11 MB for a 1288x728 image).
+    """
+    if arena.dirty <= used:
+        arena.dirty = used
+    elif used < capacity:
+        assert arena.memory is not None
+        arena.memory[used : min(arena.dirty, capacity)].zero_()
+        if arena.dirty <= capacity:
+            arena.dirty = used
+
+
 class EncoderGraphManager:
-    """Graphs of one encoder. `ladders` maps each path to its sorted token budgets (a leading 0 means: may be idle)."""
+    """Graphs of one encoder. `ladders` maps each path to its sorted token budgets (a leading 0 means: may be idle).
+
+    `small` maps a path to further budgets, below its ladder, which are captured for the traffic only, each for as many
+    items as it has tokens.
+    """
 
     def __init__(
         self,
@@ -71,6 +104,7 @@ class EncoderGraphManager:
         *,
         ladders: Mapping[str, Sequence[int]],
         limits: Limits,
+        small: Mapping[str, Sequence[int]] | None = None,
         backend: GraphBackend | None = None,
         options: Options | None = None,
         group: Group | None = None,
@@ -83,7 +117,8 @@ class EncoderGraphManager:
         self.limits = limits
         self.options = options or Options()
         self.description = adapter.describe()
-        self.ladders = {path: sorted(ladder) for path, ladder in ladders.items()}
+        small = small or {}
+        self.ladders = {path: sorted({*ladder, *small.get(path, ())}) for path, ladder in ladders.items()}
         missing = set(self.description.paths) - set(self.ladders)
         if missing:
             raise ValueError(f"no budgets for the paths {sorted(missing)}")
@@ -96,10 +131,9 @@ class EncoderGraphManager:
         self.trace = trace
         self.crossover: dict[str, Crossover] = {path: Crossover() for path in self.ladders}
         self.replay_hook: ReplayHook | None = None
-        self._graph_set = GraphSet(adapter, self.backend, self.options, limits, self.ladders, self.description)
+        self._graph_set = GraphSet(adapter, self.backend, self.options, limits, self.ladders, self.description, small)
         self._plans = PlanCache(self.options.plan_entries, self.options.plan_bytes)
         self._constants: dict[tuple[GraphKey, str], torch.Tensor] = {}
-        self._lazy = 0
         self._trials = self.options.trials
         self._until_sample = self.options.sample_every
         self._pending: tuple[GraphKey, Any] | None = None
@@ -143,13 +177,27 @@ class EncoderGraphManager:
         _warn_of("cannot be captured, and their sizes run eager", report.failed)
         return report
 
-    def capture_key(self, key: GraphKey) -> bool:
-        """Capture one more graph now (lazy capture of a hot size). Returns whether it worked."""
-        captured = self._graph_set.capture_key(key)
-        if captured and key.budget not in self.ladders[key.path]:
-            self.ladders[key.path] = sorted([*self.ladders[key.path], key.budget])
-            self._plans.forget()
+    def capture_when_idle(self, most: int | None = None) -> int:
+        """Capture what would serve the traffic better, `most` graphs at most. Returns how many were captured.
+
+        For a moment in which no call waits: a graph takes 20 to 70 ms. Sizes that one fits better are planned anew.
+        """
+        captured = 0
+        while most is None or captured < most:
+            try:
+                key = self._graph_set.capture_next()
+            except CaptureError:
+                continue
+            if key is None:
+                break
+            captured += 1
+            self._plans.forget(unless=lambda plan, key=key: not _improves(key, self.graphs[key], plan))  # type: ignore[misc]
         return captured
+
+    @property
+    def wants_graphs(self) -> bool:
+        """Whether `capture_when_idle` has anything to do."""
+        return self._graph_set.next_key() is not None
 
     def drop(self, key: GraphKey, why: str) -> None:
         """Give a graph up, and whatever shares it: those sizes run eager from now on."""
@@ -185,7 +233,7 @@ class EncoderGraphManager:
                 values = buffers.forward_values
                 with torch.inference_mode():
                     # All graphs share their buffers: what another one left there may be no valid index for this one.
-                    buffers_fill(buffers, self.adapter.capture_values(captured[budget].key, self.limits))
+                    buffers_fill(buffers, self._graph_set.values_of(captured[budget].key))
                     # The very first runs may still load kernels; the curve keeps the smaller time.
                     for _ in range(1 if crossover.replay.points else 2):
                         replay = self.backend.elapsed_ms(graph.replay)
@@ -221,45 +269,86 @@ class EncoderGraphManager:
         plan = self._plans.get(signature)
         if plan is None or not in_inference_mode():
             return None
-        outputs = plan.ready(inputs) if plan.ready is not None else self._execute(inputs, signature)
+        outputs = self._run(plan, inputs)
+        self._plans.move_to_end(signature)
         self.stats.calls += 1
+        self.stats.plans_reused += 1
         return outputs
 
     def execute_local(self, inputs: Inputs) -> list[torch.Tensor]:
         """As `execute`, on this rank only."""
-        if in_inference_mode():  # entering it again takes 3 us, a tenth of our time before the replay
-            return self._execute(inputs)
         with torch.inference_mode():
-            return self._execute(inputs)
-
-    def _execute(self, inputs: Inputs, signature: Hashable | None = None) -> list[torch.Tensor]:
-        """By a plan. `signature` of the inputs, where it is known already."""
-        if signature is None and self.replay_hook is None:
-            signature = self.adapter.signature(inputs)
-        plan = self._plans.get(signature) if signature is not None else None
-        if plan is None:
-            plan = self._build_plan(inputs, signature)
-            self.stats.plans_built += 1
-        elif plan.ready is not None:
-            return plan.ready(inputs)
-        else:
-            self.stats.plans_reused += 1
-            plan.uses += 1
-            if plan.provisional:
+            signature = self.adapter.signature(inputs) if self.replay_hook is None else None
+            plan = self._plans.get(signature) if signature is not None else None
+            if plan is None:
                 plan = self._build_plan(inputs, signature)
-            elif plan.uses == self.options.trial_after - 1 and self._trials > 0:
-                self._start_trials(plan)
-            elif self.options.lazy_after is not None and self._wants_exact(plan):
-                self._capture_exact(plan)
-                plan = self._build_plan(inputs, signature)
+                self.stats.plans_built += 1
             else:
                 self._plans.move_to_end(signature)
-        results: dict[int, torch.Tensor] = {}
+                self.stats.plans_reused += 1
+            return self._run(plan, inputs)
+
+    def _run(self, plan: Plan, inputs: Inputs) -> list[torch.Tensor]:
+        """Launch every batch of a plan, then do what may wait."""
+        adapter = self.adapter
+        launched = []
         for step in plan.steps:
-            self._run_step(plan, step, inputs, results)
-        if not plan.provisional and signature is not None and self._plans.get(signature) is plan:
-            plan.ready = self._make_ready(plan, signature, inputs)
+            batch = inputs if step.passes else self._batch_of(step, inputs)
+            outputs = {}
+            for run in step.runs:
+                clock = None if run.trial is None else self._next_trial(run, run.trial)
+                outputs[run.path] = (
+                    self._run_otherwise(run, step, batch) if run.eager or run.replay is None else run.replay(batch)
+                )
+                if clock is not None:
+                    clock.stop()
+            launched.append((step, batch, outputs))
+        # The device is at work: from here on time costs nothing.
+        results: dict[int, torch.Tensor] = {}
+        for step, batch, outputs in launched:
+            eager = self._count(step)
+            selected = self._batch_of(step, batch) if step.passes else batch
+            adapter.finish(outputs, step.indices, plan.items, results, selected, eager)
+        plan.uses += 1
+        if plan.uses == self.options.trial_after - 1 and self._trials > 0:
+            self._start_trials(plan)
         return [results[i] for i in range(len(plan.items))]
+
+    def _batch_of(self, step: Step, inputs: Inputs) -> Inputs:
+        adapter = self.adapter
+        return adapter.whole(inputs)[0] if step.whole else adapter.select(inputs, step.indices)[0]
+
+    def _count(self, step: Step) -> tuple[str, ...]:
+        """What one batch was, for the statistics and the trace. Returns the paths that ran eager."""
+        items = len(step.indices)
+        eager = []
+        for run in step.runs:
+            if self.trace is not None:
+                self.trace.add(run.path, run.tokens)
+            if run.lacks is not None:
+                want = self._graph_set.wanted.setdefault(run.lacks, Want())
+                want.uses += 1
+                want.saving += run.saving
+            if not run.eager and run.captured is not None:
+                self.stats.hit(run.captured.key, items, run.tokens, run.captured.tokens)
+            elif run.reason:  # none: whoever replaced the replay counts it
+                eager.append(run)
+        for position, run in enumerate(eager):
+            whole = position == 0 and len(eager) == len(step.runs)
+            self.stats.miss(run.reason, items, whole=whole)
+        return tuple([run.path for run in eager])
+
+    def _run_otherwise(self, run: Run, step: Step, batch: Inputs) -> torch.Tensor:
+        """Eager, or the replay of whoever replaced it."""
+        if step.passes:
+            batch = self._batch_of(step, batch)
+        if self.replay_hook is not None and run.budget:
+            output = self.replay_hook(batch, run.budget, run.path, run.axes)
+            run.reason = "" if output is not None else "not-captured"
+            if output is not None:
+                rows = self.adapter.output_rows(run.path, run.tokens)
+                return (output if rows is None else output[:rows]).clone()
+        return self.adapter.eager(batch, run.path)
 
     def replay_on(self, key: GraphKey, inputs: Inputs) -> torch.Tensor | None:
         """Run one batch on one graph, whatever a plan would choose. None if the graph is missing or too small."""
@@ -271,12 +360,9 @@ class EncoderGraphManager:
                 self.stats.miss("not-captured", len(items))
                 return None
             tokens = sum(item.tokens_on(key.path) for item in items)
-            plan = Plan(items, [])
-            run = Run(key.path, tokens, key.budget, key.axes)
-            self._fill(plan, run, captured, inputs, values)
-            run.source = captured.graph.output
+            replay = self._replay_of(Plan(items, []), key.path, tokens, captured, inputs, values)
             self.stats.hit(captured.key, len(items), tokens, captured.tokens)
-            return self._replay(run, inputs)
+            return replay(inputs)
 
     def _execute_sharded(self, inputs: Inputs, group: Group) -> list[torch.Tensor]:
         items = self.adapter.items(inputs)
@@ -333,146 +419,83 @@ class EncoderGraphManager:
             run.reason = "crossover"
         return trial.clock
 
-    def _run_eager(self, run: Run, batch: Inputs) -> torch.Tensor:
-        return self.adapter.eager(batch, run.path)
+    def _replay_of(
+        self,
+        plan: Plan,
+        path: str,
+        tokens: int,
+        captured: Captured,
+        selected: Inputs,
+        values: Mapping[str, torch.Tensor | None],
+    ) -> Callable[[Inputs], torch.Tensor]:
+        """The function that replays a graph for these sizes: copy, replay, copy out.
 
-    def _run_step(self, plan: Plan, step: Step, inputs: Inputs, results: dict[int, torch.Tensor]) -> None:
-        adapter = self.adapter
-        batch = adapter.whole(inputs)[0] if step.whole else adapter.select(inputs, step.indices)[0]
-        outputs: dict[str, torch.Tensor] = {}
-        eager: dict[str, str] = {}
-        for run in step.runs:
-            if self.trace is not None:
-                self.trace.add(run.path, run.tokens)
-            output: torch.Tensor | None = None
-            clock = self._next_trial(run, run.trial) if run.trial is not None else None
-            if run.captured is not None and not run.eager:
-                output = self._replay(run, batch)
-                self.stats.hit(run.captured.key, len(step.indices), run.tokens, run.captured.tokens)
-            elif self.replay_hook is not None and run.budget:
-                output = self.replay_hook(batch, run.budget, run.path, run.axes)
-                if output is not None:  # whoever replaced the replay counts it
-                    output = self._owned(output, run)
-                else:
-                    run.reason = "not-captured"
-            if output is None:
-                eager[run.path] = run.reason
-                output = self._run_eager(run, batch)
-            if clock is not None:
-                clock.stop()
-            outputs[run.path] = output
-        for position, reason in enumerate(eager.values()):
-            whole = position == 0 and len(eager) == len(step.runs)
-            self.stats.miss(reason, len(step.indices), whole=whole)
-        adapter.finish(outputs, step.indices, plan.items, results, batch, tuple(eager))
-
-    def _replay(self, run: Run, batch: Inputs) -> torch.Tensor:
-        """Copy, replay, copy out. No allocation but the output, no host sync, nothing that depends on the model."""
-        captured = run.captured
-        assert captured is not None
-        assert run.source is not None
-        for copy in run.copies:
-            copy.target.copy_(batch[copy.name], non_blocking=True)
-            self._clear_behind(copy.arena, copy.used, copy.capacity)
-        buffers = captured.buffers
-        arena = buffers.metadata_arena
-        if run.blob is not None:
-            if arena.holds is not run.blob:
-                buffers.metadata.copy_(run.blob, non_blocking=True)
-                arena.holds = run.blob
-        elif run.loose is not None:
-            self._write_loose(captured, run.loose)
-        for name, value in run.owned:
-            self._write_owned(captured, name, value)
-        if captured.addresses:
-            self._check_addresses(captured)
-        self._until_sample -= 1
-        if self._until_sample > 0:
-            captured.graph.replay()
-        else:
-            self._sample(captured)
-        # The graph's memory belongs to whoever replays next, so the output leaves it here, before the model's own
-        # post-processing can forget to (Step3-VL does, 0.22 to 0.33).
-        return run.source.clone()
-
-    def _long_way_next(self, plan: Plan) -> bool:
-        """Whether the next use of a plan starts trials or captures an exact graph."""
-        return plan.uses + 2 == self.options.lazy_after or plan.uses + 2 == self.options.trial_after
-
-    def _make_ready(
-        self, plan: Plan, signature: Hashable, inputs: Inputs
-    ) -> Callable[[Inputs], list[torch.Tensor]] | None:
-        """A function that runs a plan of one batch of everything, if all that it needs is pixels and one replay.
-
-        It does what `_execute`, `_run_step` and `_replay` do, in another order: nothing comes before the launch but
-        what the graph needs. On an H200 the long way took 54 us to the launch, in cold caches: 25 of Python, 17 for the
-        copy of pixels, 8 for the copy of metadata. With `quick_signature` the Python is less than half.
+        `selected` are the inputs of one such batch and `values` what the adapter makes of them. No allocation but the
+        output, no host sync, nothing that depends on the model.
         """
-        passes_through = getattr(self.adapter, "passes_through", None)
-        if passes_through is None or not passes_through(inputs):
-            return None
-        if len(plan.steps) != 1 or not plan.steps[0].whole or len(plan.steps[0].runs) != 1:
-            return None
-        step, run = plan.steps[0], plan.steps[0].runs[0]
-        captured = run.captured
-        if captured is None or run.eager or run.trial is not None or run.loose or run.owned or captured.addresses:
-            return None
-        if len(run.copies) != 1 or run.source is None or self._long_way_next(plan):
-            return None
-        (copy,) = run.copies
-        name, used, capacity, data_arena = copy.name, copy.used, copy.capacity, copy.arena
-        blob, arena, graph = run.blob, captured.buffers.metadata_arena, captured.graph
-        copy_pixels, copy_blob, copy_out = copy.target.copy_, captured.buffers.metadata.copy_, run.source.clone
-        indices, path, tokens, computed = step.indices, run.path, run.tokens, captured.tokens
-        adapter, stats = self.adapter, self.stats
+        buffers = captured.buffers
+        keep = self.adapter.output_rows(path, tokens)
+        output = captured.graph.output
+        copy_out = (output if keep is None else output[:keep]).clone
+        copies = []
+        loose: dict[str, torch.Tensor | None] = {}
+        for name, view in buffers.data.items():
+            value = values[name]
+            assert value is not None
+            passed = next((k for k, v in selected.items() if v is value), None)
+            if passed is None or buffers.specs[name].pad is not None:
+                loose[name] = value
+                continue
+            rows = value.shape[0]
+            used = rows_bytes(view, rows)
+            copies.append((passed, view[:rows].copy_, buffers.data_arenas[name], used, nbytes_of(view)))
+        metadata = {name: values.get(name) for name in buffers.layout.slots}
+        for name, value in metadata.items():
+            if value is None:
+                metadata[name] = self._constant(captured.key, name)
+        # What hardly any graph needs before its launch.
+        further: list[Callable[[], object]] = []
+        blob: torch.Tensor | None = None
+        if loose or not plan.memoised:
+            # Values that were computed from pixels: this plan is good for this call only.
+            plan.memoised = False
+            further.append(partial(self._write_loose, captured, loose | metadata))
+        elif buffers.layout.nbytes:
+            blob = self.backend.empty(buffers.layout.nbytes)
+            buffers.layout.write(blob, metadata, self._graph_set.buffers.staging)
+            plan.nbytes += buffers.layout.nbytes
+        for name in buffers.owned:
+            if (owned := values.get(name)) is not None:
+                further.append(partial(self._write_owned, captured, name, owned))
+        if captured.addresses:
+            further.append(partial(self._check_addresses, captured))
+        arena, copy_blob, graph, clear_behind = (
+            buffers.metadata_arena,
+            buffers.metadata.copy_,
+            captured.graph,
+            _clear_behind,
+        )
 
-        def ready(inputs: Inputs) -> list[torch.Tensor]:
-            copy_pixels(inputs[name], True)
-            if data_arena.dirty != used:
-                self._clear_behind(data_arena, used, capacity)
+        def replay(batch: Inputs) -> torch.Tensor:
+            for name, copy_pixels, data_arena, used, capacity in copies:
+                copy_pixels(batch[name], True)
+                if data_arena.dirty != used:
+                    clear_behind(data_arena, used, capacity)
             if blob is not None and arena.holds is not blob:
                 copy_blob(blob, True)
                 arena.holds = blob
-            sampled = self._until_sample <= 1
-            if sampled:
-                self._sample(captured)
-            else:
+            for prepare in further:
+                prepare()
+            self._until_sample -= 1
+            if self._until_sample > 0:
                 graph.replay()
-            output = copy_out()
-            # The device is at work: from here on time costs nothing.
-            if not sampled:
-                self._until_sample -= 1
-            stats.plans_reused += 1
-            plan.uses += 1
-            if self._long_way_next(plan):
-                plan.ready = None
-            self._plans.move_to_end(signature)
-            if self.trace is not None:
-                self.trace.add(path, tokens)
-            stats.hit(captured.key, len(indices), tokens, computed)
-            results: dict[int, torch.Tensor] = {}
-            adapter.finish({path: output}, indices, plan.items, results, adapter.whole(inputs)[0], ())
-            return [results[i] for i in indices]
+            else:
+                self._sample(captured)
+            # The graph's memory belongs to whoever replays next, so the output leaves it here, before the model's own
+            # post-processing can forget to (Step3-VL does, 0.22 to 0.33).
+            return copy_out()
 
-        return ready
-
-    @staticmethod
-    def _clear_behind(arena: Arena, used: int, capacity: int) -> None:
-        """Zero what a larger call left behind `used` bytes, as far as a graph of `capacity` bytes reads.
-
-        Clearing only what is dirty saves a fill of the whole buffer in each call (11 MB for a 1288x728 image).
-        """
-        if arena.dirty <= used:
-            arena.dirty = used
-        elif used < capacity:
-            assert arena.memory is not None
-            arena.memory[used : min(arena.dirty, capacity)].zero_()
-            if arena.dirty <= capacity:
-                arena.dirty = used
-
-    def _owned(self, output: torch.Tensor, run: Run) -> torch.Tensor:
-        rows = self.adapter.output_rows(run.path, run.tokens)
-        return (output if rows is None else output[:rows]).clone()
+        return replay
 
     def _sample(self, captured: Captured) -> None:
         self._until_sample = self.options.sample_every
@@ -497,6 +520,7 @@ class EncoderGraphManager:
     def _build_plan(self, inputs: Inputs, signature: Hashable | None) -> Plan:
         items = list(self.adapter.items(inputs))
         plan = Plan(items, [], memoised=signature is not None)
+        passes_through = getattr(self.adapter, "passes_through", None)
         for batch in self._pack(items):
             whole = len(batch.indices) == len(items) and batch.indices == tuple(range(len(items)))
             selected, axes = self.adapter.whole(inputs) if whole else self.adapter.select(inputs, batch.indices)
@@ -504,10 +528,11 @@ class EncoderGraphManager:
             for path in self.ladders:
                 tokens = sum(items[i].tokens_on(path) for i in batch.indices)
                 if tokens:
-                    runs.append(
-                        self._plan_run(plan, selected, path, tokens=tokens, budget=batch.budgets.get(path), axes=axes)
-                    )
-            plan.steps.append(Step(batch.indices, whole, runs))
+                    run = Run(path, tokens, batch.budgets.get(path), axes)
+                    self._plan_run(plan, selected, run)
+                    runs.append(run)
+            passes = whole and passes_through is not None and bool(passes_through(inputs))
+            plan.steps.append(Step(batch.indices, passes, whole, runs))
         if plan.memoised and signature is not None:
             self._plans.remember(signature, plan)
         return plan
@@ -521,45 +546,41 @@ class EncoderGraphManager:
         # fit into one replay (3 to 4 % lost), and ranks that decide by their own clocks may disagree.
         return packing.pack_planned(items, self.ladders, self.limits.items)
 
-    def _plan_run(
-        self, plan: Plan, selected: Inputs, path: str, *, tokens: int, budget: int | None, axes: AxisKeys
-    ) -> Run:
-        run = Run(path, tokens, budget, axes)
+    def _plan_run(self, plan: Plan, selected: Inputs, run: Run) -> None:
+        """Choose how one path of a batch runs."""
+        path, tokens = run.path, run.tokens
+        budget = run.budget
         if budget is None:
             budget = fitting_budget([b for b in self.ladders[path] if b], tokens)
         if budget is None:
             run.reason = "over-budget"
-            return run
+            return
         if self.replay_hook is not None:
-            return run
+            return
         started = time.perf_counter()
         values = self.adapter.replay_values(selected, self.limits, path)
         # An eager call prepares the same metadata before its first kernel; the smallest time seen is the least noisy.
         crossover = self.crossover[path]
         extra = (time.perf_counter() - started) * 1e3
         crossover.extra_ms = min(crossover.extra_ms or extra, extra)
-        captured = self._choose(plan, run, values, budget)
-        if captured is None:
-            return run
-        if crossover.prefers_eager(tokens, captured.tokens):
-            run.eager, run.reason = True, "crossover"
-        self._fill(plan, run, captured, selected, values)
-        return run
+        captured = run.captured = self._choose(run, values, budget)
+        if captured is not None:
+            run.eager = crossover.prefers_eager(tokens, captured.tokens)
+            run.reason = "crossover" if run.eager else ""
+            run.replay = self._replay_of(plan, path, tokens, captured, selected, values)
+        key = GraphKey(path, budget, run.axes)
+        if key not in self.graphs:
+            run.saving = crossover.saving(tokens, budget, None if captured is None else captured.tokens)
+            run.lacks = key if run.saving > 0 else None
 
-    def _choose(self, plan: Plan, run: Run, values: Mapping[str, torch.Tensor | None], budget: int) -> Captured | None:
+    def _choose(self, run: Run, values: Mapping[str, torch.Tensor | None], budget: int) -> Captured | None:
         """The smallest captured graph whose every capacity fits, or None with the reason in `run`."""
         run.reason = "not-captured"
         ladder = self.ladders[run.path]
+        stretched = budget * MAX_STRETCH
         for candidate in ladder[ladder.index(budget) :]:
-            if candidate > budget * self.options.max_stretch:
-                break
             key = GraphKey(run.path, candidate, run.axes)
             captured = self.graphs.get(key)
-            if captured is None and key in self._graph_set.deferred:
-                if candidate == budget and self._graph_set.capture_on_demand(key):
-                    captured = self.graphs[key]
-                elif candidate == budget:
-                    plan.provisional = key in self._graph_set.deferred
             if captured is None:
                 if key in self.report.failed:
                     run.reason = "capture-failed"
@@ -567,6 +588,8 @@ class EncoderGraphManager:
                     run.reason = "axis-not-captured"
                     return None
                 continue
+            if candidate > stretched and candidate > self._graph_set.smallest(run.path):
+                break
             misfit = captured.buffers.misfit(values)
             if misfit is None:
                 missing = [n for n in captured.buffers.data if values.get(n) is None]
@@ -581,50 +604,11 @@ class EncoderGraphManager:
         declared = self.description.axes
         return len(axes) == len(declared) and all(a in keys for a, keys in zip(axes, declared, strict=True))
 
-    def _fill(
-        self,
-        plan: Plan,
-        run: Run,
-        captured: Captured,
-        selected: Inputs,
-        values: Mapping[str, torch.Tensor | None],
-    ) -> None:
-        """Prepare everything that the replay needs, in the form that is cheapest to repeat."""
-        buffers = captured.buffers
-        run.captured = captured
-        keep = self.adapter.output_rows(run.path, run.tokens)
-        output = captured.graph.output
-        run.source = output if keep is None else output[:keep]
-        loose: dict[str, torch.Tensor | None] = {}
-        for name, view in buffers.data.items():
-            value = values[name]
-            assert value is not None
-            passed = next((k for k, v in selected.items() if v is value), None)
-            if passed is None or buffers.specs[name].pad is not None:
-                loose[name] = value
-                continue
-            rows = value.shape[0]
-            used = rows_bytes(view, rows)
-            run.copies.append(Copy(passed, view[:rows], buffers.data_arenas[name], used, nbytes_of(view)))
-        metadata = {name: values.get(name) for name in buffers.layout.slots}
-        for name, value in metadata.items():
-            if value is None:
-                metadata[name] = self._constant(captured.key, name)
-        run.owned = [(name, v) for name in buffers.owned if (v := values.get(name)) is not None]
-        if loose or not plan.memoised:
-            # Values that were computed from pixels: this plan is good for this call only.
-            plan.memoised = False
-            run.loose = loose | metadata
-        elif buffers.layout.nbytes:
-            run.blob = self.backend.empty(buffers.layout.nbytes)
-            buffers.layout.write(run.blob, metadata, self._graph_set.buffers.staging)
-            plan.nbytes += buffers.layout.nbytes
-
     def _constant(self, key: GraphKey, name: str) -> torch.Tensor:
         """What the capture put into a buffer that replays leave alone. The shared arena cannot keep it."""
         value = self._constants.get((key, name))
         if value is None:
-            value = self.adapter.capture_values(key, self.limits)[name]
+            value = self._graph_set.values_of(key)[name]
             assert value is not None
             self._constants[key, name] = value
         return value
@@ -653,18 +637,6 @@ class EncoderGraphManager:
             spec.pad(target, value)
         else:
             PADDERS[spec.kind](target, value, captured.buffers.contexts[name])
-
-    # -- lazy capture -------------------------------------------------------------------------------------------
-
-    def _wants_exact(self, plan: Plan) -> bool:
-        return plan.uses + 1 == self.options.lazy_after and self._lazy < self.options.lazy_graphs
-
-    def _capture_exact(self, plan: Plan) -> None:
-        for step in plan.steps:
-            for run in step.runs:
-                padded = run.captured is not None and run.captured.tokens != run.tokens
-                if (padded or run.reason == "not-captured") and self._lazy < self.options.lazy_graphs:
-                    self._lazy += self.capture_key(GraphKey(run.path, run.tokens, run.axes))
 
     # -- debug mode ---------------------------------------------------------------------------------------------
 

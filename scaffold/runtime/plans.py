@@ -1,6 +1,7 @@
 """Everything about a call that follows from its sizes, kept by their signature: batches, paths, copies and metadata.
 
-A plan is made at the first call of its sizes (`EncoderGraphManager._build_plan`) and used again by later ones.
+A plan is made at the first call of its sizes (`EncoderGraphManager._build_plan`) and used again by later ones. Nothing
+in it refers back to it, so that one which is dropped gives its memory back at once.
 """
 
 from __future__ import annotations
@@ -13,21 +14,8 @@ from typing import Any
 
 import torch
 
-from scaffold.runtime.adapter import AxisKeys, Inputs, Item
-from scaffold.runtime.buffers import Arena
+from scaffold.runtime.adapter import AxisKeys, GraphKey, Inputs, Item
 from scaffold.runtime.capture import Captured
-
-
-@dataclass(slots=True)
-class Copy:
-    """Pixels of one buffer: where from, where to, and how many bytes of the arena they fill."""
-
-    name: str
-    target: torch.Tensor
-    arena: Arena
-    used: int
-    capacity: int
-
 
 #: Timed calls of each way: after the first number a clear difference decides a trial, after the second any does. Clocks
 #: of a hot chip wander by half a per cent from call to call, and the smallest of three was off by as much.
@@ -68,17 +56,17 @@ class Run:
     tokens: int
     budget: int | None
     axes: AxisKeys
+    #: Why it runs eager.
     reason: str = ""
     captured: Captured | None = None
-    #: There is a graph, but eager is faster for these sizes.
-    eager: bool = False
+    #: Runs the graph on a batch; what it returns belongs to the caller. None: there is no graph for these sizes.
+    replay: Callable[[Inputs], torch.Tensor] | None = None
+    #: Eager in this call, though there may be a graph: it is faster for these sizes, or on trial.
+    eager: bool = True
     trial: Trial | None = None
-    copies: list[Copy] = field(default_factory=list)
-    blob: torch.Tensor | None = None
-    #: Buffers that cannot come from a memoised blob: (name, value).
-    loose: dict[str, torch.Tensor | None] | None = None
-    owned: list[tuple[str, torch.Tensor]] = field(default_factory=list)
-    source: torch.Tensor | None = None
+    #: The graph that these sizes lack, and how much time one would save a call.
+    lacks: GraphKey | None = None
+    saving: float = 0.0
 
 
 @dataclass(slots=True)
@@ -86,6 +74,8 @@ class Step:
     """One batch."""
 
     indices: tuple[int, ...]
+    #: All items in order, and their inputs are those of the call.
+    passes: bool
     whole: bool
     runs: list[Run]
 
@@ -99,10 +89,6 @@ class Plan:
     nbytes: int = 0
     uses: int = 0
     memoised: bool = False
-    #: A better graph could be captured on demand: plan again at the next call.
-    provisional: bool = False
-    #: The short way for this plan, where there is one.
-    ready: Callable[[Inputs], list[torch.Tensor]] | None = None
 
 
 class PlanCache(OrderedDict[Hashable, Plan]):
@@ -125,12 +111,11 @@ class PlanCache(OrderedDict[Hashable, Plan]):
         while self and (len(self) > self._entries or self._nbytes > self._most):
             self._forget_one(self.popitem(last=False)[1])
 
-    def forget(self) -> None:
-        """Drop all: what they chose may not hold any more."""
-        while self:
-            self._forget_one(self.popitem()[1])
+    def forget(self, unless: Callable[[Plan], bool] = lambda plan: False) -> None:
+        """Drop all plans but those that still hold."""
+        for signature in [signature for signature, plan in self.items() if not unless(plan)]:
+            self._forget_one(self.pop(signature))
 
     def _forget_one(self, plan: Plan | None) -> None:
         if plan is not None:
             self._nbytes -= plan.nbytes
-            plan.ready = None  # it holds its plan and a graph: the memory would wait for the garbage collector

@@ -162,9 +162,10 @@ class CurvePoint:
 def waste_curve(sizes: Mapping[int, int], counts: Iterable[int], always: Sequence[int] = ()) -> list[CurvePoint]:
     """The optimal ladder and its waste for several numbers of graphs, those that are possible."""
     wanted = sorted(set(counts))
-    if not wanted or wanted[-1] < max(len(set(always)), 1):
+    try:
+        ladders = optimal_ladders(sizes, max(wanted, default=0), always=always)
+    except ValueError:  # no room for what must stay
         return []
-    ladders = optimal_ladders(sizes, wanted[-1], always=always)
     return [CurvePoint(n, waste(sizes, ladders[n]), tuple(ladders[n])) for n in wanted if n in ladders]
 
 

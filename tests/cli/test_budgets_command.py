@@ -171,7 +171,7 @@ def test_every_bad_trace_is_reported_and_nothing_is_written(run, tmp_path):
     ("options", "code", "words"),
     [
         (["--graphs", "0"], 2, "--graphs"),
-        (["--graphs", "1", "--keep", "3", "--keep", "4"], 2, "2 budgets are to be kept"),
+        (["--graphs", "1", "--keep", "3", "--keep", "4"], 2, "3 budgets are to be kept"),
         (["--plot", "no/such/folder.svg"], 7, "VCG709"),
     ],
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import cpu_wheel
 import pytest
@@ -132,9 +133,23 @@ def test_gpus_are_what_the_driver_says(monkeypatch, tmp_path):
 
 
 def test_the_backend_that_no_graph_can_replay_is_the_managers():
-    from scaffold.runtime.vllm.manager import UNCAPTURABLE_BACKENDS
+    from scaffold.runtime.vllm.refusal import UNCAPTURABLE_BACKENDS
 
     assert {b.name for b in doctor._attention(None) if not b.capturable} == set(UNCAPTURABLE_BACKENDS)
+
+
+def test_options_that_mean_eager_are_the_managers_and_the_releases(tmp_path):
+    from scaffold.runtime.vllm import refusal
+
+    tree = SimpleNamespace(root=tmp_path)
+    assert list(doctor._eager_with(tree)) == []
+    (tmp_path / "vllm" / "config").mkdir(parents=True)
+    (tmp_path / "vllm" / "config" / "lora.py").write_text("enable_tower_connector_lora: bool = False\n")
+    assert [found.reason for found in doctor._eager_with(tree)] == ["lora"]
+    (tmp_path / "vllm" / "config" / "multimodal.py").write_text("mm_encoder_fp8_scale_path: str | None = None\n")
+    source = Path(refusal.__file__).read_text(encoding="utf-8")
+    for found in doctor._eager_with(tree):
+        assert f'"{found.reason}"' in source
 
 
 @pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra")

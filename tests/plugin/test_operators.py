@@ -172,9 +172,7 @@ def test_every_setting_is_here_or_on_the_managers_page():
     assert [name for name in sorted(known - here) if f"`{name}`" not in further] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "default"), [("start_graphs", 8), ("demand_graphs", 96), ("graphs", 64), ("steps", 32)]
-)
+@pytest.mark.parametrize(("name", "default"), [("start_steps", 2), ("idle_graphs", 128), ("graphs", 64), ("steps", 32)])
 def test_defaults_are_the_ones_in_the_code(name, default):
     fields = {field.name: field.default for field in (*dataclasses.fields(Settings), *dataclasses.fields(Options))}
 

@@ -18,6 +18,7 @@ def make_manager(
     *,
     items: int = 4,
     frames: int = 0,
+    small: Mapping[str, Sequence[int]] | None = None,
     capture: bool = True,
     backend: Any = None,
     device: torch.device = CPU,
@@ -27,13 +28,14 @@ def make_manager(
     """A manager that captured its graphs on the CPU. The crossover is off: there is nothing to measure; every budget is
     captured at once unless a test says otherwise."""
     options.setdefault("calibration_ms", 0)
-    options.setdefault("start_graphs", None)
+    options.setdefault("start_steps", None)
     options.setdefault("trials", 0)
     manager = EncoderGraphManager(
         adapter,
         device,
         dtype,
         ladders=ladders if isinstance(ladders, Mapping) else {"default": list(ladders)},
+        small=small,
         limits=Limits(items, frames),
         backend=backend or RecordingBackend(),
         options=Options(**options),

@@ -16,7 +16,7 @@ CUDA = torch.device("cuda")
 
 def make(tower, ladder=(8, 16, 32, 64), **options):
     options.setdefault("calibration_ms", 0)
-    options.setdefault("start_graphs", None)
+    options.setdefault("start_steps", None)
     options.setdefault("trials", 0)
     manager = EncoderGraphManager(
         tower, CUDA, torch.float32, ladders={"default": list(ladder)}, limits=Limits(4), options=Options(**options)
@@ -148,9 +148,11 @@ def test_one_block_holds_the_intermediate_values_of_all_graphs(compact):
     assert (len(segments) == 1) is compact, segments
 
 
-def test_lazy_capture_while_serving():
+def test_an_idle_worker_captures_what_the_traffic_needs():
     tower = PackedTower(device=CUDA)
-    manager = make(tower, [64], lazy_after=2)
+    manager = make(tower, range(8, 65), start_steps=1)
     for seed in range(5):
         assert_equals_eager(manager, tower.call([(1, 3, 7)], seed))
+        manager.capture_when_idle(1)
     assert GraphKey("default", 21) in manager.graphs
+    assert manager.stats.keys[GraphKey("default", 21)].waste == 0

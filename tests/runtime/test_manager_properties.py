@@ -31,15 +31,19 @@ def assert_capacities(stats: Stats, limit: int) -> None:
     packing=st.sampled_from(["planned", "greedy"]),
     two_section=st.booleans(),
     start=st.sampled_from([None, 1, 2]),
+    small=st.lists(st.integers(1, 6), max_size=2, unique=True),
+    idle=st.sampled_from([0, 1, None]),
 )
-def test_packed_tower_equals_eager(calls, ladder, items, frames, packing, two_section, start):
+def test_packed_tower_equals_eager(calls, ladder, items, frames, packing, two_section, start, small, idle):
     tower = PackedTower(two_section=two_section)
-    manager = make_manager(tower, ladder, items=items, frames=frames, packing=packing, start_graphs=start)
+    small = {"default": [budget for budget in small if budget < min(ladder)]}
+    manager = make_manager(tower, ladder, small=small, items=items, frames=frames, packing=packing, start_steps=start)
     kept = []
     for seed, call in enumerate(calls):
         inputs = tower.call(call, seed)
         outputs = assert_equals_eager(manager, inputs)
         kept += [(output, output.clone()) for output in outputs]
+        manager.capture_when_idle(idle)
     for output, copy in kept:
         assert output.equal(copy), "a later replay changed an output that the caller owns"
     assert_capacities(manager.stats, items)

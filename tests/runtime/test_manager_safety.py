@@ -8,6 +8,7 @@ from helpers import CPU, assert_equals_eager, make_manager
 from towers import GLOBAL_TOKENS, LOCAL_TOKENS, PackedTower, TileTower
 
 from scaffold.runtime import EncoderGraphManager, GraphKey, Limits, Options, RecordingBackend, check_graphs
+from scaffold.runtime import manager as manager_module
 from scaffold.runtime.manager import AddressChanged
 
 
@@ -45,7 +46,7 @@ def test_what_exceeds_a_capacity_runs_eager_and_is_counted(grids, reason):
     assert dict(manager.stats.reasons) == {reason: 1}
 
 
-def test_a_batch_that_lacks_another_capacity_takes_the_next_graph():
+def test_a_batch_that_lacks_another_capacity_takes_the_next_graph(monkeypatch):
     class Sequences(PackedTower):
         """Room for as many sequences as tokens allow, times a quarter."""
 
@@ -53,12 +54,13 @@ def test_a_batch_that_lacks_another_capacity_takes_the_next_graph():
             return super().capture_values(key, Limits(max(key.budget // 8, 1)))
 
     tower = Sequences()
-    manager = make_manager(tower, [8, 16, 64], max_stretch=8)
-    assert_equals_eager(manager, tower.call([(8, 1, 1)]))
-    assert [key.budget for key in manager.stats.keys] == [64]
-    narrow = make_manager(Sequences(), [8, 16, 64], max_stretch=2)
+    narrow = make_manager(tower, [8, 16, 64])
     assert_equals_eager(narrow, tower.call([(8, 1, 1)]))
     assert dict(narrow.stats.reasons) == {"capacity:offsets": 1}
+    monkeypatch.setattr(manager_module, "MAX_STRETCH", 8)
+    manager = make_manager(tower, [8, 16, 64])
+    assert_equals_eager(manager, tower.call([(8, 1, 1)]))
+    assert [key.budget for key in manager.stats.keys] == [64]
 
 
 def test_a_longer_sequence_than_the_frozen_bound_runs_eager():
@@ -263,7 +265,7 @@ def test_a_graph_that_the_self_check_refuses_is_dropped_and_its_sizes_run_eager(
             return PackedTower.forward(self, {**self.replay_values(inputs, Limits(4), path)}, path)
 
     tower = Garbage()
-    manager = make_manager(tower, [8, 32], max_stretch=1)
+    manager = make_manager(tower, [8, 32])
     for finding in check_graphs(manager):
         if not finding.ok:
             manager.drop(finding.key, "differs from eager")

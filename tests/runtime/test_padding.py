@@ -6,6 +6,7 @@ from helpers import assert_equals_eager, make_manager
 from towers import PackedTower
 
 from scaffold.runtime import BufferKind, RecordingBackend, padding
+from scaffold.runtime import manager as manager_module
 from scaffold.runtime.adapter import BufferSpec, EncoderDescription, GraphKey
 from scaffold.runtime.buffers import SharedBuffers
 from scaffold.runtime.padding import PADDERS, PadContext, cumulative_slots, exceeds
@@ -119,25 +120,26 @@ class ShortSequences(PackedTower):
         return {**values, "longest": torch.tensor(min(12, key.budget * 2), dtype=torch.int32)}
 
 
-def run_traffic(two_section: bool) -> int:
+def run_traffic(two_section: bool, monkeypatch) -> int:
     """Large, then small, then many: stale values of the first call must not reach the others."""
     tower = ShortSequences(two_section=two_section)
-    manager = make_manager(tower, [4, 30], max_stretch=100)
+    monkeypatch.setattr(manager_module, "MAX_STRETCH", 100)
+    manager = make_manager(tower, [4, 30])
     for seed, grids in enumerate(([(1, 1, 6)] * 4, [(1, 1, 5)], [(1, 2, 2), (1, 1, 3)], [(1, 1, 2)] * 4)):
         assert_equals_eager(manager, tower.call(grids, seed))
     return manager.stats.hits
 
 
 @pytest.mark.parametrize("two_section", [False, True])
-def test_right_padders_pass(two_section):
-    assert run_traffic(two_section) == 11
+def test_right_padders_pass(two_section, monkeypatch):
+    assert run_traffic(two_section, monkeypatch) == 11
 
 
 @pytest.mark.parametrize(("kind", "mutant"), MUTANTS, ids=lambda v: getattr(v, "value", getattr(v, "__name__", v)))
 def test_a_wrong_padder_is_caught(kind, mutant, monkeypatch):
     monkeypatch.setitem(PADDERS, kind, mutant)
     with pytest.raises((AssertionError, IndexError, RuntimeError)):
-        run_traffic(two_section=kind is BufferKind.TWO_SECTION)
+        run_traffic(kind is BufferKind.TWO_SECTION, monkeypatch)
 
 
 def test_an_adapters_own_padder_finds_in_its_target_what_the_capture_put_there():

@@ -1,5 +1,6 @@
 """The drop-in against real releases: vLLM's own unit test with our manager in its place, and real vision classes."""
 
+import dataclasses
 import json
 import os
 import re
@@ -11,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 import run_upstream
 
+from scaffold.runtime.options import Options
 from scaffold.runtime.vllm import EncoderCudaGraphManager
 from scaffold.runtime.vllm.dialect import read_dialect
 from scaffold.runtime.vllm.manager import _in_words
-from scaffold.runtime.vllm.settings import VARIABLE, read_settings
+from scaffold.runtime.vllm.settings import _CHECKS, _FROM_OPTIONS, VARIABLE, Settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
@@ -206,11 +208,49 @@ def test_settings_come_from_the_configuration_or_the_environment(monkeypatch):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"stepz": 3}, "did you mean 'steps'"), ([1], "must be a dictionary"), ({"packing": "x"}, "packing")],
+    [
+        ({"stepz": 3}, "did you mean 'steps'"),
+        ([1], "must be a dictionary"),
+        ({"packing": "x"}, "'packing' is \"planned\" or \"greedy\", not 'x'"),
+        ({"stats": 5}, "'stats' is the name of a file, or null, not 5"),
+        ({"stats": ""}, "'stats' is"),
+        ({"record": ["a"]}, "'record' is"),
+        ({"trace": []}, "'trace' is the name of a file, or a list of them"),
+        ({"trace": ["a", 3]}, "'trace' is"),
+        ({"steps": 0}, "'steps' is a whole number, 1 at least, not 0"),
+        ({"steps": True}, "'steps' is"),
+        ({"steps": 2.0}, "'steps' is"),
+        ({"graphs": 1}, "'graphs' is a whole number, 2 at least"),
+        ({"start_steps": 0}, "'start_steps' is a whole number, 1 at least, or null"),
+        ({"idle_graphs": -1}, "'idle_graphs' is"),
+        ({"idle_graphs": None}, "'idle_graphs' is"),
+        ({"max_graph_bytes": "1G"}, "'max_graph_bytes' is"),
+        ({"max_capture_seconds": 0}, "'max_capture_seconds' is a number above 0"),
+        ({"max_capture_seconds": float("nan")}, "'max_capture_seconds' is"),
+        ({"calibration_ms": -1}, "'calibration_ms' is"),
+        ({"calibration_ms": float("inf")}, "'calibration_ms' is"),
+        ({"trial_after": 1}, "'trial_after' is"),
+        ({"trials": "many"}, "'trials' is"),
+        ({"sample_every": 0}, "'sample_every' is"),
+        ({"compact": 1}, "'compact' is true or false"),
+        ({"self_check": "yes"}, "'self_check' is"),
+        ({"prometheus": None}, "'prometheus' is"),
+        ({"tuning_check": 0}, "'tuning_check' is"),
+        ({"debug_addresses": "on"}, "'debug_addresses' is"),
+    ],
 )
 def test_a_setting_that_means_nothing_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         read_settings(SimpleNamespace(additional_config={"encoder_graphs": given}))
+
+
+def test_every_setting_has_a_check_and_its_default_passes_it():
+    own = {
+        field.name: field.default for field in dataclasses.fields(Settings) if field.name not in ("options", "tuning")
+    }
+    handed_on = {field.name: field.default for field in dataclasses.fields(Options) if field.name in _FROM_OPTIONS}
+    assert set(_CHECKS) == {*own, *handed_on}
+    assert [name for name, default in {**own, **handed_on}.items() if not _CHECKS[name][1](default)] == []
 
 
 def test_a_broken_variable_is_refused(monkeypatch):

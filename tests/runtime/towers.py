@@ -260,9 +260,6 @@ class TileTower:
     def whole(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Any, ...]]:
         return inputs, (inputs["tiles"].shape[-1],) if self.axes else ()
 
-    def item_tokens(self, path: str, axes: tuple[Any, ...]) -> range | None:
-        return None
-
     def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor]:
         if self.axes:
             side = key.axes[0]

@@ -16,7 +16,8 @@ import torch
 
 from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits
 from scaffold.runtime.backend import GraphBackend
-from scaffold.runtime.budgets import fitting_budget, powers_of_two
+from scaffold.runtime.budgets import fitting_budget, octave_ladder, powers_of_two, start_ladder
+from scaffold.runtime.capture import IDLE_STEPS
 from scaffold.runtime.manager import EncoderGraphManager
 from scaffold.runtime.options import Options
 from scaffold.runtime.selfcheck import check_graphs
@@ -24,14 +25,11 @@ from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune
 from scaffold.runtime.vllm.dialect import Dialect, installed_dialect
-from scaffold.runtime.vllm.model import VllmAdapter, attention_backend, sync_allowed
+from scaffold.runtime.vllm.model import VllmAdapter, sync_allowed
+from scaffold.runtime.vllm.refusal import Refusal, refusal_of
 from scaffold.runtime.vllm.settings import Settings, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
-
-#: Attention backends whose variable-length path reads lengths on the host in every call.
-UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
-
 
 #: Tokens of the smallest budget that a tuning is proved on.
 PROOF_TOKENS = 256
@@ -63,7 +61,7 @@ class EncoderCudaGraphManager:
     """Budget graphs of a vision encoder, with the interface of vLLM's class of the same name."""
 
     # What objects made without `__init__` have. Their packing is vLLM's, exactly.
-    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, trials=0, start_graphs=None))
+    settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, trials=0, start_steps=None))
     options: Options = settings.options
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
@@ -77,6 +75,8 @@ class EncoderCudaGraphManager:
     _core: EncoderGraphManager | None = None
     #: What was tuned; None before the first capture.
     tuned: Tuned | None = None
+    #: Why there can be no graphs; None while nothing speaks against them.
+    refused: Refusal | None = None
     _base_hits: int = 0
     _base_misses: int = 0
 
@@ -181,13 +181,15 @@ class EncoderCudaGraphManager:
     def _choose_options(self, vllm_config: Any) -> Options:
         options = self.settings.options
         if vllm_config.compilation_config.encoder_cudagraph_token_budgets:
-            options = replace(options, start_graphs=None)  # the user named the graphs to capture
+            options = replace(options, start_steps=None)  # the user named the graphs to capture
         if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
             # The tower's own collectives are in the graphs. All ranks must capture together, inside vLLM's
             # `graph_capture`, and must decide alike, which clocks of different ranks do not.
+            steps = options.start_steps
             options = replace(
-                options, start_graphs=None, lazy_after=None, calibration_ms=0, trials=0, compact=False, retry=False
-            )
+                options, start_steps=steps and max(steps, IDLE_STEPS), idle_graphs=0, max_capture_seconds=None,
+                calibration_ms=0, trials=0, compact=False, retry=False,
+            )  # fmt: skip
         return options
 
     def _ladders(self) -> dict[str, list[int]]:
@@ -197,6 +199,21 @@ class EncoderCudaGraphManager:
         if "global_token_budgets" in self.__dict__:
             return {"global": self.global_token_budgets, "local": self.local_token_budgets}
         return {"default": self.token_budgets}
+
+    def _small(self, adapter: VllmAdapter) -> dict[str, list[int]]:
+        """Budgets below those that the model names, for what is smaller still (a 56x56 icon has 4 tokens of 64).
+
+        Not where the user named the budgets, and not for models whose tokens come by the tile.
+        """
+        compilation = getattr(getattr(self, "vllm_config", None), "compilation_config", None)
+        if compilation is None or compilation.encoder_cudagraph_token_budgets:
+            return {}
+        small = {}
+        for path, ladder in self._ladders().items():
+            low = next((budget for budget in ladder if budget), 1)
+            if low > 1 and adapter.packs_rows(path, low, self._limits()):
+                small[path] = octave_ladder(1, low - 1, self.settings.steps)
+        return small
 
     def _limits(self) -> Limits:
         return Limits(self.max_batch_size, self.max_frames_per_batch)
@@ -216,6 +233,7 @@ class EncoderCudaGraphManager:
                 torch.device(self.device),
                 self.dtype,
                 ladders=self._ladders(),
+                small=self._small(adapter),
                 limits=self._limits(),
                 backend=self._make_backend(),
                 options=self.options,
@@ -256,23 +274,18 @@ class EncoderCudaGraphManager:
         combinations = 1
         for axis in self._capture_axes:
             combinations *= len(axis)
-        most = self.options.start_graphs
-        counts = [sum(b > 0 for b in ladder) for ladder in self._ladders().values()]
-        return sum((n if most is None else min(n, most)) * combinations for n in counts)
+        ladders = [[budget for budget in ladder if budget] for ladder in self._ladders().values()]
+        return sum(len(start_ladder(ladder, self.options.start_steps)) * combinations for ladder in ladders)
 
     def capture(self, graph_pool: Any = None) -> None:
         """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""
         core = self.core
-        if self.tuned is None:
+        self.refused = refusal_of(getattr(self, "vllm_config", None), self.model)
+        if self.tuned is None and (self.refused is None or self.refused.tunable):
             # Eager calls run the same modules, so they are tuned, too: both ways differ by rounding only.
             self.tuned = tune(self.model, read_choice(self.settings.tuning), self._proof())
-        backend = attention_backend(self.model)
-        if backend in UNCAPTURABLE_BACKENDS:
-            logger.warning(
-                "the attention backend %s reads sequence lengths on the host and cannot be captured: every image runs "
-                "eager. Choose FLASH_ATTN, FLASHINFER or TRITON_ATTN with mm_encoder_attn_backend.",
-                backend,
-            )
+        if self.refused is not None:
+            logger.warning("there are no encoder graphs, and every image runs eager: %s", self.refused.why)
             core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
             return
         core.capture(graph_pool)
@@ -333,9 +346,23 @@ class EncoderCudaGraphManager:
             name = (key.budget, key.axes) if key.axes else key.budget
             (self.budget_graphs if flat else self.budget_graphs[key.path])[name] = captured
 
+    def capture_when_idle(self, most: int | None = None) -> int:
+        """Capture what would serve the traffic better, `most` graphs at most. Returns how many were captured."""
+        captured = self._core.capture_when_idle(most) if self._core is not None else 0
+        if captured:
+            self._publish_graphs()
+        return captured
+
+    @property
+    def wants_graphs(self) -> bool:
+        """Whether `capture_when_idle` has anything to do."""
+        return self._core is not None and self._core.wants_graphs
+
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """One tensor an item, in order; they never alias graph memory."""
         core = self._core or self.core
+        if self.refused is not None:
+            return self._without_graphs(core, mm_kwargs, self.refused.reason)
         self._set_hook(core)
         outputs = core.execute_known(mm_kwargs)
         if outputs is not None:
@@ -343,6 +370,14 @@ class EncoderCudaGraphManager:
         if not core.adapter.is_raw(mm_kwargs) or self.use_dp:
             return core.execute(mm_kwargs)
         return self._execute_local(mm_kwargs)
+
+    def _without_graphs(self, core: EncoderGraphManager, mm_kwargs: dict[str, Any], reason: str) -> list[torch.Tensor]:
+        """The model's own eager embedding of the whole batch, in its order."""
+        with torch.inference_mode():
+            outputs = list(self.model.embed_multimodal(**mm_kwargs))
+        core.stats.calls += 1
+        core.stats.miss(reason, len(outputs))
+        return outputs
 
     def _execute_local(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
         core = self.core

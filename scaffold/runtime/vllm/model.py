@@ -10,6 +10,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -359,6 +360,27 @@ class VllmAdapter:
         return True
 
     # -- buffers and tower
+
+    def packs_rows(self, path: str, budget: int, limits: Limits) -> bool:
+        """Whether a graph of one token is a matter of as many rows as one token of `budget` has."""
+        one = replace(limits, items=1)
+        try:
+            rows = [
+                self._data_rows(self._ask_capture_values(GraphKey(path, b, self._first_axes()), one))
+                for b in (1, budget)
+            ]
+        except Exception:  # a model may refuse a batch that is smaller than a tile
+            return False
+        return rows[0] is not None and rows[0] > 0 and rows[1] == rows[0] * budget
+
+    def _first_axes(self) -> AxisKeys:
+        return tuple(axis[0] for axis in self.owner._capture_axes)
+
+    def _data_rows(self, values: Mapping[str, torch.Tensor | None]) -> int | None:
+        """Rows of the one buffer of pixels; None where there are several."""
+        specs = self.describe().buffers
+        data = [value for name, value in values.items() if value is not None and specs[name].is_data]
+        return data[0].shape[0] if len(data) == 1 and data[0].ndim else None
 
     def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
         values = self._ask_capture_values(key, limits)

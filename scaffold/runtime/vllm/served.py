@@ -19,6 +19,7 @@ import torch
 
 from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import write_whole
+from scaffold.runtime.vllm import idle
 from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
 from scaffold.runtime.vllm.settings import read_settings
 
@@ -26,6 +27,9 @@ logger = logging.getLogger("scaffold.runtime.vllm")
 
 #: After so many faults in a row the graphs are given up: each costs a plan, and the log a line.
 FAULTS = 3
+#: Where the engine does not tell when it is idle: most of the time since the start that captures may take, and batches
+#: between two of them.
+SHARE, BATCHES = 0.01, 2
 #: Seconds from an image that the files lack to the next writing of the trace and the counters, and between two lines in
 #: the log.
 SAVE_AFTER, LOG_EVERY = 10.0, 60.0
@@ -41,6 +45,9 @@ class ServedManager(EncoderCudaGraphManager):
     _ranks: int = 1
     #: Whether the tower's layers are spread over the ranks, so that all of them must run the same forward.
     _is_spread: bool = False
+    _captured_s: float = 0.0
+    _since_capture: int = 0
+    _started: float = 0.0
     _writer: threading.Timer | None = None
     _logged: float = 0.0
     _said: str = ""
@@ -79,6 +86,25 @@ class ServedManager(EncoderCudaGraphManager):
                 self._go_without(error, graph_pool)
         if self._is_spread:
             self._agree()
+        self._started = time.monotonic()
+        # In sleep mode the tower's weights may be gone while the worker waits.
+        if not getattr(self.vllm_config.model_config, "enable_sleep_mode", False):
+            idle.watch(self)
+
+    @property
+    def wants_graphs(self) -> bool:
+        return self.fault is None and super().wants_graphs
+
+    def _capture_now_and_then(self) -> None:
+        """One graph after a batch, where no loop of this process says when nothing waits."""
+        self._since_capture += 1
+        spent = time.monotonic() - self._started
+        if self._since_capture <= BATCHES or self._captured_s > SHARE * spent or not self.wants_graphs:
+            return
+        begin = time.monotonic()
+        self.capture_when_idle(1)
+        self._captured_s += time.monotonic() - begin
+        self._since_capture = 0
 
     def _go_without(self, error: Exception, graph_pool: Any) -> None:
         self.clear()
@@ -109,6 +135,8 @@ class ServedManager(EncoderCudaGraphManager):
                 self._give_up(f"{FAULTS} batches in a row failed", error, logging.INFO)
             return None
         self._faults_in_a_row = 0
+        if not idle.is_seen():
+            self._capture_now_and_then()
         if self._at_end is not None and self._writer is None:
             self._save_soon()
         now = time.monotonic()
@@ -124,9 +152,9 @@ class ServedManager(EncoderCudaGraphManager):
             self.save_trace()
             if self.settings.stats:
                 write_whole(Path(self.settings.stats), json.dumps(self.get_cumulative_stats(), indent=1) + "\n")
-        except OSError as error:
+        except Exception as error:
             self.keep_files()
-            logger.warning("the trace or the counters cannot be written, and no more are: %s", error)
+            logger.warning("the trace or the counters cannot be written, and no more are: %s", _words(error))
 
     def _save_soon(self) -> None:
         """Write once, later, in a thread of its own.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,58 @@ VARIABLE = "VITCG_ENCODER_GRAPHS"
 
 #: Settings that are handed on to the core.
 _FROM_OPTIONS = (
-    "packing", "start_graphs", "demand_after", "demand_graphs", "max_graph_bytes", "max_capture_seconds", "lazy_after",
-    "lazy_graphs", "calibration_ms", "trial_after", "trials", "sample_every", "max_stretch", "compact",
-    "debug_addresses",
+    "packing", "start_steps", "idle_graphs", "max_graph_bytes", "max_capture_seconds", "calibration_ms", "trial_after",
+    "trials", "sample_every", "compact", "debug_addresses",
 )  # fmt: skip
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _at_least(least: int) -> tuple[str, Callable[[Any], bool]]:
+    return f"a whole number, {least} at least", lambda value: _is_int(value) and value >= least
+
+
+def _or_none(check: tuple[str, Callable[[Any], bool]]) -> tuple[str, Callable[[Any], bool]]:
+    words, holds = check
+    return f"{words}, or null", lambda value: value is None or holds(value)
+
+
+_FLAG = ("true or false", lambda value: isinstance(value, bool))
+_FILE = ("the name of a file, or null", lambda value: value is None or (isinstance(value, str) and value != ""))
+_SECONDS = ("a number above 0", lambda value: (_is_int(value) or isinstance(value, float)) and 0 < value < math.inf)
+#: What each setting may be, in words and as a check. `tuning` has a reader of its own.
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "steps": _at_least(1),
+    "trace": (
+        "the name of a file, or a list of them",
+        lambda value: value is None or (isinstance(value, str) and value != "") or _are_names(value),
+    ),
+    "graphs": _at_least(2),
+    "record": _FILE,
+    "stats": _FILE,
+    "self_check": _FLAG,
+    "prometheus": _FLAG,
+    "tuning_check": _FLAG,
+    "packing": ('"planned" or "greedy"', lambda value: value in ("planned", "greedy")),
+    "start_steps": _or_none(_at_least(1)),
+    "idle_graphs": _at_least(0),
+    "max_graph_bytes": _or_none(_at_least(1)),
+    "max_capture_seconds": _or_none(_SECONDS),
+    "calibration_ms": (
+        "a number, 0 at least", lambda value: (_is_int(value) or isinstance(value, float)) and 0 <= value < math.inf
+    ),
+    "trial_after": _at_least(2),
+    "trials": _at_least(0),
+    "sample_every": _at_least(1),
+    "compact": _FLAG,
+    "debug_addresses": _FLAG,
+}  # fmt: skip
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, str) and v for v in value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +133,9 @@ def read_settings(vllm_config: Any) -> Settings:
             close = difflib.get_close_matches(name, [*own, *_FROM_OPTIONS], 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{where} has no setting {name!r}{hint}")
+    for name, (words, holds) in _CHECKS.items():
+        if name in given and not holds(given[name]):
+            raise ValueError(f"{where}: {name!r} is {words}, not {given[name]!r}")
     options = Options(**{name: given[name] for name in _FROM_OPTIONS if name in given})
     try:
         read_choice(given.get("tuning"))

@@ -33,7 +33,7 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 #: Every budget is captured at the start and every batch that fits is replayed; eager runs the same tower.
-_OUR_SETTINGS = {"encoder_graphs": {"calibration_ms": 0, "trials": 0, "start_graphs": None, "tuning": "off"}}
+_OUR_SETTINGS = {"encoder_graphs": {"calibration_ms": 0, "trials": 0, "start_steps": None, "tuning": "off"}}
 #: Largest difference to eager, relative to its largest value: float16 rounding in another order of addition is below a
 #: hundredth of it, and a wrong row is off by the size of the values.
 ROUNDING = 0.02

@@ -1,0 +1,359 @@
+"""Measure encoder graphs on traffic that they have not seen: streams of calls of all sizes, on one GPU, in one run.
+
+    python benchmarks/stream_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--backend FLASH_ATTN]
+
+Needs a vLLM (0.33) whose towers run on this GPU, and nothing from a network: the real vision classes get random weights
+at real sizes. Eager, vLLM's manager and ours without tuning share one tower; ours with tuning has one of its own. A
+pass runs each call of a stream once, in random order, and the ways of each call in random order. What is summed up is
+the whole `execute()` of a call between two waits for the device. Between the start and the first pass (not with
+`--cold`), and between passes, nothing waits, and our manager captures what it does when idle; how much and how long is
+in the result (`idle`), and is part of no call.
+
+Every result of the first pass is compared with the model's own eager embedding. A wrong one of ours fails the run.
+
+Streams (a fixed seed; a token is 2 x 2 patches):
+
+* `mixed`: 1 to 3 images of 32 to 1550 tokens, areas log-uniform, sides 1:2 to 2:1;
+* `photos`: 1 or 2 photographs and screenshots at common resolutions;
+* `documents`: 1 or 2 pages, A4 and letter, scanned at 72, 100 and 150 dots an inch;
+* `videos`: one clip of 4 to 32 frames at common small resolutions (Qwen2.5-VL, with videos switched on);
+* `tiles`: 1 to 3 images cut into 1 to 13 tiles (InternVL), or with 0 to 6 crops (Step3-VL).
+
+Start-up is measured in processes of their own, where an eager run of a large input came first as in vLLM's profiling,
+and the garbage collector is frozen as in vLLM's capture. Memory is measured in the process of the streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+from manager_gpu import capture_measured, error_of, once
+from scaffold.verify.profiling.towers import CONTEXT, DEVICE, DTYPE, Subject, start_vllm
+
+MODELS = "qwen3_vl,qwen2_vl,qwen2_5_vl,qwen2_5_vl:video,internvl,step3_vl"
+WAYS = ("vllm", "on", "off")
+FRAMES = 64
+SEED = 5
+
+RESOLUTIONS = [
+    (640, 480), (800, 600), (1024, 768), (1280, 720), (1280, 960), (1366, 768), (1080, 1080), (512, 512), (768, 1024),
+    (1200, 630), (1170, 1560), (1920, 1080), (400, 300), (1440, 900), (720, 1280),
+]  # fmt: skip
+PAGES = [(8.27, 11.69), (8.5, 11.0)]
+CLIPS = [(224, 224), (336, 252), (448, 252), (480, 360), (640, 360)]
+
+
+def grid_of(width: float, height: float, patch: int, frames: int = 1) -> tuple[int, int, int]:
+    """The grid of an image in patches, rounded to whole tokens as the processors do."""
+    return frames, max(2, 2 * round(height / patch / 2)), max(2, 2 * round(width / patch / 2))
+
+
+def streams_of(label: str, patch: int, share: float) -> dict[str, list[list[Any]]]:
+    """The items of every call of every stream that a model can have; `share` of all calls."""
+    chance = random.Random(SEED)
+
+    def some(count: int, make: Callable[[], list[Any]]) -> list[list[Any]]:
+        return [make() for _ in range(max(3, round(count * share)))]
+
+    def any_image() -> tuple[int, int, int]:
+        tokens = math.exp(chance.uniform(math.log(32), math.log(1550)))
+        sides = math.exp(chance.uniform(-math.log(2), math.log(2)))
+        side = 2 * patch * math.sqrt(tokens)
+        return grid_of(side * math.sqrt(sides), side / math.sqrt(sides), patch)
+
+    def any_page() -> tuple[int, int, int]:
+        (width, height), dots = chance.choice(PAGES), chance.choice((72, 100, 150))
+        return grid_of(width * dots, height * dots, patch)
+
+    if label in ("internvl", "step3_vl"):
+        low, high, count = (1, 13, 150) if label == "internvl" else (0, 6, 40)
+        return {"tiles": some(count, lambda: [chance.randint(low, high) for _ in range(chance.randint(1, 3))])}
+    if label.endswith(":video"):
+        return {"videos": some(60, lambda: [grid_of(*chance.choice(CLIPS), patch, chance.randint(2, 16))])}
+    return {
+        "mixed": some(250, lambda: [any_image() for _ in range(chance.randint(1, 3))]),
+        "photos": some(60, lambda: [grid_of(*chance.choice(RESOLUTIONS), patch) for _ in range(chance.randint(1, 2))]),
+        "documents": some(40, lambda: [any_page() for _ in range(chance.randint(1, 2))]),
+    }
+
+
+class Traffic(Subject):
+    """A model, or its videos (`qwen2_5_vl:video`), whose calls share one block of random pixels."""
+
+    def __init__(self, label: str) -> None:
+        name, _, self.modality = label.partition(":")
+        super().__init__(name)
+
+    def build(self, host_class: str | None = None) -> tuple[Any, Any]:
+        host, config = super().build(host_class)
+        if self.modality == "video":
+            config.model_config.multimodal_config.limits["video"] = 2
+            config.compilation_config.encoder_cudagraph_max_frames_per_batch = FRAMES
+        return host, config
+
+    def call(self, items: list[Any], seed: int) -> dict[str, Any]:
+        if self.name in ("internvl", "step3_vl"):
+            return super().call(items, seed)
+        vision = self.real_config().vision_config
+        rows = sum(math.prod(item) for item in items)
+        columns = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        if not hasattr(self, "_noise"):
+            generator = torch.Generator(DEVICE).manual_seed(0)
+            self._noise = torch.randn(8 * CONTEXT, columns, device=DEVICE, dtype=DTYPE, generator=generator)
+        begin = seed * 97 % (len(self._noise) - rows)
+        pixels, grids = self._noise[begin : begin + rows].clone(), torch.tensor(items)
+        if self.modality != "video":
+            return {"pixel_values": pixels, "image_grid_thw": grids}
+        seconds = torch.ones(len(items))
+        return {"pixel_values_videos": pixels, "video_grid_thw": grids, "second_per_grid_ts": seconds}
+
+
+def maker(way: str, towers: dict[bool, Any], settings: Mapping[str, Any]) -> Callable[[], Any]:
+    """What makes the manager of a way, on its tower."""
+
+    def make() -> Any:
+        from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager as Theirs
+
+        from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
+
+        host, config = towers[way == "on"]
+        config.additional_config = {"encoder_graphs": {"tuning": "on" if way == "on" else "off", **settings}}
+        return (Theirs if way == "vllm" else Ours)(config, DEVICE, DTYPE, host)
+
+    return make
+
+
+def warm(subject: Traffic, host: Any) -> None:
+    """An eager run of a large input and of a small one, as vLLM profiles them before any capture."""
+    with torch.inference_mode():
+        for tokens in (CONTEXT // 2, 64):
+            host.embed_multimodal(**subject.call(subject.items_of(tokens), 0))
+    torch.cuda.synchronize()
+
+
+def start(way: str, name: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of the capture of a way in this process."""
+    subject, towers = Traffic(name), {}
+    towers[way == "on"] = subject.build()
+    warm(subject, towers[way == "on"][0])
+    gc.collect()
+    gc.freeze()
+    manager, measured = capture_measured(maker(way, towers, settings))
+    graphs = len(manager.core.report.captured) if way != "vllm" else sum(len(g) for g in manager.budget_graphs.values())
+    return {"seconds": round(measured["seconds"], 3), "graphs": graphs}
+
+
+def starts(name: str, backend: str, settings: str, ways: list[str]) -> dict[str, Any]:
+    """The start-up of every way, each in a process of its own, one after the other."""
+    command = [sys.executable, __file__, "--models", name, "--backend", backend, "--settings", settings, "--start"]
+    found = {}
+    for way in ways:
+        done = subprocess.run([*command, way], stdout=subprocess.PIPE, text=True, timeout=240, check=True)
+        found[way] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def percentile(samples: list[float], share: float) -> float:
+    """The smallest sample that this share of all does not exceed."""
+    return sorted(samples)[min(len(samples) - 1, math.ceil(share * len(samples)) - 1)]
+
+
+def when_idle(managers: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Let our managers capture what they do while nothing waits: how many graphs, and how long it took."""
+    done = []
+    for way, manager in managers.items():
+        if way != "vllm" and hasattr(manager, "capture_when_idle"):
+            begin = time.perf_counter()
+            graphs = manager.capture_when_idle()
+            torch.cuda.synchronize()
+            done.append({"tuning": way, **after, "graphs": graphs, "seconds": round(time.perf_counter() - begin, 3)})
+    return done
+
+
+def measure(
+    name: str, passes: int, share: float, ways: list[str], settings: Mapping[str, Any], cold: bool
+) -> dict[str, Any]:
+    """All streams of one model."""
+    subject = Traffic(name)
+    towers: dict[bool, Any] = {tuned: subject.build() for tuned in {way == "on" for way in ways}}
+    for host, _ in towers.values():
+        warm(subject, host)
+    eager_host = next(host for tuned, (host, _) in sorted(towers.items()))
+    gc.collect()
+    gc.freeze()
+    managers, captures = {}, {}
+    for way in sorted(ways):  # vLLM's comes last and finds every kernel loaded
+        managers[way], captures[way] = capture_measured(maker(way, towers, settings))
+        print(name, way, {key: round(value, 2) for key, value in captures[way].items()}, flush=True)
+    rows: list[dict[str, Any]] = []
+    idle = [] if cold else when_idle(managers, {"stream": None, "after_pass": 0})
+    errors: dict[str, dict[str, float]] = {way: {} for way in ways}
+    chance = random.Random(SEED)
+    for stream, items in streams_of(
+        name, getattr(subject.real_config().vision_config, "patch_size", 14), share
+    ).items():
+        calls = [subject.call(one, seed) for seed, one in enumerate(items)]
+        for number in range(1, passes + 1):
+            spent: dict[str, list[float]] = {way: [] for way in ("eager", *ways)}
+            before = {way: managers[way].stats.as_dict() for way in ways if way != "vllm"}
+            order = chance.sample(range(len(calls)), len(calls))
+            with torch.inference_mode():
+                for position in order:
+                    inputs, results = calls[position], {}
+                    turn = [*ways] + ["eager"] * (number == 1 or (stream == "mixed" and number == passes))
+                    chance.shuffle(turn)
+                    for way in turn:
+                        run = eager_host.embed_multimodal if way == "eager" else managers[way].execute
+
+                        def action(
+                            run: Any = run, way: str = way, inputs: Any = inputs, results: Any = results
+                        ) -> None:
+                            results[way] = run(**inputs) if way == "eager" else run(inputs)
+
+                        spent[way].append(once(action))
+                    if number == 1:
+                        for way in ways:
+                            error = error_of(results[way], results["eager"])
+                            errors[way][stream] = max(errors[way].get(stream, 0.0), error)
+            for way in ways:
+                if way != "vllm":
+                    rows.append(row_of(name, stream, way, number, spent, before[way], managers[way]))
+                    print(rows[-1], flush=True)
+            idle += when_idle(managers, {"stream": stream, "after_pass": number})
+    plans = {way: plan_ms(subject, managers[way]) for way in ways if way != "vllm"}
+    wrong = {way: found for way, found in errors.items() if way != "vllm" and not max(found.values()) < 0.05}
+    result = {
+        "rows": rows, "idle": idle, "errors": errors, "wrong": wrong, "plan_ms": plans,
+        "memory_mb": {way: round(captured["device_mb"]) for way, captured in captures.items()},
+        "warm_start_s": {way: round(captured["seconds"], 3) for way, captured in captures.items()},
+        "graphs": {way: len(m.core.report.captured) for way, m in managers.items() if way != "vllm"},
+        "end_memory_mb": {
+            way: round(m.core.report.device_bytes / 2**20) for way, m in managers.items() if way != "vllm"
+        },
+        "crossover": {
+            way: {path: [c.launch_ms, c.extra_ms] for path, c in m.core.crossover.items()}
+            for way, m in managers.items() if way != "vllm"
+        },
+    }  # fmt: skip
+    for manager in managers.values():
+        manager.clear()
+    return result
+
+
+def row_of(
+    name: str, stream: str, way: str, number: int, spent: dict[str, list[float]], before: Any, manager: Any
+) -> dict[str, Any]:
+    """One pass of one stream: sums and the slowest calls, and what our manager did in it."""
+    now = manager.stats.as_dict()
+    row: dict[str, Any] = {"model": name, "stream": stream, "tuning": way, "pass": number, "calls": len(spent[way])}
+    for kind, samples in (("eager", spent["eager"]), ("vllm", spent.get("vllm", [])), ("ours", spent[way])):
+        row[f"{kind}_ms"] = round(sum(samples), 1) if samples else None
+        row[f"{kind}_p95_ms"] = round(percentile(samples, 0.95), 2) if samples else None
+        row[f"{kind}_p99_ms"] = round(percentile(samples, 0.99), 2) if samples else None
+    row["plans_built"] = now["plans_built"] - before["plans_built"]
+    row["items_eager"] = now["misses"] - before["misses"]
+    return row
+
+
+def plan_ms(subject: Traffic, manager: Any) -> dict[str, float]:
+    """Host time of the plan of eight items of sizes that never came, in milliseconds: median and largest of 20."""
+    chance = random.Random(1)
+    taken = []
+    with torch.inference_mode():
+        for seed in range(20):
+            if subject.name in ("internvl", "step3_vl"):
+                items: list[Any] = [chance.randint(1, 2) for _ in range(8)]
+            else:
+                items = [(1, 2 * chance.randint(4, 16), 2 * chance.randint(4, 16)) for _ in range(8)]
+            inputs = subject.call(items, seed)
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            signature = manager.core.adapter.signature(inputs)
+            manager.core._build_plan(inputs, signature)
+            taken.append((time.perf_counter() - begin) * 1e3)
+            torch.cuda.synchronize()
+    return {"median": round(statistics.median(taken), 3), "largest": round(max(taken), 3)}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser()
+    options.add_argument("--out", type=Path)
+    options.add_argument("--models", default=MODELS)
+    options.add_argument("--backend", default="FLASH_ATTN")
+    options.add_argument("--passes", type=int, default=3)
+    options.add_argument("--share", type=float, default=1.0, help="share of the calls of each stream")
+    options.add_argument("--ways", default=",".join(WAYS))
+    options.add_argument("--settings", default="{}", help="settings of our manager, as JSON")
+    options.add_argument("--start", choices=WAYS, help="only the start-up of this way")
+    options.add_argument("--without-starts", action="store_true")
+    options.add_argument("--cold", action="store_true", help="no idle moment between the start and the first pass")
+    options.add_argument("--machine", default="")
+    arguments = options.parse_args()
+    settings, ways = json.loads(arguments.settings), arguments.ways.split(",")
+    context = start_vllm(arguments.backend)
+    if arguments.start:
+        print(json.dumps(start(arguments.start, arguments.models, settings)), flush=True)
+        return 0
+    import vllm
+
+    total: dict[str, Any] = {
+        "machine": arguments.machine or torch.cuda.get_device_name(),
+        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]},
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "settings": settings,
+        "rows": [],
+        "models": {},
+    }
+    failed = 0
+    for name in arguments.models.split(","):
+        begin = time.perf_counter()
+        try:
+            started = {} if arguments.without_starts else starts(name, arguments.backend, arguments.settings, ways)
+            print(name, "start", started, flush=True)
+            result = measure(name, arguments.passes, arguments.share, ways, settings, arguments.cold)
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            total["models"][name] = {"error": f"{type(error).__name__}: {error}"}
+            failed += 1
+            continue
+        failed += bool(result["wrong"])
+        for row in result.pop("rows"):
+            way = row["tuning"]
+            row["start_s"] = {k: started[w]["seconds"] for k, w in (("vllm", "vllm"), ("ours", way)) if w in started}
+            row["memory_mb"] = {
+                k: result["memory_mb"][w] for k, w in (("vllm", "vllm"), ("ours", way)) if w in result["memory_mb"]
+            }
+            total["rows"].append(row)
+        total["models"][name] = {**result, "starts": started}
+        if arguments.out:
+            arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+        print(
+            name, result["memory_mb"], result["plan_ms"], result["errors"], result["graphs"], result["idle"], flush=True
+        )
+        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
+        gc.unfreeze()
+        gc.collect()
+        torch.cuda.empty_cache()
+    context.__exit__(None, None, None)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""What no encoder graph can serve, found before any is captured: every image then runs eager, and the reason counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from scaffold.runtime.vllm.model import attention_backend
+
+#: Attention backends whose variable-length path reads lengths on the host in every call.
+UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`reason` is the statistics' name for it, `why` a sentence with the way out. `tunable`: the tower may be tuned."""
+
+    reason: str
+    why: str
+    tunable: bool = True
+
+
+def refusal_of(vllm_config: Any, model: Any) -> Refusal | None:
+    """Why this model can have no graphs with this configuration; None if it can."""
+    lora = getattr(vllm_config, "lora_config", None)
+    if getattr(lora, "enable_tower_connector_lora", False):
+        return Refusal(
+            "lora",
+            "LoRA is enabled for the vision tower (enable_tower_connector_lora): vLLM maps adapters to images in the "
+            "order of the batch, and a graph holds neither that mapping nor that order",
+            tunable=False,
+        )
+    backend = attention_backend(model)
+    if backend in UNCAPTURABLE_BACKENDS:
+        return Refusal(
+            "attention-backend",
+            f"the attention backend {backend} reads sequence lengths on the host and cannot be captured; choose "
+            "FLASH_ATTN, FLASHINFER or TRITON_ATTN with mm_encoder_attn_backend",
+        )
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    if any(getattr(module, "_fp8_dynamic_scale", False) for module in modules):
+        return Refusal(
+            "fp8-dynamic-scale",
+            "FP8 attention in the tower finds its scales on the host (mm_encoder_attn_dtype without "
+            "mm_encoder_fp8_scale_path) and cannot be captured; give a file of scales",
+        )
+    return None

@@ -1,0 +1,68 @@
+"""What has no graphs from the start: every image runs eager, in the order of the batch, and the reason is counted."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from scaffold.runtime.vllm import EncoderCudaGraphManager
+from scaffold.runtime.vllm.refusal import refusal_of
+
+
+class Tower(nn.Module):
+    def __init__(self, **attributes):
+        super().__init__()
+        self.inner = nn.Identity()
+        for name, value in attributes.items():
+            setattr(self.inner, name, value)
+
+
+def config(lora=None):
+    return SimpleNamespace(lora_config=lora)
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "reason", "words"),
+    [
+        (config(), Tower(), None, ""),
+        (config(SimpleNamespace(enable_tower_connector_lora=False)), Tower(), None, ""),
+        (config(SimpleNamespace(enable_tower_connector_lora=True)), Tower(), "lora", "enable_tower_connector_lora"),
+        (config(), Tower(attn_backend="TORCH_SDPA"), "attention-backend", "TORCH_SDPA reads sequence lengths"),
+        (config(), Tower(_fp8_dynamic_scale=False), None, ""),
+        (config(), Tower(_fp8_dynamic_scale=True), "fp8-dynamic-scale", "mm_encoder_fp8_scale_path"),
+    ],
+)
+def test_what_is_refused(given, model, reason, words):
+    found = refusal_of(given, model)
+    assert (found.reason if found else None) == reason
+    assert words in (found.why if found else "")
+
+
+def test_a_refused_batch_runs_as_it_came_and_nothing_is_captured_or_tuned(caplog):
+    class Model:
+        def __init__(self):
+            self.batches = []
+
+        def embed_multimodal(self, **inputs):
+            self.batches.append(inputs)
+            return [torch.full((2, 3), float(n)) for n in inputs["numbers"]]
+
+    manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)
+    manager.model = Model()
+    manager.vllm_config = config(SimpleNamespace(enable_tower_connector_lora=True))
+    core = SimpleNamespace(stats=None, pool=None, backend=SimpleNamespace(new_pool=object), graphs={})
+    from scaffold.runtime import Stats
+
+    core.stats = Stats()
+    manager._core = core
+    manager.capture()
+    assert manager.is_captured()
+    assert manager.tuned is None
+    outputs = manager.execute({"numbers": [3, 1, 2]})
+    assert [float(output[0, 0]) for output in outputs] == [3, 1, 2]
+    assert manager.model.batches == [
+        {"numbers": [3, 1, 2]}
+    ]  # whole, and in order: the mapping of adapters is made for it
+    assert (core.stats.hits, dict(core.stats.reasons)) == (0, {"lora": 3})
+    assert "every image runs eager: LoRA is enabled for the vision tower" in caplog.text
