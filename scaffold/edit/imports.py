@@ -154,13 +154,9 @@ def _insert_name(document: PythonDocument, index: int, node: ast.ImportFrom, nam
         small: Any = None
         if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
             small = statement.body[0]
-        if done or not isinstance(small, cst.ImportFrom) or isinstance(small.names, cst.ImportStar):
+        if not isinstance(small, cst.ImportFrom):
             return statement
-        if [alias.evaluated_name for alias in small.names] != names or any(alias.asname for alias in small.names):
-            return statement
-        module = "." * len(small.relative) + (cst.Module([]).code_for_node(small.module) if small.module else "")
-        if module != imported_module(node):
-            return statement
+        assert not isinstance(small.names, cst.ImportStar), "it has names"
         done = True
         opening = small.lpar.whitespace_after if small.lpar else cst.SimpleWhitespace("")
         closing = small.rpar.whitespace_before if small.rpar else cst.SimpleWhitespace("")

@@ -684,9 +684,7 @@ class _Proof:
             self.refuse("VCG602", f"{what} is not there exactly once")
             return
         node, alias = found[0]
-        for earlier in self.new.tree.body:
-            if earlier.lineno >= node.lineno:
-                break
+        for earlier in self.new.tree.body[: self.new.tree.body.index(node)]:
             if any(isinstance(item, ast.Name) and item.id == edit.bound for item in ast.walk(earlier)):
                 self.refuse("VCG603", f"{what} comes after line {earlier.lineno}, which uses the name", node.lineno)
         node.names.remove(alias)
