@@ -11,11 +11,14 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 TORCH_INDEX ?=
 RELEASE ?= 0.22.0
+FUZZED  = descriptor:100000 port:2000 trace:100000 store:2000 kill:500
+FUZZ_RESULTS = benchmarks/results/fuzz.json
 # Workers of the test suite.
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit matrix upstream-tests ported-tests generated-tests regen docs bench clean
+.PHONY: help setup demo test lint unit matrix fuzz fuzz-figures upstream-tests ported-tests generated-tests \
+	regen docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -60,6 +63,13 @@ unit: setup  ## the test suite, with the branch coverage that the project promis
 
 regen: setup  ## check that generated/ is what the descriptors say
 	$(BIN)/vitcg-scaffold regen --check
+
+fuzz: setup  ## feed hostile descriptors, trees, traces and records until Ctrl-C; a failure is printed with its seed
+	$(BIN)/python tests/fuzz/fuzzing.py
+
+fuzz-figures: setup  ## the numbers of docs/measured.md: 100,000 descriptors, 2,000 ports, 500 kills and more (hours)
+	$(foreach kind,$(FUZZED),$(BIN)/python tests/fuzz/fuzzing.py $(subst :, --count ,$(kind)) --json $(FUZZ_RESULTS) &&) \
+	$(BIN)/python benchmarks/pages.py
 
 matrix: setup  ## run the cells of the support matrix that are missing or outdated (hours on 2 cores from scratch)
 	$(BIN)/python benchmarks/matrix.py

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measured_bench
 import measured_engine
+import measured_fuzz
 import measured_graphs
 import measured_manager
 import measured_ports
@@ -28,7 +29,7 @@ from measured import ROOT, PageError, Part
 
 KINDS = (
     measured_summary, measured_ports, measured_graphs, measured_manager, measured_tuning, measured_engine,
-    measured_bench, measured_stream,
+    measured_bench, measured_stream, measured_fuzz,
 )  # fmt: skip
 
 

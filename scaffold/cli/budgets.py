@@ -126,6 +126,8 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 def find_key(text: str, place: Sequence[str]) -> tuple[int, int]:
     """The offsets of the last key with this way of keys from the top of a JSON text; (0, 1) for the top itself."""
     found = (0, 1)
+    if not place:  # also of a text that nobody has read to its end
+        return found
     way: list[str | None] = []
     key = (0, 0)
     expects_key = False

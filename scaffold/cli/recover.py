@@ -19,7 +19,7 @@ def command(console: Console, tree: Path | None, force: bool) -> None:
 
     Without TREE, the tree around the current folder.
     """
-    from scaffold.publish import recover
+    from scaffold.publish import lost_links, recover
 
     report = recover(tree_with_runs(tree), force=force)
     if report.rolled_back is None:
@@ -27,4 +27,5 @@ def command(console: Console, tree: Path | None, force: bool) -> None:
         return
     for file in report.rolled_back.files:
         console.result(f"{'removed' if file.before is None else 'restored':>12}  {file.path}")
+    console.report(lost_links(report.rolled_back))
     console.note(f"Rolled back the unfinished run: {report.rolled_back.label}")

@@ -19,9 +19,10 @@ def command(console: Console, tree: Path | None, force: bool) -> None:
 
     Without TREE, the tree around the current folder.
     """
-    from scaffold.publish import revert_last
+    from scaffold.publish import lost_links, revert_last
 
     record = revert_last(tree_with_runs(tree), force=force)
     for file in record.files:
         console.result(f"{'removed' if file.after is None else 'restored':>12}  {file.path}")
+    console.report(lost_links(record))
     console.note(f"Undid: {record.label.removeprefix('revert ')}")

@@ -280,7 +280,7 @@ class _Composer:
         import yaml
 
         if _loader() is not yaml.SafeLoader:
-            mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+            mark: Any = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
             last = mark.index if mark is not None else 0
             depth = 0
             try:
@@ -302,11 +302,11 @@ class _Composer:
         line = min(line, len(self.lines) - 1)
         column = min(column, len(self.lines[line]))
         span = Span(self.file, line + 1, column + 1, line + 1, column + 2)
-        for at in (line, line - 1):
-            indent = re.match(r"[ \t]*", self.lines[at]) if at >= 0 else None
+        for number in (line, line - 1):
+            indent = re.match(r"[ \t]*", self.lines[number]) if number >= 0 else None
             if indent is not None and "\t" in indent.group():
                 where = indent.group().index("\t")
-                place = Span(self.file, at + 1, where + 1, at + 1, where + 2)
+                place = Span(self.file, number + 1, where + 1, number + 1, where + 2)
                 return Diagnostic("VCG103", "a tab is used for indentation", place, "indent with spaces")
         message = f"{context}: {problem}" if context else problem
         return Diagnostic("VCG101", f"not valid YAML: {message}", span, _syntax_help(problem, self.lines[line]))

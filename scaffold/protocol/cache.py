@@ -21,6 +21,11 @@ def cache_root() -> Path:
     return Path(user_cache_dir("vitcg-scaffold", appauthor=False))
 
 
+def seal_file(version: str) -> Path:
+    """The record of what a release's tree held when it was unpacked."""
+    return cache_root() / "seals" / f"{PROJECT}-{version}.json"
+
+
 def cached_tree(version: str) -> Path | None:
     """The complete tree of a release in the cache, None when it was not fetched yet."""
     root = cache_root() / "trees" / f"{PROJECT}-{version}"

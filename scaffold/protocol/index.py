@@ -37,13 +37,14 @@ class IndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sdist:
-    """One sdist that an index or a folder offers. `digests` may be empty for a file in a folder of the user's own."""
+    """One sdist that an index or a folder offers. `local` is what a folder or a page of the user's own disk offers."""
 
     version: str
     filename: str
     url: str
     digests: dict[str, str] = field(default_factory=dict)
     yanked: bool = False
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,9 @@ def offered_sdists(settings: IndexSettings, session: requests.Session) -> Offer:
             failures.append(f"{_without_secrets(index)}: {reason(error)}")
             continue
         if page is not None:
-            found += [_from_package(item) for item in page.packages if item.package_type == "sdist" and item.version]
+            local = index.startswith("file:")
+            sdists = (item for item in page.packages if item.package_type == "sdist" and item.version)
+            found += [_from_package(item, local=local) for item in sdists]
     if not found and (failures or settings.offline):
         raise DiagnosticError(
             Diagnostic(
@@ -160,13 +163,14 @@ def offered_sdists(settings: IndexSettings, session: requests.Session) -> Offer:
     return Offer(tuple(found), tuple(failures))
 
 
-def _from_package(package: DistributionPackage) -> Sdist:
+def _from_package(package: DistributionPackage, *, local: bool) -> Sdist:
     return Sdist(
         version=package.version or "",
         filename=package.filename,
         url=package.url,
         digests=dict(package.digests),
         yanked=package.is_yanked,
+        local=local,
     )
 
 
@@ -187,7 +191,8 @@ def _in_folder(link: str) -> Iterator[Sdist]:
     if "://" in link and not link.startswith("file:"):
         return
     for path in sorted(folder.glob(f"{PROJECT}-*.tar.gz")) if folder.is_dir() else ():
-        yield Sdist(path.name.removeprefix(f"{PROJECT}-").removesuffix(".tar.gz"), path.name, path.as_uri())
+        version = path.name.removeprefix(f"{PROJECT}-").removesuffix(".tar.gz")
+        yield Sdist(version, path.name, path.as_uri(), local=True)
 
 
 def local_path(url: str) -> Path:

@@ -4,6 +4,7 @@ Layout of the cache (`VITCG_CACHE_DIR`, else the user's cache folder):
 
     trees/vllm-X.Y.Z/        a complete tree; it appears by one rename and is never written afterwards
     downloads/               sdists on their way; a finished one survives a killed run and is checked and used again
+    seals/vllm-X.Y.Z.json    what the tree held when it was unpacked; compared when it is used again (`seal`)
     locks/vllm-X.Y.Z.lock    one run at a time fetches a release
 
 Only this module and `index` use the network.
@@ -12,6 +13,7 @@ Only this module and `index` use the network.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import os
 import shutil
@@ -22,9 +24,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.protocol.cache import PROJECT, cache_root, cached_tree
+from scaffold.protocol.cache import PROJECT, cache_root, cached_tree, seal_file
 from scaffold.protocol.index import (
     HTTP_TIMEOUT,
     Sdist,
@@ -36,12 +39,17 @@ from scaffold.protocol.index import (
     reason,
     stable_versions,
 )
+from scaffold.protocol.seal import check_tree, seal_tree
 from scaffold.protocol.tree import is_tree
 
 if TYPE_CHECKING:
     import requests
 
 _LOCK_TIMEOUT = 900.0
+#: vLLM 0.33 unpacks to 130 MB in 8,500 files.
+_MAX_ARCHIVE = 200 << 20
+_MAX_BYTES = 400 << 20
+_MAX_FILES = 50_000
 
 #: Called with the bytes that are done, and the total where the index says it.
 Progress = Callable[[int, "int | None"], None]
@@ -52,12 +60,13 @@ def fetch_release(version: str, *, progress: Progress | None = None) -> Path:
 
     `version` as the index spells it (`0.22.0`). `progress(done, total)` counts bytes of the download.
 
-    Raises DiagnosticError: VCG403 (no such release), VCG404 (no index can be reached), VCG405 (digest differs),
-    VCG406 (the archive is damaged or unsafe), VCG711 (the cache cannot be written),
-    VCG408 (another run holds the lock).
+    Raises DiagnosticError: VCG403 (no such release), VCG404 (no index can be reached), VCG405 (digest differs, or is
+    not given), VCG406 (the archive is damaged or unsafe), VCG407 (the cached tree was changed), VCG711 (the cache
+    cannot be written), VCG408 (another run holds the lock).
     """
     found = cached_tree(version)
     if found is not None:
+        check_tree(found, seal_file(version))
         return found
     from filelock import FileLock, Timeout
 
@@ -124,7 +133,7 @@ def _fetch(version: str, root: Path, progress: Progress | None) -> Path:
     settings = read_settings()
     with open_session(settings) as session:
         chosen = choose_sdist(version, offered_sdists(settings, session))
-        archive = root / "downloads" / chosen.filename
+        archive = root / "downloads" / f"{PROJECT}-{version}.tar.gz"
         if not (archive.is_file() and chosen.digests and _digest_error(archive, chosen) is None):
             _download(chosen, archive, session, progress)
     tree = root / "trees" / f"{PROJECT}-{version}"
@@ -134,7 +143,9 @@ def _fetch(version: str, root: Path, progress: Progress | None) -> Path:
         unpacked = _unpack(archive, Path(scratch), version)
         if tree.exists():  # incomplete, otherwise it would have been used
             shutil.rmtree(tree)
+        seal_file(version).unlink(missing_ok=True)
         unpacked.rename(tree)
+    seal_tree(tree, seal_file(version))
     archive.unlink(missing_ok=True)
     return tree
 
@@ -143,9 +154,11 @@ def _download(chosen: Sdist, archive: Path, session: requests.Session, progress:
     """Stream the sdist to disk and check its digest; nothing is kept under its final name before that."""
     from requests import RequestException
 
+    _require_trusted(chosen)
     partial = archive.with_name(archive.name + ".part")
+    partial.unlink(missing_ok=True)  # a link in its place is not followed
     try:
-        with partial.open("wb") as stream:
+        with partial.open("xb") as stream:
             if chosen.url.startswith("file:"):
                 source = local_path(chosen.url)
                 with source.open("rb") as local:
@@ -182,11 +195,38 @@ def _download(chosen: Sdist, archive: Path, session: requests.Session, progress:
     partial.replace(archive)
 
 
+def _require_trusted(chosen: Sdist) -> None:
+    """What the network brings needs a digest; a page that it brings does not name files of this machine."""
+    scheme = urlsplit(chosen.url).scheme
+    if scheme not in ("http", "https", *(("file",) if chosen.local else ())):
+        why = f"points to a `{scheme}:` address, which only a folder of yours may do"
+    elif scheme != "file" and not chosen.digests:
+        why = "gives no digest, so nobody could tell whether it is the right file"
+    else:
+        return
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG405",
+            f"the index is not trusted with `{chosen.filename}`: it {why}",
+            help="use an index that gives SHA-256 digests, or download the sdist yourself and name its folder in "
+            "`PIP_FIND_LINKS`",
+        )
+    )
+
+
 def _copy(chunks: Iterator[bytes], stream: Any, total: int | None, progress: Progress | None) -> None:
     done = 0
     for chunk in chunks:
         stream.write(chunk)
         done += len(chunk)
+        if done > _MAX_ARCHIVE:
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG406",
+                    f"the sdist has more than {_MAX_ARCHIVE >> 20} MB",
+                    help="check the index settings: no release of vLLM is that large",
+                )
+            )
         if progress is not None:
             progress(done, total)
 
@@ -220,8 +260,8 @@ def _unpack(archive: Path, scratch: Path, version: str) -> Path:
     if not hasattr(tarfile, "data_filter"):
         raise damaged("this Python cannot unpack archives safely; use 3.10.12, 3.11.4, 3.12 or newer")
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            tar.extractall(scratch, filter="data")
+        with _Stream(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+            tar.extractall(scratch, filter=_Limits())
     except (tarfile.TarError, EOFError, zlib.error) as error:
         archive.unlink(missing_ok=True)
         raise damaged(str(error) or type(error).__name__) from error
@@ -235,6 +275,36 @@ def _unpack(archive: Path, scratch: Path, version: str) -> Path:
         archive.unlink(missing_ok=True)
         raise damaged(f"it does not hold a vLLM {version} source tree")
     return tops[0]
+
+
+class _Stream(gzip.GzipFile):
+    """An unpacked archive, read to a limit: a megabyte may unpack to a gigabyte."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._require(self.tell() + (size if size is not None and size >= 0 else _MAX_BYTES))
+        return super().read(size)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._require(offset)
+        return super().seek(offset, whence)
+
+    def _require(self, end: int) -> None:
+        if end > _MAX_BYTES:
+            raise tarfile.ReadError(f"it unpacks to more than {_MAX_BYTES >> 20} MB")
+
+
+class _Limits:
+    """Python's own filter of safe members, and limits on all of them."""
+
+    def __init__(self) -> None:
+        self._files = self._bytes = 0
+
+    def __call__(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        self._files += 1
+        self._bytes += member.size  # of a sparse file, more than the archive holds
+        if self._files > _MAX_FILES or self._bytes > _MAX_BYTES:
+            raise tarfile.ReadError(f"it has more than {_MAX_FILES:,} files or {_MAX_BYTES >> 20} MB")
+        return tarfile.data_filter(member, path)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.files import read_regular
-from scaffold.protocol.cache import cached_tree
+from scaffold.protocol.cache import cached_tree, seal_file
+from scaffold.protocol.seal import check_tree
 from scaffold.protocol.tree import LANDMARKS, SourceTree, is_tree
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def resolve_target(text: str, *, progress: Progress | None = None) -> Target:
             from scaffold.protocol.releases import fetch_release
 
             root = fetch_release(version, progress=progress)
+        else:
+            check_tree(root, seal_file(version))
         return Target(TargetKind.RELEASE, SourceTree(root, f"vllm-{version}", version, read_only=True))
     return Target(TargetKind.PATH, open_tree(Path(text).expanduser(), label=text))
 

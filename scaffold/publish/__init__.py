@@ -8,6 +8,7 @@ from scaffold.publish.dirty import DirtyFile, DirtyState, changed_files, find_di
 from scaffold.publish.store import FileRecord, RunRecord
 from scaffold.publish.transaction import (
     RecoverReport,
+    lost_links,
     publish_changes,
     published_changes,
     recover,
@@ -23,6 +24,7 @@ __all__ = [
     "RunRecord",
     "changed_files",
     "find_dirty",
+    "lost_links",
     "publish_changes",
     "published_changes",
     "recover",

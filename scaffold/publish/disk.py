@@ -113,5 +113,10 @@ def device(path: Path) -> int:
     return path.stat().st_dev
 
 
+def has_other_names(path: Path) -> bool:
+    """Whether a file has hard links beside this one."""
+    return path.exists() and path.stat().st_nlink > 1
+
+
 def digest(data: bytes | None) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()

@@ -34,11 +34,16 @@ _MOST_RUNS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file of a run: SHA-256 of its bytes before and after, None where there was no file."""
+    """One file of a run: SHA-256 of its bytes before and after, None where there was no file.
+
+    `unlinked` says that it had another name as well, a hard link, which still has the bytes from before: a file is
+    replaced by a rename. What undoes the run restores the bytes, and cannot restore the link.
+    """
 
     path: str
     before: str | None
     after: str | None
+    unlinked: bool = False
 
     @property
     def action(self) -> str:
@@ -82,6 +87,7 @@ def _decode(path: Path) -> RunRecord:
             all(type(number) is int and 0 < number < _MOST_RUNS for number in numbers)
             and all(isinstance(text, str) and text.isprintable() for text in texts)
             and all(isinstance(digest, str) for digest in digests)
+            and all(isinstance(file.unlinked, bool) for file in files)
         ):
             raise TypeError("a field has the wrong type")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotRegularError) as error:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scaffold.changes import FileChange
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.publish import disk
 from scaffold.publish.signals import Deferred, deferred_signals
 from scaffold.publish.store import FileRecord, RunRecord, Store, damaged
@@ -40,6 +40,7 @@ class _Step:
     before: bytes | None
     after: bytes | None
     like: Path | None
+    unlinked: bool
 
 
 def publish_changes(root: Path, changes: Sequence[FileChange], *, label: str) -> RunRecord:
@@ -59,12 +60,14 @@ def publish_changes(root: Path, changes: Sequence[FileChange], *, label: str) ->
         for change in wanted:
             target = store.locate(change.path)
             like = None if change.before is None else target
-            steps.append(_Step(change.path, change.before, change.after, like))
+            steps.append(_Step(change.path, change.before, change.after, like, disk.has_other_names(target)))
         return _run(store, signals, steps, label)
 
 
 def revert_last(root: Path, *, force: bool = False) -> RunRecord:
     """Undo the last run that still stands: bytes, modes, new files and new folders. Call again for the one before.
+
+    `unlinked` in the record names the files whose hard links are not restored.
 
     Raises `DiagnosticError`: VCG506 when there is none, VCG504 when a file was changed since, unless `force`.
     """
@@ -86,12 +89,26 @@ def revert_last(root: Path, *, force: bool = False) -> RunRecord:
             after = disk.read(blob)
             if disk.digest(after) != file.before:
                 raise damaged(blob, "these are not the bytes that were saved")
-            steps.append(_Step(file.path, now, after, blob))
+            steps.append(_Step(file.path, now, after, blob, file.unlinked))
         if edited and not force:
             raise DiagnosticError(_changed_since(file, last.label) for file in edited)
         steps = [step for step in steps if step.before != step.after]  # forced, and undone by hand already
         label = f"revert {last.label}"
         return _run(store, signals, steps, label, dropped_dirs=last.made_dirs, reverts=last.id)
+
+
+def lost_links(undone: RunRecord) -> tuple[Diagnostic, ...]:
+    """What undoing a run could not restore: notes (VCG514) for the user."""
+    return tuple(
+        Diagnostic(
+            "VCG514",
+            f"{file.path} had a second name, a hard link, and is a file of its own now",
+            help="the other name has the bytes from before, too; link them again if they are to be one",
+            severity=Severity.INFO,
+        )
+        for file in undone.files
+        if file.unlinked
+    )
 
 
 def published_changes(root: Path, label: str) -> tuple[FileChange, ...]:
@@ -143,7 +160,9 @@ def _run(
 ) -> RunRecord:
     for step in steps:
         _check_target(store, step)
-    files = tuple(FileRecord(step.path, disk.digest(step.before), disk.digest(step.after)) for step in steps)
+    files = tuple(
+        FileRecord(step.path, disk.digest(step.before), disk.digest(step.after), step.unlinked) for step in steps
+    )
     record = RunRecord(
         store.next_id(),
         label,

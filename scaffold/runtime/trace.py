@@ -113,12 +113,16 @@ class Trace:
             place = ("paths", path)
             if not path.isprintable():
                 raise TraceError("form", f"{_shown(path)} is no name of a path: it cannot be printed", place)
-            for size, count in _object(value, f'the sizes of path "{path}"', place).items():
+            for size, count in _object(value, f"the sizes of path {_shown(path)}", place).items():
                 if not re.fullmatch("[1-9][0-9]{0,11}", size):
-                    raise TraceError("size", f'path "{path}": {_shown(size)} is not a size in tokens', (*place, size))
+                    raise TraceError(
+                        "size", f"path {_shown(path)}: {_shown(size)} is not a size in tokens", (*place, size)
+                    )
                 if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _MOST:
                     shown = _shown(count)
-                    raise TraceError("size", f'path "{path}", size {size}: {shown} is not a count', (*place, size))
+                    raise TraceError(
+                        "size", f"path {_shown(path)}, size {size}: {shown} is not a count", (*place, size)
+                    )
                 trace.add(path, int(size), count)
         return trace
 

@@ -8,10 +8,11 @@ import shlex
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_scene import DOCS, PLACES, PROTOCOL, contents
+from cli_scene import DOCS, PLACES, PROTOCOL, child, contents, environment
 from test_new import git, make_repository
 
 pytestmark = pytest.mark.trees
@@ -254,3 +255,87 @@ def test_damaged_records_end_in_a_diagnostic(run, small_tree, name, text):
         assert done.code in (0, 5, 7), (command, done.err)
         assert done.code == 0 or "VCG" in done.err + done.out
     assert contents(small_tree) == before
+
+
+# -- what cannot be undone ---------------------------------------------------------------------------------------------
+
+
+def test_revert_says_that_a_hard_link_is_lost(run, small_tree, tmp_path):
+    (tmp_path / "second.md").hardlink_to(small_tree / DOCS)
+    before = contents(small_tree)
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    assert (tmp_path / "second.md").read_bytes() == before[DOCS]
+
+    done = run("revert", small_tree)
+
+    assert done.code == 0
+    assert contents(small_tree) == before
+    assert done.err.startswith(f"info[VCG514]: {DOCS} had a second name, a hard link, and is a file of its own now\n")
+    assert done.err.count("info[") == 1
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    assert "VCG514" not in run("revert", small_tree).err
+
+
+# -- code of the tree --------------------------------------------------------------------------------------------------
+
+#: Runs before the command line: notes every code object from the tree that is executed, and every program that is run.
+WATCH = """
+import os, sys
+tree, log = os.environ["TREE"], os.open(os.environ["LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def note(*words):
+    os.write(log, (" ".join(map(str, words)) + "\\n").encode())
+def hook(event, arguments):
+    if event == "exec" and str(getattr(arguments[0], "co_filename", "")).startswith(tree):
+        note("executed", arguments[0].co_filename)
+    elif event == "subprocess.Popen":
+        program, words = arguments[0], arguments[1]
+        note("program", os.path.basename(os.fsdecode(program)), *map(os.fsdecode, words[1:]))
+    elif event in ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.spawn"):
+        note(event, arguments[0] if arguments else "")
+sys.addaudithook(hook)
+"""
+
+#: `plan` and the rest, each as it is run in the tree's own folder, where Python would find the tree's modules first.
+READERS = (
+    "plan internvl --vllm .",
+    "new internvl --vllm . --diff",
+    "new internvl --vllm .",
+    "pr internvl --vllm . --no-verify",
+    "init InternVLChatModel --vllm . --no-input",
+    "protocol --vllm .",
+    "tower internvl --vllm .",
+    "revert .",
+)
+
+
+def test_only_verify_runs_code_of_the_tree(small_tree, tmp_path):
+    """Whatever in the tree is imported, or run by a program, leaves a witness."""
+    make_repository(small_tree)
+    trap = f"open({str(tmp_path / 'witness')!r}, 'a').write(__file__)\n"
+    for name in ("yaml", "click", "libcst", "ruff", "sitecustomize", "usercustomize", "conftest", "setup", "json"):
+        (small_tree / f"{name}.py").write_text(trap)
+    for path in [*small_tree.rglob("__init__.py"), small_tree / "vllm/config.py"]:
+        path.write_text(trap + (path.read_text() if path.exists() else ""))
+    git(small_tree, "add", "-A", "-f")
+    git(small_tree, "commit", "-qm", "traps")
+    log = tmp_path / "log"
+
+    def watch(command: str) -> list[str]:
+        log.unlink(missing_ok=True)
+        done = child(
+            *command.split(), before=WATCH, cwd=small_tree, TREE=str(small_tree), LOG=str(log), PYTHONSAFEPATH="1"
+        )
+        assert done.returncode in (0, 3, 4), done.stderr
+        return log.read_text().splitlines() if log.exists() else []
+
+    for command in READERS:
+        seen = watch(command)
+        assert not (tmp_path / "witness").exists(), command
+        assert not [line for line in seen if not line.startswith("program ")], command
+        assert {line.split()[1] for line in seen} <= {"ruff", "git"}, (command, seen)
+    # The watch itself works: what is imported from the tree is seen.
+    script = f"{WATCH}\nsys.path.insert(0, tree)\nimport vllm"
+    variables = environment(TREE=str(small_tree), LOG=str(log))
+    subprocess.run([sys.executable, "-c", script], env=variables, check=False, capture_output=True, cwd=tmp_path)
+    assert (tmp_path / "witness").exists()
+    assert "executed" in log.read_text()

@@ -8,11 +8,14 @@ import hashlib
 import http.server
 import io
 import os
+import re
+import resource
+import shutil
 import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,7 @@ from scaffold.protocol import (
 )
 from scaffold.protocol import index as index_module
 from scaffold.protocol import releases as releases_module
+from scaffold.protocol import seal as seal_module
 from scaffold.protocol.index import IndexSettings, read_settings
 from scaffold.protocol.target import _as_version
 
@@ -320,7 +324,9 @@ def served(index: Index, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 def _cached(cache: Path) -> list[str]:
     """Every file and folder of the cache but the lock files, one level deep."""
-    return sorted(f"{path.parent.name}/{path.name}" for path in cache.glob("*/*") if path.parent.name != "locks")
+    return sorted(
+        f"{path.parent.name}/{path.name}" for path in cache.glob("*/*") if path.parent.name not in ("locks", "seals")
+    )
 
 
 def test_release_is_fetched_once(served: Index, cache: Path) -> None:
@@ -422,7 +428,7 @@ def test_digest_of_a_weak_kind_is_not_trusted(index: Index, cache: Path) -> None
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"this is no archive", "not a gzip file"),
+        (b"this is no archive", "Not a gzipped file"),
         (Index.sdist("0.22.0")[:150], "ended before the end-of-stream"),
         (Index.sdist("0.22.0", {"../../../outside": b"x"}), "outside the destination"),
         (Index.sdist("0.22.0", links={"link": "/etc/passwd"}), "absolute path"),
@@ -435,6 +441,125 @@ def test_damaged_or_unsafe_archive(index: Index, cache: Path, data: bytes, words
     assert words in _fails(fetch_release, "0.22.0", code="VCG406").message
     assert _cached(cache) == []
     assert not list(cache.parent.glob("**/outside"))
+
+
+def _member(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A header that claims a size, and nothing behind it."""
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf()
+
+
+@pytest.mark.parametrize(
+    ("head", "zeros"),
+    [
+        (_member("vllm-0.22.0/huge.bin", 600 << 20), 1),
+        (_member("vllm-0.22.0/huge.bin", 1 << 33), 1),
+        (_member("./PaxHeaders/x", 600 << 20, tarfile.XHDTYPE), 1),
+        (_member("././@LongLink", 600 << 20, tarfile.GNUTYPE_LONGNAME), 1),
+        (b"".join(_member(f"vllm-0.22.0/{n}", 0) for n in range(50_001)), 0),
+    ],
+    ids=["600 MB", "8 GB", "a header of 600 MB", "a name of 600 MB", "50,001 files"],
+)
+def test_an_archive_that_unpacks_to_too_much(index: Index, cache: Path, head: bytes, zeros: int) -> None:
+    """Half a megabyte of zeros is 600 MB; nothing of it reaches the disk or the memory."""
+    data = gzip.compress(head, mtime=0, compresslevel=1) + gzip.compress(bytes(1 << 20)) * (600 * zeros)
+    index.add("0.22.0", data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "more than" in _fails(fetch_release, "0.22.0", code="VCG406").message
+    assert _cached(cache) == []
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_an_sdist_that_never_ends(served: Index, cache: Path, monkeypatch) -> None:
+    monkeypatch.setattr(releases_module, "_MAX_ARCHIVE", 1000)
+    served.add("0.22.0", bytes(5000))
+    assert "the sdist has more than" in _fails(fetch_release, "0.22.0", code="VCG406").message
+    assert _cached(cache) == []
+
+
+def test_the_network_needs_a_digest(served: Index, cache: Path) -> None:
+    served.add("0.22.0")
+    served.page.write_text(re.sub("#sha256=[0-9a-f]+", "", served.page.read_text()))
+    assert "gives no digest" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert _cached(cache) == []
+
+
+@pytest.mark.parametrize("scheme", ["file", "ftp", "data"])
+def test_a_page_of_the_network_names_no_files_of_ours(served: Index, cache: Path, scheme: str) -> None:
+    archive = served.add("0.22.0")
+    address = archive.as_uri().replace("file:", f"{scheme}:")
+    served.page.write_text(re.sub('href="', f'href="{address.rpartition("/")[0]}/', served.page.read_text()))
+    assert f"points to a `{scheme}:` address" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert _cached(cache) == []
+
+
+def test_a_download_follows_no_link(index: Index, cache: Path, tmp_path: Path) -> None:
+    index.add("0.22.0")
+    (tmp_path / "victim").write_text("precious")
+    (cache / "downloads").mkdir(parents=True)
+    (cache / "downloads/vllm-0.22.0.tar.gz.part").symlink_to(tmp_path / "victim")
+    assert fetch_release("0.22.0").is_dir()
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+EDITS: dict[str, Callable[[Path], object]] = {
+    "edited": lambda root: (root / "vllm/__init__.py").write_text("import os\n"),
+    "added": lambda root: (root / "vllm/sitecustomize.py").write_text(""),
+    "removed": lambda root: (root / "PKG-INFO").unlink(),
+    "linked": lambda root: ((root / "PKG-INFO").unlink(), (root / "PKG-INFO").symlink_to("/etc/hostname")),
+    "edited under its old time": lambda root: (
+        (root / "PKG-INFO").write_text("Version: 0.22.1\n"),
+        os.utime(root / "PKG-INFO", (1, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("use", [fetch_release, resolve_target], ids=["fetch", "resolve"])
+def test_a_cached_release_that_was_changed(index: Index, cache: Path, name: str, use: Callable[..., object]) -> None:
+    index.add("0.22.0")
+    root = fetch_release("0.22.0")
+    os.utime(root / "PKG-INFO", (1, 1))
+    use("0.22.0")
+    EDITS[name](root)
+    assert str(root) in _fails(use, "0.22.0", code="VCG407").message
+    assert "delete that folder" in (_fails(use, "0.22.0", code="VCG407").help or "")
+    shutil.rmtree(root)
+    assert fetch_release("0.22.0") == root
+    use("0.22.0")
+
+
+def test_a_cache_that_was_copied_is_the_same(index: Index, cache: Path, monkeypatch) -> None:
+    index.add("0.22.0")
+    fetch_release("0.22.0")
+    copy = cache.with_name("copy")
+    shutil.copytree(cache, copy)
+    monkeypatch.setenv("VITCG_CACHE_DIR", str(copy))
+    read: list[Path] = []
+    original = seal_module.read_regular
+    monkeypatch.setattr(seal_module, "read_regular", lambda path: (read.append(path), original(path))[1])
+    assert resolve_target("0.22.0").tree.root == copy / "trees/vllm-0.22.0"
+    assert len(read) > 2
+    read.clear()
+    (copy / "trees/vllm-0.22.0/vllm/__pycache__").mkdir()
+    resolve_target("0.22.0")
+    assert read == [copy / "seals/vllm-0.22.0.json"]
+
+
+@pytest.mark.parametrize("record", [None, "", "[" * 100_000, "{}"])
+def test_a_release_of_an_older_cache_is_sealed_as_it_is(index: Index, cache: Path, record: str | None) -> None:
+    index.add("0.22.0")
+    root = fetch_release("0.22.0")
+    seal = cache / "seals/vllm-0.22.0.json"
+    written = seal.read_text()
+    seal.unlink()
+    if record is not None:
+        seal.write_text(record)
+    resolve_target("0.22.0")
+    assert seal.read_text() == written
+    EDITS["edited"](root)
+    _fails(resolve_target, "0.22.0", code="VCG407")
 
 
 def test_archive_of_something_else(index: Index, cache: Path) -> None:

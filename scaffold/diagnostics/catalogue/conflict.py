@@ -83,6 +83,12 @@ CODES: tuple[Code, ...] = (
         "`bench` writes JSON with the machine, versions, date and rows that all have the same columns.",
     ),
     Code(
+        "VCG514",
+        "a hard link is not restored",
+        "A note, not an error: files are replaced by renames, so a file with a second name (a hard link) becomes a "
+        "file of its own, and undoing the run restores its bytes and mode, but cannot make the two one file again.",
+    ),
+    Code(
         "VCG530",
         "a generated file is out of date",
         "The file is what an earlier run wrote and nobody has edited it, but the descriptor, a template or the tool "

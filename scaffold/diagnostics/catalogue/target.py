@@ -39,13 +39,21 @@ CODES: tuple[Code, ...] = (
         "VCG405",
         "the download is not the promised file",
         "The digest of the downloaded sdist differs from the one that the index gives. The file was deleted. A broken "
-        "connection explains it once; a second time, something between here and the index changes files.",
+        "connection explains it once; a second time, something between here and the index changes files. An index on "
+        "the network that gives no digest, or points to files of this machine, is refused before the download.",
     ),
     Code(
         "VCG406",
         "the sdist cannot be unpacked",
-        "The archive is damaged, holds paths that point outside of it, or is no vLLM source tree. It was deleted; the "
-        "next run fetches it again.",
+        "The archive is damaged, holds paths that point outside of it, is larger than any release, or is no vLLM "
+        "source tree. It was deleted; the next run fetches it again.",
+    ),
+    Code(
+        "VCG407",
+        "a cached release was changed",
+        "Releases in the cache are what ports are proven against, and `verify` runs them, so each is compared with a "
+        "record of its files whenever it is used. This one differs: somebody edited it, or the disk is damaged. Delete "
+        "the folder, and the next run fetches the release again.",
     ),
     Code(
         "VCG408",

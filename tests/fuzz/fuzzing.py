@@ -1,0 +1,347 @@
+"""Hostile inputs made from a seed, and what must hold whatever they are.
+
+    python tests/fuzz/fuzzing.py                            # round and round until Ctrl-C; `make fuzz`
+    python tests/fuzz/fuzzing.py port --seed 17             # one failure again
+    python tests/fuzz/fuzzing.py descriptor --count 1000 [--json FILE]
+
+Five kinds of trial. `descriptor`, `trace`: a diagnostic or a value, and nothing else, in seconds. `port`: also from
+files of a real release that were changed at random, and no text of a descriptor becomes code. `store`: our records in
+a tree are replaced by what an attacker may put there, and no command leaves a file that is neither old nor new.
+`kill`: a run is killed at a random moment, and `recover` brings back a whole state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "descriptor"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "publish"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from descriptor_documents import DOCUMENTS
+from publish_scene import make_tree, run_publish, snapshot
+from test_descriptor_mutations import _mutate as mutate
+
+from scaffold.cli.budgets import _diagnose
+from scaffold.descriptor import build_spec, load_descriptor_text
+from scaffold.descriptor.load import shipped_names, shipped_path
+from scaffold.diagnostics import DiagnosticError, Exit
+from scaffold.protocol import SourceTree, resolve_target
+from scaffold.publish import disk, publish_changes, recover, revert_last
+from scaffold.runtime.trace import Trace, TraceError, waste_curve
+from scaffold.workflow import prepare_port
+
+#: Seconds of CPU that no trial may take; a port of InternVL takes 2.
+LIMIT = {"descriptor": 5, "trace": 5, "port": 120, "store": 20, "kill": 20}
+RELEASES = ("0.22.0", "0.33.0")
+PAYLOAD = "vitcg_payload"
+#: What would be code if it reached a file without being quoted.
+PAYLOADS = (
+    f"{PAYLOAD}()",
+    f'"); {PAYLOAD}(); ("',
+    f"'); {PAYLOAD}(); ('",
+    f"x\n{PAYLOAD}()\n",
+    f'"""\n{PAYLOAD}()\n"""',
+    f"{{{{ {PAYLOAD}() }}}}",
+    f"{{% {PAYLOAD} %}}",
+    f"\\\n{PAYLOAD}()",
+    f"# \r{PAYLOAD}()",
+)
+
+
+def descriptor(rng: random.Random) -> str:
+    """A changed descriptor is a value or diagnostics with a place."""
+    texts = [*DOCUMENTS.values(), *_shipped().values()]
+    return _load(_hostile(rng.choice(texts), rng))[0]
+
+
+def _hostile(text: str, rng: random.Random) -> str:
+    if rng.random() < 0.3:
+        at = rng.choice([number for number, line in enumerate(text.split("\n")) if ": " in line])
+        lines = text.split("\n")
+        key = lines[at].partition(": ")[0]
+        lines[at] = f"{key}: {json.dumps(rng.choice(PAYLOADS))}"
+        return "\n".join(lines)
+    return mutate(text, rng)
+
+
+def _load(text: str) -> tuple[str, object]:
+    try:
+        return "accepted", build_spec(load_descriptor_text(text, "model.yaml"))
+    except DiagnosticError as error:
+        for problem in error.diagnostics:
+            assert problem.exit in (Exit.OK, Exit.DESCRIPTOR), problem
+            assert problem.message.strip(), problem
+            assert "\n" not in problem.message, problem
+        return "refused", None
+
+
+@cache
+def _shipped() -> dict[str, str]:
+    return {name: (shipped_path(name) or Path()).read_text(encoding="utf-8") for name in shipped_names()}
+
+
+@cache
+def _release(version: str) -> SourceTree:
+    return resolve_target(version).tree
+
+
+def port(rng: random.Random) -> str:
+    """A port of a changed descriptor into a changed release, published and undone."""
+    name = rng.choice(list(_shipped()))
+    release = _release(rng.choice(RELEASES))
+    text = _shipped()[name]
+    if rng.random() < 0.7:
+        text = _hostile(text, rng)
+    state, spec = _load(text)
+    if spec is None:
+        return f"descriptor {state}"
+    tree = release.reread()
+    try:
+        paths = [file.path for file in prepare_port(spec, release.reread(), replace=True).plan.files]
+    except DiagnosticError:
+        paths = []
+    if paths and rng.random() < 0.7:
+        path = rng.choice(paths)
+        tree._cache["bytes", path] = mutate(release.read(path), rng).encode("utf-8", "replace")
+    try:
+        made = prepare_port(spec, tree, replace=True)
+    except DiagnosticError as error:
+        return f"refused with {int(error.exit)}"
+    for change in made.changed:
+        if change.path.endswith(".py"):
+            nodes = ast.walk(ast.parse(change.after or b""))
+            assert not [node for node in nodes if PAYLOAD in (getattr(node, "id", ""), getattr(node, "attr", ""))]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for change in made.changed:
+            (root / change.path).parent.mkdir(parents=True, exist_ok=True)
+            (root / change.path).write_bytes(change.before or b"")
+        before = snapshot(root)
+        publish_changes(root, made.changed, label="fuzz")
+        if made.changed:
+            assert snapshot(root) != before
+            revert_last(root)
+        assert snapshot(root) == before
+    return "ported"
+
+
+_SCRAPS = ["[" * 9000, "{", "}", '"', "9" * 5000, "1" + "0" * 400, "-1", "1e999", "NaN", "true", "null", '"\\ud800"',
+           '"\\u001b[2J"', ',"5": 1', '"version"', '"paths"', "\x00", "é", " ", "0", "٣"]  # fmt: skip
+
+
+def trace(rng: random.Random) -> str:
+    """A changed trace is counts that can be computed with and printed, or an error with a place."""
+    paths = {p: {str(rng.randint(1, 10**rng.randint(1, 12))): rng.randint(0, 10**rng.randint(0, 14)) for _ in range(8)}
+             for p in rng.sample(["default", "local", "a b", "ü"], 2)}  # fmt: skip
+    text = json.dumps({"version": 1, "paths": paths})
+    for _ in range(rng.randint(0, 3)):
+        at = rng.randrange(len(text) + 1)
+        text = text[:at] + rng.choice(_SCRAPS) + text[at + rng.randint(0, 6) :]
+    try:
+        read = Trace.from_json(text)
+    except TraceError as error:
+        problem = _diagnose(error, "trace.json", text)
+        told = (problem.span is not None, problem.message.isprintable(), len(problem.message) < 600)
+        if told != (True, True, True):
+            raise AssertionError(problem.message[:600]) from None
+        return "refused"
+    for path, sizes in read.paths.items():
+        assert path.isprintable()
+        if any(sizes.values()):
+            assert all(0 <= point.waste < 1 for point in waste_curve(sizes, range(1, 9)))
+    return "accepted"
+
+
+def _replace(path: Path, rng: random.Random) -> None:
+    """Something else in the place of one of our records."""
+    data = path.read_bytes()
+    path.unlink()
+    kind = rng.randrange(10)
+    if kind == 0:
+        os.mkfifo(path)
+    elif kind == 1:
+        path.mkdir()
+    elif kind == 2:
+        path.symlink_to(rng.choice(["nowhere", "/etc/passwd", "/dev/zero", "."]))
+    elif kind == 3:
+        path.write_bytes(b"[" * 100_000)
+    elif kind == 4:
+        path.write_bytes(b"")
+    elif kind < 9:
+        text = data.decode("utf-8", "surrogateescape")
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(text) + 1)
+            text = (
+                text[:at]
+                + rng.choice([*_SCRAPS, '"../x"', '"/etc/x"', '"model.py"', '""'])
+                + text[at + rng.randint(0, 9) :]
+            )
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def store(rng: random.Random) -> str:
+    """Records of a finished or of a killed run, damaged; then every command."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "tree")
+        root.mkdir()
+        old = snapshot(make_tree(root))
+        if rng.random() < 0.5:
+            run_publish(root)
+        else:
+            _killed(root, rng.random())
+        new = {**old, **_new()}
+        files = sorted(path for path in (root / ".vitcg-scaffold").rglob("*") if path.is_file())
+        for path in rng.sample(files, min(len(files), rng.randint(1, 2))):
+            _replace(path, rng)
+        ended = []
+        for command in (recover, run_publish, revert_last, recover):
+            try:
+                command(root)
+                ended.append("done")
+            except (DiagnosticError, OSError) as error:  # an OSError is VCG710 on the command line
+                ended.append(error.diagnostics[0].code if isinstance(error, DiagnosticError) else "VCG710")
+        for name, entry in snapshot(root).items():
+            assert entry[0] is None or entry[0] in {state[name][0] for state in (old, new) if name in state}, name
+        assert not (Path(folder) / "x").exists()
+        return "all done" if set(ended) == {"done"} else "refused"
+
+
+@cache
+def _new() -> dict[str, tuple[bytes | None, int]]:
+    with tempfile.TemporaryDirectory() as folder:
+        run_publish(make_tree(Path(folder)))
+        return snapshot(Path(folder))
+
+
+def _killed(root: Path, share: float) -> int:
+    """Publish in a process that is killed after a share of the time that a run takes. Its exit code."""
+    process = os.fork()
+    if process == 0:
+        try:
+            signal.alarm(0)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            run_publish(root)
+        finally:
+            os._exit(0)
+    time.sleep(share * 0.01)
+    os.kill(process, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def kill(rng: random.Random) -> str:
+    """All old or all new after `recover`, wherever the kill hit."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        old = snapshot(make_tree(root))
+        code = _killed(root, rng.random())
+        mixed = snapshot(root) not in (old, _new())
+        recover(root)
+        state = snapshot(root)
+        assert state in (old, _new())
+        if state == _new():
+            revert_last(root)
+            assert snapshot(root) == old
+        return "before its end, a mix" if mixed else "before its end" if code else "too late"
+
+
+KINDS: dict[str, Callable[[random.Random], str]] = {
+    "descriptor": descriptor, "port": port, "trace": trace, "store": store, "kill": kill
+}  # fmt: skip
+#: How many of each in one round of `make fuzz`: each kind takes about as long.
+ROUND = {"descriptor": 50, "port": 1, "trace": 50, "store": 10, "kill": 10}
+
+
+@contextmanager
+def _limited(kind: str) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"more than {LIMIT[kind]} s of CPU, or a wait")
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGVTALRM, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT[kind])
+    signal.alarm(LIMIT[kind] * 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.alarm(0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def trial(kind: str, seed: int) -> str:
+    """How one trial ended, in a word or two. Raises what a trial must not raise."""
+    with _limited(kind):
+        return KINDS[kind](random.Random(seed))
+
+
+def run(kind: str, seeds: range, ends: collections.Counter[str]) -> int:
+    """Trials with these seeds; the number of failures, each printed with its seed."""
+    failures = 0
+    for seed in seeds:
+        try:
+            ends[trial(kind, seed)] += 1
+        except Exception:
+            failures += 1
+            traceback.print_exc()
+            print(f"FAILED: python tests/fuzz/fuzzing.py {kind} --seed {seed}", flush=True)
+    return failures
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("kind", nargs="?", choices=list(KINDS), help="default: all of them in turn, until Ctrl-C")
+    options.add_argument("--seed", type=int, default=0, help="the first seed [0]")
+    options.add_argument("--count", type=int, default=1, help="how many trials of one kind [1]")
+    options.add_argument("--json", type=Path, help="add the numbers of this run to a results file")
+    given = options.parse_args()
+    if not os.environ.get("VITCG_FSYNC"):
+        disk.fsync = lambda _: None  # a kill of a process loses nothing that the kernel has
+    if given.kind:
+        ends: collections.Counter[str] = collections.Counter()
+        begin = time.time()
+        failures = run(given.kind, range(given.seed, given.seed + given.count), ends)
+        print(f"{given.kind}: {given.count} trials, {failures} failed, {time.time() - begin:.0f} s: {dict(ends)}")
+        if given.json is not None:
+            results = json.loads(given.json.read_text()) if given.json.exists() else {}
+            results[given.kind] = {
+                "trials": given.count,
+                "failures": failures,
+                "first_seed": given.seed,
+                "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                "ends": dict(sorted(ends.items())),
+            }
+            given.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        return int(failures > 0)
+    all_ends: dict[str, collections.Counter[str]] = {kind: collections.Counter() for kind in KINDS}
+    failed = 0
+    start = random.SystemRandom().randrange(10**9) if not given.seed else given.seed
+    try:
+        for turn in itertools.count():
+            for kind, count in ROUND.items():
+                first = start + turn * count
+                failed += run(kind, range(first, first + count), all_ends[kind])
+            print({kind: sum(ends.values()) for kind, ends in all_ends.items()}, f"{failed} failed", flush=True)
+    except KeyboardInterrupt:
+        for kind, ends in all_ends.items():
+            print(f"{kind}: {dict(ends)}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
