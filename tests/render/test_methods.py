@@ -252,3 +252,32 @@ def test_no_comment_follows_a_bracket():
 
     assert len(lines) > 1000
     assert [line for line in lines if line.startswith((")", "]", "}")) and "#" in line] == []
+
+
+#: What a manager asks before any graph was captured, and of models whose captures all failed.
+ASKED_FIRST = ("item_specs", "num_items", "per_item", "eager_encoder_items", "select_encoder", "budget_range", "config")
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("model", shipped_names())
+def test_nothing_is_read_before_a_capture_that_a_capture_sets(model, generation):
+    """A manager may capture no graph of a path, and asks for its items all the same (Step3-VL of 0.26 raised)."""
+    if refusal(load_spec(model), profile_of(generation).dialect):
+        pytest.skip("the protocol has no place for what the model needs")
+    found = functions(render(model, generation))
+    kept = {
+        node.attr
+        for function in found.values()
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    read = [
+        (name, node.attr)
+        for name, function in found.items()
+        if any(word in name for word in ASKED_FIRST)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr in kept
+    ]
+    # 0.20 and 0.21 keep whole buffers for that; `_get_eager_encoder_items` asks which captures there were.
+    allowed = {"_encoder_cudagraph_offsets"} if generation == "v0_20" else set()
+    assert [entry for entry in read if entry[1] not in allowed] == []
