@@ -260,6 +260,59 @@ def test_dirty_file_is_refused(run, small_tree, path):
     assert contents(small_tree) == before
 
 
+#: What is done to a committed model file, as the docs promise it for VCG507 -> words of the message.
+DIRTY: dict[str, tuple[Callable[[Path], object], str]] = {
+    "staged": (lambda root: (append(MODEL, "\n")(root), git(root, "add", MODEL)), "has staged changes"),
+    "ignored": (
+        lambda root: (
+            (root / ".gitignore").write_text(f"{MODEL}\n"),
+            git(root, "rm", "-q", "--cached", MODEL),
+            git(root, "add", ".gitignore"),
+            git(root, "commit", "-qm", "ignore it"),
+        ),
+        "is not tracked by git",
+    ),
+    "assumed unchanged": (
+        lambda root: (git(root, "update-index", "--assume-unchanged", MODEL), append(MODEL, "\n")(root)),
+        "has changes that are not committed",
+    ),
+    "skipped in the work tree": (
+        lambda root: (git(root, "update-index", "--skip-worktree", MODEL), append(MODEL, "\n")(root)),
+        "has changes that are not committed",
+    ),
+    "a merge in progress": (
+        lambda root: (root / ".git/MERGE_HEAD").write_text(git(root, "rev-parse", "HEAD")),
+        "is in a checkout with a merge in progress",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIRTY)
+def test_dirty_in_every_way_that_is_promised(run, small_tree, name):
+    make_repository(small_tree)
+    spoil, words = DIRTY[name]
+    spoil(small_tree)
+    before = contents(small_tree)
+
+    done = run("new", "internvl", "--vllm", small_tree)
+
+    assert (done.code, done.out) == (5, "")
+    assert f"error[VCG507]: {MODEL} {words}" in done.err
+    assert contents(small_tree) == before
+
+
+def test_edited_since_the_last_run_without_git(run, small_tree):
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    edit(MODEL, "return EncoderCudaGraphConfig(", "mine = 1\n        return EncoderCudaGraphConfig(")(small_tree)
+    before = contents(small_tree)
+
+    done = run("new", "internvl", "--vllm", small_tree, "--replace")
+
+    assert (done.code, done.out) == (5, "")
+    assert f"error[VCG507]: {MODEL} was changed since the last run" in done.err
+    assert contents(small_tree) == before
+
+
 def test_dirty_file_elsewhere_does_not_matter(run, small_tree):
     make_repository(small_tree)
     (small_tree / "vllm/__init__.py").write_text("# mine\n")
