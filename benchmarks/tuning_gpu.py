@@ -144,9 +144,10 @@ def measure(
     own.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
     profiles += own
     errors: dict[str, float] = {}
-    for _ in range(max(WARM_CALLS)):  # graphs are captured on demand, and a padded size is tried both ways
+    for _ in range(max(WARM_CALLS)):  # graphs are captured between turns, and a padded size is tried both ways
         for name, inputs in calls.items():
             errors[name] = max(errors.get(name, 0.0), error_of(manager.execute(dict(inputs)), want[name]))
+        manager.capture_when_idle()
     rows = []
     for name, inputs in calls.items():
         times = settle(

@@ -23,7 +23,7 @@ from scaffold.measure.runs import captured_forward
 from scaffold.measure.towers import DEVICE, DTYPE, Subject
 from scaffold.verify.numeric.real import start_vllm
 
-#: Calls before anything is timed: what our manager captures on demand and compares is settled then.
+#: Calls before anything is timed: what our manager captures between them, and compares, is settled then.
 WARM_CALLS = 12
 #: All ways share one tower, which must be the same for all of them: tuning it is measured by benchmarks/tuning_gpu.py.
 OUR_SETTINGS = {"encoder_graphs": {"tuning": "off"}}
@@ -94,7 +94,7 @@ def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable
         ways[label]["eager"] = partial(host.embed_multimodal, **inputs)
         ways[label]["exact"] = exact_replay(subject, host, inputs, len(want[label]))
     note(f"times {len(ways)} sizes, {rounds} rounds")
-    samples = _interleave(ways, rounds)
+    samples = _interleave(ways, rounds, managers["ours"].capture_when_idle)
     return [
         BenchRow(
             workload=label,
@@ -159,7 +159,9 @@ def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int
     return replay
 
 
-def _interleave(ways: Mapping[str, Mapping[str, Callable[[], Any]]], rounds: int) -> dict[tuple[str, str], list[float]]:
+def _interleave(
+    ways: Mapping[str, Mapping[str, Callable[[], Any]]], rounds: int, when_idle: Callable[[], object]
+) -> dict[tuple[str, str], list[float]]:
     """Milliseconds of every way of every size; what ran before differs from round to round."""
     shuffle = random.Random(0).shuffle
     samples: dict[tuple[str, str], list[float]] = {}
@@ -169,6 +171,7 @@ def _interleave(ways: Mapping[str, Mapping[str, Callable[[], Any]]], rounds: int
                 for action in actions.values():
                     torch.cuda.synchronize()  # our manager compares replay and eager on an idle device only
                     action()
+            when_idle()
         for _ in range(rounds):
             for label, actions in ways.items():
                 order = [*actions]

@@ -6,6 +6,7 @@ manager and handed in.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -128,6 +129,9 @@ class PrometheusCollector:
         yield seconds
 
 
+_exported: dict[tuple[Any, ...], PrometheusCollector] = {}
+
+
 def export_to_prometheus(stats: Stats, registry: Any = None, **labels: str) -> PrometheusCollector | None:
     """Register the counters with Prometheus. None when `prometheus_client` is not installed."""
     try:
@@ -135,5 +139,12 @@ def export_to_prometheus(stats: Stats, registry: Any = None, **labels: str) -> P
     except ImportError:
         return None
     collector = PrometheusCollector(stats, labels)
-    (registry or prometheus_client.REGISTRY).register(collector)
+    registry = registry or prometheus_client.REGISTRY
+    # A registry refuses the same names twice: the newest manager of a model is the one that serves.
+    key = (id(registry), *sorted(labels.items()))
+    if (former := _exported.pop(key, None)) is not None:
+        with contextlib.suppress(KeyError):  # another registry had this identity
+            registry.unregister(former)
+    registry.register(collector)
+    _exported[key] = collector
     return collector

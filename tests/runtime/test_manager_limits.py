@@ -357,6 +357,18 @@ def test_prometheus_shows_the_counters():
     assert 'encoder_cudagraph_waste_ratio{axes="",budget="8",model="m",path="default"} 0.25' in text
 
 
+def test_a_second_manager_of_a_model_takes_the_place_of_the_first():
+    """vLLM makes one to profile memory with, and then the one that serves."""
+    prometheus = pytest.importorskip("prometheus_client")
+    registry = prometheus.CollectorRegistry(auto_describe=True)  # as the default one: it refuses the same names twice
+    first, second = Stats(), Stats()
+    for stats in (first, second):
+        assert export_to_prometheus(stats, registry, model="m") is not None
+    first.hit(GraphKey("default", 8), 5, 6)
+    second.hit(GraphKey("default", 8), 2, 6)
+    assert 'encoder_cudagraph_hits_total{model="m"} 2.0' in prometheus.generate_latest(registry).decode()
+
+
 def test_without_the_client_nothing_is_exported(monkeypatch):
     import sys
 
