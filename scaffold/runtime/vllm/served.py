@@ -88,7 +88,8 @@ class ServedManager(EncoderCudaGraphManager):
             self._agree()
         self._started = time.monotonic()
         # In sleep mode the tower's weights may be gone while the worker waits.
-        if not getattr(self.vllm_config.model_config, "enable_sleep_mode", False):
+        model_config = getattr(getattr(self, "vllm_config", None), "model_config", None)
+        if self.fault is None and not getattr(model_config, "enable_sleep_mode", False):
             idle.watch(self)
 
     @property
