@@ -29,7 +29,7 @@ def parts() -> list[Part]:
                     ["time of a call; a graph of exactly its size takes 1", "", _range(theirs), _range(ours)],
                     ["the same with the tower tuned, as by default", "", "", _range(measured_tuning.means().values())],
                     [
-                        "calls of sizes that come for the first time; vLLM's take 1",
+                        "calls of sizes that come for the first time, after an idle moment; vLLM's take 1",
                         "",
                         "1",
                         measured_stream.in_words("on"),

@@ -219,20 +219,44 @@ class CudaGraphBackend:
         return _CudaGraph(graph, borrow(output))
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-        """End a capture whose forward raised, so that the allocator and the stream are usable again."""
+        """End a capture whose forward raised, so that the allocator, the stream and random numbers are usable again."""
+        invalidated = False
         try:
             graph.capture_end()
         except RuntimeError:
             # The runtime had invalidated the capture; then torch leaves its allocator routed to the pool, which
             # refuses every later capture and never frees the pool.
             # In torch 2.11 ending it by hand does not make the pool usable, so later captures get another one.
-            index = torch.cuda.current_device() if self.device.index is None else self.device.index
-            for _ in range(2):
-                with contextlib.suppress(RuntimeError, AttributeError):
-                    torch._C._cuda_endAllocateToPool(index, pool)
+            invalidated = True
+            self._route_back(pool)
             self._successors[pool] = torch.cuda.graph_pool_handle()
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):  # takes the error of the capture with it
             torch.cuda.synchronize(self.device)
+        if invalidated:
+            self._end_in_generator()
+
+    def _end_in_generator(self) -> None:
+        """Tell the generator of random numbers that no capture goes on.
+
+        One that was invalidated does not, and the next random number outside of a capture raises ("Offset increment
+        outside graph capture", torch 2.11). The end of a capture that works does.
+        """
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        try:
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            torch.zeros(1, device=self.device)
+            graph.capture_end()
+        except RuntimeError:
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            self._route_back(pool)
+
+    def _route_back(self, pool: Any) -> None:
+        """Take the allocator away from the pool of a capture that torch did not end."""
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError, AttributeError):
+                torch._C._cuda_endAllocateToPool(index, pool)
 
     def warm_up(self, forward: Callable[[], torch.Tensor]) -> int:
         torch.cuda.reset_peak_memory_stats(self.device)
