@@ -159,7 +159,7 @@ def test_every_problem_of_a_descriptor_at_once(run, small_tree):
     document = json.loads(done.out)
     assert (done.code, document["exit_code"]) == (3, 3)
     assert document["counts"]["error"] >= 4
-    assert {item["span"]["line"] for item in document["diagnostics"]} >= {1, 2, 3}
+    assert {item["span"]["line"] for item in document["diagnostics"]} >= {2, 3, 4}
     assert contents(small_tree) == before
 
 
@@ -448,9 +448,9 @@ def test_two_runs_at_once(run, small_tree, monkeypatch):
 
 def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
     """A template gone wrong: exit 6, nothing in the tree, and the refused files where they can be looked at."""
-    from scaffold.plan import planner
+    from scaffold.plan import model_file
 
-    real = planner.render_methods
+    real = model_file.render_methods
 
     def render(*arguments: object) -> object:
         methods = real(*arguments)
@@ -458,7 +458,7 @@ def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
         assert source != methods.source
         return type(methods)(source, methods.imports)
 
-    monkeypatch.setattr(planner, "render_methods", render)
+    monkeypatch.setattr(model_file, "render_methods", render)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "temporary").mkdir()
@@ -476,9 +476,9 @@ def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
 
 
 def test_refused_files_that_cannot_be_kept(run, small_tree, monkeypatch):
-    from scaffold.plan import planner
+    from scaffold.plan import model_file
 
-    real = planner.render_methods
+    real = model_file.render_methods
 
     def render(*arguments: object) -> object:
         methods = real(*arguments)
@@ -487,7 +487,7 @@ def test_refused_files_that_cannot_be_kept(run, small_tree, monkeypatch):
     def full(**_options: str) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(planner, "render_methods", render)
+    monkeypatch.setattr(model_file, "render_methods", render)
     monkeypatch.setattr("tempfile.mkdtemp", full)
 
     done = run("new", "internvl", "--vllm", small_tree)

@@ -49,7 +49,7 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
         (line,) = [line for line in done.out.splitlines() if f"`{path}`" in line]
         section = patch.partition(f"+++ b/{path}\n")[2].partition("\n--- a/")[0]
         assert line.endswith(f"(+{sum(text.startswith('+') for text in section.splitlines())} lines)")
-    assert "Buffer `pixel_values_flat` (rows)" in done.out
+    assert "- An item has `n` input rows and `n * k` output tokens." in done.out
     assert f"pytest {TEST} -k internvl" in done.out
     assert "the numerical proof was not run" in done.out
     assert "| 224x224 | 64 | 20.00 | 5.00 | 4.12 | 4.00 | 0.21 | 1.03 |" in done.out
