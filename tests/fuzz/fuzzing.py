@@ -38,7 +38,7 @@ from publish_scene import make_tree, run_publish, snapshot
 from test_descriptor_mutations import _mutate as mutate
 
 from scaffold.cli.budgets import _diagnose
-from scaffold.descriptor import build_spec, load_descriptor_text
+from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.load import shipped_names, shipped_path
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.protocol import SourceTree, resolve_target
@@ -82,7 +82,7 @@ def _hostile(text: str, rng: random.Random) -> str:
 
 def _load(text: str) -> tuple[str, object]:
     try:
-        return "accepted", build_spec(load_descriptor_text(text, "model.yaml"))
+        return "accepted", load_descriptor_text(text, "model.yaml")
     except DiagnosticError as error:
         for problem in error.diagnostics:
             assert problem.exit in (Exit.OK, Exit.DESCRIPTOR), problem

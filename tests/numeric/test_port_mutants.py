@@ -187,8 +187,8 @@ QWEN25_TAIL = (
 QWEN25_EDGES = (
     Mutant(
         "one frame too many for a graph",
-        "return num_seqs > self._encoder_cudagraph_max_seqs",
-        "return num_seqs > self._encoder_cudagraph_max_seqs + 1",
+        "self._encoder_cudagraph_max_seqs = max(max_batch_size, max_frames_per_batch)",
+        "self._encoder_cudagraph_max_seqs = max(max_batch_size, max_frames_per_batch) + 1",
         "VCG654",
         "one frame more than a graph holds",
     ),

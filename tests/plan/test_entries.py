@@ -157,7 +157,7 @@ def test_budgets_are_capped_in_every_release(release_tree, model):
     for release in ("0.20.0", "0.21.0", "0.22.0", "0.33.0"):
         registry = find_test_registry(release_tree(release))
         assert registry is not None
-        entry = keywords(entries.test_entry(test, registry))
+        entry = keywords(entries.test_entry(test, ["image"], registry))
         asked = ast.literal_eval(entry.get("compilation_config_overrides", "{}"))
         capped = asked.get("encoder_cudagraph_token_budgets") == [budget]
         assert capped or f"'max_num_batched_tokens': {budget}" in entry["vllm_runner_kwargs"], release

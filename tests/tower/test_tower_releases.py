@@ -178,7 +178,10 @@ def test_same_keys_in_every_release_before_the_port(model: str, version: str, re
 def test_recognises_a_tower_that_is_split(
     version: str, model: str, cls: str, keys: set[str], parameters: tuple[str, ...], release_tree: Any
 ) -> None:
-    tower = slice_tower(release_tree(version), f"{MODELS}/{model}.py", cls, data=("whatever",))
+    path, data = f"{MODELS}/{model}.py", "hidden_states" if model == "ernie45_vl" else "x"
+    with pytest.raises(DiagnosticError, match="has no parameter `whatever`"):
+        slice_tower(release_tree(version), path, cls, data=("whatever",))
+    tower = slice_tower(release_tree(version), path, cls, data=(data,))
     assert tower.already_split
     assert set(tower.keys) == keys
     assert {crossing.key for crossing in tower.crossings} == keys
