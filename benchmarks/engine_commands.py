@@ -11,7 +11,6 @@ others without; those of pip run in `tests/plugin/test_operators.py`.
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.util
 import json
 import os
@@ -28,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import engine_worker
 import operator_page
-from engine_gpu import versions
+from gpu_result import head
 from model_directory import write_model
 
 from scaffold.runtime.vllm.served import SAVE_AFTER
@@ -193,9 +192,7 @@ class Page:
     def result_written(self) -> None:
         if self.arguments.out:
             total = {
-                "machine": self.arguments.machine,
-                "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-                "versions": versions(self._release()),
+                **head(self.arguments.machine, self._release()),
                 "commands": [{"command": command, **result} for command, result in self.results.items()],
             }
             text = json.dumps(total, indent=1)

@@ -23,7 +23,6 @@ and stay up. Nothing else runs meanwhile.
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import itertools
 import json
@@ -43,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from engine_process import CONCURRENT, MODES, PICTURES, Child, ask_all
 from engine_statistics import compare, quantile, spread
+from gpu_result import head, save
 from model_directory import REAL, write_model
 
 #: Name in the result -> number of images, width, height. The first is the smallest.
@@ -455,10 +455,8 @@ def put(session: Session | None, total: dict[str, Any], file: Path | None) -> No
         result = session.result()
         total["rows"] = [row for row in total["rows"] if row["model"] != session.name] + result["rows"]
         total["models"][session.name] = result["detail"]
-        total["versions"] = versions(session.release)
-        total["date"] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    if file is not None:
-        file.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+        total.update(head(session.arguments.machine, session.release))
+    save(total, file)
 
 
 def wrong_answers(session: Session) -> int:
@@ -483,19 +481,6 @@ def attempt(session: Session, step: Callable[[], None], total: dict[str, Any]) -
         session.stop()
         return False
     return True
-
-
-def versions(release: str) -> dict[str, str]:
-    """Of what was measured."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"vllm": release, "python": sys.version.split()[0]}
-    for package in ("torch", "transformers", "vitcg-scaffold"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 def report(session: Session) -> None:

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import gc
 import itertools
-import json
 import random
 import statistics
 import sys
@@ -27,6 +25,7 @@ import tempfile
 import time
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from gpu_result import ByModel  # noqa: E402
 
 
 def load_recipes() -> None:
@@ -46,7 +46,7 @@ def load_recipes() -> None:
 
 load_recipes()
 from scaffold.measure.bench import error_of, exact_replay  # noqa: E402
-from scaffold.measure.towers import DEVICE, DTYPE, Subject  # noqa: E402
+from scaffold.measure.towers import DEVICE, DTYPE, GRIDS, Subject  # noqa: E402
 from scaffold.verify.numeric.real import start_vllm  # noqa: E402
 
 MANY_STEPS = 7
@@ -60,6 +60,10 @@ VIDEOS = {
     "32 frames 224x224": [(16, 16, 16)],
     "2 x 8 frames 336x336": [(4, 24, 24)] * 2,
 }
+
+
+#: Images below the smallest budget that a model of packed rows names: 4 tokens each.
+ICONS = {"56x56": [(1, 4, 4)], "3 x 56x56": [(1, 4, 4)] * 3}
 
 
 class VideoSubject(Subject):
@@ -84,7 +88,12 @@ class VideoSubject(Subject):
 def subject_of(label: str) -> Subject:
     """A model by name, or its videos (`qwen2_5_vl:video`)."""
     name, _, modality = label.partition(":")
-    return VideoSubject(name) if modality == "video" else Subject(name)
+    if modality == "video":
+        return VideoSubject(name)
+    subject = Subject(name)
+    if subject.workloads is GRIDS:
+        subject.workloads = {**ICONS, **GRIDS}
+    return subject
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -312,6 +321,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
     each = (full_report.seconds - full_report.first_seconds) / max(len(full_report.captured) - 1, 1)
     result = {
         "rows": rows,
+        "summary": ratio_table(rows),
         "graph_memory_mb": {"vllm": their_capture["device_mb"], "ours": full_capture["device_mb"]},
         "reserved_mb": {"vllm": their_capture["reserved_mb"], "ours": full_capture["reserved_mb"]},
         "start_memory_mb": {"vllm": their_capture["device_mb"], "ours": our_capture["device_mb"]},
@@ -334,9 +344,8 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
     return result
 
 
-def ratio_table(result: dict[str, Any]) -> dict[str, Any]:
+def ratio_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means and extremes over the rows of one model."""
-    rows = result["rows"]
     summary = {}
     for kind in ("vllm", "ours", "ours_fitted"):
         ratios = [row[f"{kind}_ms"] / row["exact_ms"] for row in rows]
@@ -364,49 +373,23 @@ def main() -> int:
     options.add_argument("--machine", default="")
     arguments = options.parse_args()
     context = start_vllm(arguments.backend)
-    import vllm
-
-    total: dict[str, Any] = {
-        "machine": arguments.machine or torch.cuda.get_device_name(),
-        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]},
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "rows": [],
-        "models": {},
-    }
-    failed = 0
+    total = ByModel(arguments.out, arguments.machine)
     for name in arguments.models.split(","):
-        begin = time.perf_counter()
-        try:
-            # A call of Step3-VL takes ten times as long as the others', and wanders less.
-            rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
-            result = measure(name, arguments.backend, rounds, check=name == "qwen2_5_vl")
-        except Exception as error:
-            import traceback
-
-            traceback.print_exc()
-            total["models"][name] = {"error": f"{type(error).__name__}: {error}"}
-            failed += 1
+        # A call of Step3-VL takes ten times as long as the others', and wanders less.
+        rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
+        result = total.add(name, partial(measure, name, arguments.backend, rounds, check=name == "qwen2_5_vl"))
+        if result is None:
             continue
-        failed += bool(result["wrong"])
-        rows = result.pop("rows")
-        summary = ratio_table({"rows": rows})
-        total["rows"] += rows
-        total["models"][name] = {**result, "summary": summary}
-        for key in ("graph_memory_mb", "budgets", "capture_s", "host_ms"):
-            total.setdefault(key, result[key])
-        arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
-        for row in rows:
+        total.failed += bool(result["wrong"])
+        for row in result["rows"]:
             print(
                 f"{row['workload']:>24} {row['tokens']:>5} eager {row['eager_ms']:>8} vllm {row['vllm_ms']:>8} "
                 f"ours {row['ours_ms']:>8} fitted {row['ours_fitted_ms']:>8} exact {row['exact_ms']:>8} "
                 f"{row['ours_budgets']} err {row['ours_error']:.4f} vllm err {row['vllm_error']:.4f}"
             )
-        print(name, summary, {k: v for k, v in result.items() if k != "crossover"})
-        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
+        print(name, {k: v for k, v in result.items() if k not in ("crossover", "rows")}, flush=True)
     context.__exit__(None, None, None)
-    return 1 if failed else 0
+    return 1 if total.failed else 0
 
 
 if __name__ == "__main__":

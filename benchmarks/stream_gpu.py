@@ -9,6 +9,8 @@ the whole `execute()` of a call between two waits for the device. Between the st
 `--cold`), and between passes, nothing waits, and our manager captures what it does when idle; how much and how long is
 in the result (`idle`), and is part of no call.
 
+Of the slowest calls of each pass the result says what they did besides their work (`slow_calls.py`).
+
 Every result of the first pass is compared with the model's own eager embedding. A wrong one of ours fails the run.
 
 Streams (a fixed seed; a token is 2 x 2 patches):
@@ -26,7 +28,6 @@ and the garbage collector is frozen as in vLLM's capture. Memory is measured in 
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import json
 import math
@@ -36,19 +37,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from manager_gpu import capture_measured, error_of, once
-from scaffold.verify.profiling.towers import CONTEXT, DEVICE, DTYPE, Subject, start_vllm
+from gpu_result import ByModel
+from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once, runs_of, start_vllm
+from slow_calls import Witness
+
+from scaffold.measure.towers import CONTEXT
 
 MODELS = "qwen3_vl,qwen2_vl,qwen2_5_vl,qwen2_5_vl:video,internvl,step3_vl"
 WAYS = ("vllm", "on", "off")
 FRAMES = 64
 SEED = 5
+#: Calls of a pass that are told of one by one, the slowest of each way.
+SLOWEST = 3
 
 RESOLUTIONS = [
     (640, 480), (800, 600), (1024, 768), (1280, 720), (1280, 960), (1366, 768), (1080, 1080), (512, 512), (768, 1024),
@@ -186,7 +193,7 @@ def when_idle(managers: Mapping[str, Any], after: Mapping[str, Any]) -> list[dic
 
 
 def measure(
-    name: str, passes: int, share: float, ways: list[str], settings: Mapping[str, Any], cold: bool
+    name: str, passes: int, share: float, ways: list[str], settings: Mapping[str, Any], cold: bool, streams: list[str]
 ) -> dict[str, Any]:
     """All streams of one model."""
     subject = Traffic(name)
@@ -203,13 +210,15 @@ def measure(
     rows: list[dict[str, Any]] = []
     idle = [] if cold else when_idle(managers, {"stream": None, "after_pass": 0})
     errors: dict[str, dict[str, float]] = {way: {} for way in ways}
-    chance = random.Random(SEED)
-    for stream, items in streams_of(
-        name, getattr(subject.real_config().vision_config, "patch_size", 14), share
-    ).items():
+    chance, witness = random.Random(SEED), Witness()
+    found = streams_of(name, getattr(subject.real_config().vision_config, "patch_size", 14), share)
+    for stream, items in found.items():
+        if streams and stream not in streams:
+            continue
         calls = [subject.call(one, seed) for seed, one in enumerate(items)]
         for number in range(1, passes + 1):
             spent: dict[str, list[float]] = {way: [] for way in ("eager", *ways)}
+            told: dict[str, list[dict[str, Any]]] = {way: [] for way in ("eager", *ways)}
             before = {way: managers[way].stats.as_dict() for way in ways if way != "vllm"}
             order = chance.sample(range(len(calls)), len(calls))
             with torch.inference_mode():
@@ -225,7 +234,12 @@ def measure(
                         ) -> None:
                             results[way] = run(**inputs) if way == "eager" else run(inputs)
 
+                        state = witness.state()
                         spent[way].append(once(action))
+                        call = {"ms": round(spent[way][-1], 2), "items": items[position], **witness.since(state)}
+                        if way in before:
+                            call["runs"] = [graph_of(run) for run in runs_of(managers[way], inputs)]
+                        told[way].append(call)
                     if number == 1:
                         for way in ways:
                             error = error_of(results[way], results["eager"])
@@ -233,6 +247,8 @@ def measure(
             for way in ways:
                 if way != "vllm":
                     rows.append(row_of(name, stream, way, number, spent, before[way], managers[way]))
+                    kinds = [kind for kind in ("eager", "vllm", way) if told.get(kind)]
+                    rows[-1]["slowest"] = {kind: slowest(told[kind]) for kind in kinds}
                     print(rows[-1], flush=True)
             idle += when_idle(managers, {"stream": stream, "after_pass": number})
     plans = {way: plan_ms(subject, managers[way]) for way in ways if way != "vllm"}
@@ -255,6 +271,16 @@ def measure(
     return result
 
 
+def graph_of(run: Any) -> str:
+    """How one path of one batch ran."""
+    return f"eager: {run.reason}" if run.eager or run.captured is None else str(run.captured.key)
+
+
+def slowest(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The slowest calls of a pass, slowest first."""
+    return sorted(calls, key=lambda call: -call["ms"])[:SLOWEST]
+
+
 def row_of(
     name: str, stream: str, way: str, number: int, spent: dict[str, list[float]], before: Any, manager: Any
 ) -> dict[str, Any]:
@@ -271,9 +297,22 @@ def row_of(
 
 
 def plan_ms(subject: Traffic, manager: Any) -> dict[str, float]:
-    """Host time of the plan of eight items of sizes that never came, in milliseconds: median and largest of 20."""
-    chance = random.Random(1)
-    taken = []
+    """Host time of the plan of eight items of sizes that never came, in milliseconds: median and largest of 20.
+
+    `model` is what the model's own metadata take of the median plan.
+    """
+    chance, adapter = random.Random(1), manager.core.adapter
+    taken: list[float] = []
+    of_model: list[float] = []
+    values_of = adapter.replay_values
+
+    def timed(*arguments: Any) -> Any:
+        begin = time.perf_counter()
+        values = values_of(*arguments)
+        of_model[-1] += (time.perf_counter() - begin) * 1e3
+        return values
+
+    adapter.replay_values = timed
     with torch.inference_mode():
         for seed in range(20):
             if subject.name in ("internvl", "step3_vl"):
@@ -281,13 +320,17 @@ def plan_ms(subject: Traffic, manager: Any) -> dict[str, float]:
             else:
                 items = [(1, 2 * chance.randint(4, 16), 2 * chance.randint(4, 16)) for _ in range(8)]
             inputs = subject.call(items, seed)
+            of_model.append(0.0)
             torch.cuda.synchronize()
             begin = time.perf_counter()
-            signature = manager.core.adapter.signature(inputs)
+            signature = adapter.signature(inputs)
             manager.core._build_plan(inputs, signature)
             taken.append((time.perf_counter() - begin) * 1e3)
             torch.cuda.synchronize()
-    return {"median": round(statistics.median(taken), 3), "largest": round(max(taken), 3)}
+    del adapter.replay_values
+    middle = sorted(range(len(taken)), key=lambda number: taken[number])[len(taken) // 2]
+    return {"median": round(statistics.median(taken), 3), "largest": round(max(taken), 3),
+            "model": round(of_model[middle], 3)}  # fmt: skip
 
 
 def main() -> int:
@@ -297,6 +340,7 @@ def main() -> int:
     options.add_argument("--backend", default="FLASH_ATTN")
     options.add_argument("--passes", type=int, default=3)
     options.add_argument("--share", type=float, default=1.0, help="share of the calls of each stream")
+    options.add_argument("--streams", default="", help="of those of each model; all unless given")
     options.add_argument("--ways", default=",".join(WAYS))
     options.add_argument("--settings", default="{}", help="settings of our manager, as JSON")
     options.add_argument("--start", choices=WAYS, help="only the start-up of this way")
@@ -309,50 +353,26 @@ def main() -> int:
     if arguments.start:
         print(json.dumps(start(arguments.start, arguments.models, settings)), flush=True)
         return 0
-    import vllm
+    total = ByModel(arguments.out, arguments.machine, settings=settings)
 
-    total: dict[str, Any] = {
-        "machine": arguments.machine or torch.cuda.get_device_name(),
-        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]},
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "settings": settings,
-        "rows": [],
-        "models": {},
-    }
-    failed = 0
+    def with_starts(name: str) -> dict[str, Any]:
+        started = {} if arguments.without_starts else starts(name, arguments.backend, arguments.settings, ways)
+        print(name, "start", started, flush=True)
+        streams = [stream for stream in arguments.streams.split(",") if stream]
+        result = measure(name, arguments.passes, arguments.share, ways, settings, arguments.cold, streams)
+        for row in result["rows"]:
+            pair = (("vllm", "vllm"), ("ours", row["tuning"]))
+            row["start_s"] = {kind: started[way]["seconds"] for kind, way in pair if way in started}
+            row["memory_mb"] = {kind: result["memory_mb"][way] for kind, way in pair if way in result["memory_mb"]}
+        return {**result, "starts": started}
+
     for name in arguments.models.split(","):
-        begin = time.perf_counter()
-        try:
-            started = {} if arguments.without_starts else starts(name, arguments.backend, arguments.settings, ways)
-            print(name, "start", started, flush=True)
-            result = measure(name, arguments.passes, arguments.share, ways, settings, arguments.cold)
-        except Exception as error:
-            import traceback
-
-            traceback.print_exc()
-            total["models"][name] = {"error": f"{type(error).__name__}: {error}"}
-            failed += 1
-            continue
-        failed += bool(result["wrong"])
-        for row in result.pop("rows"):
-            way = row["tuning"]
-            row["start_s"] = {k: started[w]["seconds"] for k, w in (("vllm", "vllm"), ("ours", way)) if w in started}
-            row["memory_mb"] = {
-                k: result["memory_mb"][w] for k, w in (("vllm", "vllm"), ("ours", way)) if w in result["memory_mb"]
-            }
-            total["rows"].append(row)
-        total["models"][name] = {**result, "starts": started}
-        if arguments.out:
-            arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
-        print(
-            name, result["memory_mb"], result["plan_ms"], result["errors"], result["graphs"], result["idle"], flush=True
-        )
-        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
-        gc.unfreeze()
-        gc.collect()
-        torch.cuda.empty_cache()
+        result = total.add(name, partial(with_starts, name))
+        if result is not None:
+            total.failed += bool(result["wrong"])
+            print(name, {key: value for key, value in result.items() if key != "rows"}, flush=True)
     context.__exit__(None, None, None)
-    return 1 if failed else 0
+    return 1 if total.failed else 0
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ For one workload of each model every tuning is measured alone, too, and each Tri
 from __future__ import annotations
 
 import argparse
-import datetime
-import gc
 import json
 import math
 import random
@@ -25,12 +23,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+from gpu_result import ByModel
 from manager_gpu import (
     DEVICE,
     DTYPE,
@@ -81,7 +81,7 @@ def measure(
 ) -> dict[str, Any]:
     from scaffold.measure.analyse import analyse
     from scaffold.measure.runs import profile_tower
-    from scaffold.runtime.tuning import NAMES, Choice, tune
+    from scaffold.runtime.tuning import NAMES, TuningChoice, tune
     from scaffold.runtime.vllm import EncoderCudaGraphManager
 
     plain, _ = subject.build()
@@ -103,7 +103,7 @@ def measure(
     untuned = exact_replay(subject, plain, calls[large], count)
     singles = {}
     for name in (*NAMES, "all"):
-        tuned = tune(host, Choice(NAMES if name == "all" else (name,)))
+        tuned = tune(host, TuningChoice(NAMES if name == "all" else (name,)))
         changed = sum(len(outcome.applied) for outcome in tuned.outcomes)
         if changed:
             graph = exact_replay(subject, host, calls[large], count)
@@ -323,58 +323,39 @@ def main() -> int:
     )
     arguments = options.parse_args()
     context = start_vllm(arguments.backend)
-    import vllm
-
     from scaffold.measure.runs import measure_ceilings
 
     kernels = check_kernels()
     wrong = {name: e for name, e in kernels.items() if not e <= KERNEL_BOUNDS[name.rsplit(" ", 1)[1]]}
     print("kernels against float64:", kernels, "above the bound:", wrong, flush=True)
-    failed = len(wrong)
     ceilings = measure_ceilings(DEVICE)
-    total: dict[str, Any] = {
-        "machine": arguments.machine or torch.cuda.get_device_name(),
-        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]},
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "backend": arguments.backend,
-        "ceilings": {"tflops": round(ceilings.tflops, 1), "tbytes": round(ceilings.tbytes, 3)},
-        "kernels": kernels,
-        "rows": [],
-        "models": {},
-        "sweep": sweep() if arguments.sweep else None,
-    }
+    total = ByModel(
+        arguments.out,
+        arguments.machine,
+        backend=arguments.backend,
+        ceilings={"tflops": round(ceilings.tflops, 1), "tbytes": round(ceilings.tbytes, 3)},
+        kernels=kernels,
+        sweep=sweep() if arguments.sweep else None,
+    )
+    total.failed = len(wrong)
     profiles: list[Any] = []
-    for name in arguments.models.split(","):
-        begin = time.perf_counter()
-        try:
-            # A call of Step3-VL takes ten times as long as the others', and wanders less.
-            rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
-            doubtful = tuple(filter(None, arguments.doubtful.split(",")))
-            result = measure(Subject(name), rounds, ceilings, profiles, doubtful)
-        except Exception as error:
-            import traceback
-
-            traceback.print_exc()
-            total["models"][name] = {"error": f"{type(error).__name__}: {error}"}
-            failed += 1
+    doubtful = tuple(filter(None, arguments.doubtful.split(",")))
+    for name in sorted(arguments.models.split(","), key=MODELS.index):
+        # A call of Step3-VL takes ten times as long as the others', and wanders less.
+        rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
+        result = total.add(name, partial(measure, Subject(name), rounds, ceilings, profiles, doubtful))
+        if result is None:
             continue
-        rows = result.pop("rows")
-        failed += sum(not row["max_relative_error"] < 0.05 for row in rows)
-        total["rows"] += rows
-        total["rows"].sort(key=lambda row: MODELS.index(row["model"]))  # those of one model stay in their order
-        total["models"][name] = result
-        arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+        rows = result["rows"]
+        total.failed += sum(not row["max_relative_error"] < 0.05 for row in rows)
         profiles.sort(key=lambda recording: MODELS.index(recording.model))
         if arguments.profiles is not None:
             arguments.profiles.write_text(json.dumps([p.to_json() for p in profiles]) + "\n", encoding="utf-8")
         ratios = [row["tuned_execute_ms"] / row["untuned_exact_ms"] for row in rows]
         mean = statistics.geometric_mean(ratios)
-        seconds = time.perf_counter() - begin
-        print(f"{name}: execute / untuned exact {mean:.3f}, worst {max(ratios):.3f}, {seconds:.0f} s", flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
+        print(f"{name}: execute / untuned exact {mean:.3f}, worst {max(ratios):.3f}", flush=True)
     context.__exit__(None, None, None)
-    return 1 if failed else 0
+    return 1 if total.failed else 0
 
 
 if __name__ == "__main__":

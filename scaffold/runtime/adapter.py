@@ -181,8 +181,14 @@ class EncoderAdapter(Protocol):
 def scatter_rows(
     output: torch.Tensor, indices: Sequence[int], items: Sequence[Item], results: dict[int, torch.Tensor]
 ) -> None:
-    """The plain `finish`: cut the output of one batch into its items."""
+    """The plain `finish`: cut the output of one batch into its items.
+
+    An item that runs alone may claim more tokens than it has: that is how some ports keep it out of graphs.
+    """
     sizes = [items[i].tokens for i in indices]
+    if len(sizes) == 1:
+        results[indices[0]] = output[: sizes[0]]
+        return
     used = sum(sizes)
     rows = output if output.shape[0] == used else output[:used]
     results.update(zip(indices, rows.split(sizes), strict=True))

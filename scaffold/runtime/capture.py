@@ -15,6 +15,7 @@ from scaffold.runtime.adapter import AxisKeys, BufferKind, EncoderAdapter, Encod
 from scaffold.runtime.backend import CaptureError, Graph, GraphBackend
 from scaffold.runtime.budgets import refine, start_ladder
 from scaffold.runtime.buffers import GraphBuffers, SharedBuffers, nbytes_of
+from scaffold.runtime.compiled import Launches
 from scaffold.runtime.options import CaptureReport, Options
 
 logger = logging.getLogger("scaffold.runtime")
@@ -71,6 +72,7 @@ class GraphSet:
         self._small = small
         self.report = CaptureReport()
         self.graphs: dict[GraphKey, Captured] = {}
+        self._launches = Launches()
         self.clear()
 
     def clear(self) -> None:
@@ -105,10 +107,17 @@ class GraphSet:
         """The smallest budget of the start: what is smaller still may take its graph."""
         return next((b for b in self.ladders[path] if b and b not in self._small.get(path, ())), 0)
 
+    def limits_of(self, budget: int, items: int = 0) -> Limits:
+        """Of the graphs of a budget. One of few tokens is for as many items, since each has a token at least.
+
+        `items` are those of a batch: on one path of several, some have none.
+        """
+        return replace(self.limits, items=min(self.limits.items, max(budget, items)))
+
     def values_of(self, key: GraphKey) -> dict[str, torch.Tensor | None]:
-        """The capture values of a key. A graph of few tokens is for as many items, since each has a token at least."""
-        limits = replace(self.limits, items=min(self.limits.items, key.budget))
-        return dict(self.adapter.capture_values(key, limits))
+        """The capture values of a key."""
+        with self._launches.noted():
+            return dict(self.adapter.capture_values(key, self.limits_of(key.budget)))
 
     def capture(self, pool: Any = None) -> CaptureReport:
         """Capture the keys of the start that fit the caps, after `clear`."""
@@ -118,7 +127,10 @@ class GraphSet:
         self.backend.trim()
         before = self.backend.memory_used()
         with torch.inference_mode(), self.backend.capturing():
-            self._capture_all(self._warm_up(self.keys(), report), report, before, started)
+            keys = self._warm_up(self.keys(), report)
+            self._launches.compile_others()
+            self._capture_all(keys, report, before, started)
+            self._launches.wait()
         self.backend.trim()
         report.seconds = time.perf_counter() - started
         report.device_bytes = max(self.backend.memory_used() - before, 0)

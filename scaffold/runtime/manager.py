@@ -37,7 +37,7 @@ from scaffold.runtime.crossover import Crossover, sample_budgets
 from scaffold.runtime.options import CaptureReport, Options
 from scaffold.runtime.padding import PADDERS
 from scaffold.runtime.parallel import Group, run_sharded
-from scaffold.runtime.plans import TRIAL_RANGE, Plan, PlanCache, Run, Step, Trial
+from scaffold.runtime.plans import TRIAL_RANGE, CallPlan, PlanCache, Run, Step, Trial
 from scaffold.runtime.recording import RecordingBackend
 from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import Trace
@@ -64,7 +64,7 @@ def _warn_of(what: str, keys: Mapping[GraphKey, str]) -> None:
         logger.warning("%d encoder graphs %s (%s): %s", len(keys), what, shown, next(iter(keys.values())))
 
 
-def _improves(key: GraphKey, captured: Captured, plan: Plan) -> bool:
+def _improves(key: GraphKey, captured: Captured, plan: CallPlan) -> bool:
     """Whether a new graph may serve a batch of a plan better than what the plan has for it."""
     return any(
         (run.path, run.axes) == (key.path, key.axes)
@@ -288,7 +288,7 @@ class EncoderGraphManager:
                 self.stats.plans_reused += 1
             return self._run(plan, inputs)
 
-    def _run(self, plan: Plan, inputs: Inputs) -> list[torch.Tensor]:
+    def _run(self, plan: CallPlan, inputs: Inputs) -> list[torch.Tensor]:
         """Launch every batch of a plan, then do what may wait."""
         adapter = self.adapter
         launched = []
@@ -306,7 +306,7 @@ class EncoderGraphManager:
         # The device is at work: from here on time costs nothing.
         results: dict[int, torch.Tensor] = {}
         for step, batch, outputs in launched:
-            eager = self._count(step)
+            eager = self._count(step, outputs)
             selected = self._batch_of(step, batch) if step.passes else batch
             adapter.finish(outputs, step.indices, plan.items, results, selected, eager)
         plan.uses += 1
@@ -318,12 +318,12 @@ class EncoderGraphManager:
         adapter = self.adapter
         return adapter.whole(inputs)[0] if step.whole else adapter.select(inputs, step.indices)[0]
 
-    def _count(self, step: Step) -> tuple[str, ...]:
+    def _count(self, step: Step, outputs: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
         """What one batch was, for the statistics and the trace. Returns the paths that ran eager."""
         items = len(step.indices)
         eager = []
         for run in step.runs:
-            if self.trace is not None:
+            if self.trace is not None and not self._claims_too_much(run, outputs[run.path]):
                 self.trace.add(run.path, run.tokens)
             if run.lacks is not None:
                 want = self._graph_set.wanted.setdefault(run.lacks, Want())
@@ -337,6 +337,11 @@ class EncoderGraphManager:
             whole = position == 0 and len(eager) == len(step.runs)
             self.stats.miss(run.reason, items, whole=whole)
         return tuple([run.path for run in eager])
+
+    def _claims_too_much(self, run: Run, output: torch.Tensor) -> bool:
+        """Whether a model keeps these items out of all graphs by claiming tokens that they do not have."""
+        rows = self.adapter.output_rows(run.path, run.tokens) if run.eager else None
+        return rows is not None and output.shape[0] < rows
 
     def _run_otherwise(self, run: Run, step: Step, batch: Inputs) -> torch.Tensor:
         """Eager, or the replay of whoever replaced it."""
@@ -355,12 +360,13 @@ class EncoderGraphManager:
         items = list(self.adapter.items(inputs))
         captured = self.graphs.get(key)
         with torch.inference_mode():
-            values = self.adapter.replay_values(inputs, self.limits, key.path) if captured is not None else {}
+            limits = self._graph_set.limits_of(key.budget, len(items))
+            values = self.adapter.replay_values(inputs, limits, key.path) if captured is not None else {}
             if captured is None or captured.buffers.misfit(values) is not None:
                 self.stats.miss("not-captured", len(items))
                 return None
             tokens = sum(item.tokens_on(key.path) for item in items)
-            replay = self._replay_of(Plan(items, []), key.path, tokens, captured, inputs, values)
+            replay = self._replay_of(CallPlan(items, []), key.path, tokens, captured, inputs, values)
             self.stats.hit(captured.key, len(items), tokens, captured.tokens)
             return replay(inputs)
 
@@ -378,7 +384,7 @@ class EncoderGraphManager:
             dtype=self.dtype,
         )
 
-    def _start_trials(self, plan: Plan) -> None:
+    def _start_trials(self, plan: CallPlan) -> None:
         """From now on compare replay and eager for what is near the crossover.
 
         Predictions are good to a few per cent, which is all that a graph gains for large inputs: kernels then hide the
@@ -421,7 +427,7 @@ class EncoderGraphManager:
 
     def _replay_of(
         self,
-        plan: Plan,
+        plan: CallPlan,
         path: str,
         tokens: int,
         captured: Captured,
@@ -517,9 +523,9 @@ class EncoderGraphManager:
 
     # -- plans --------------------------------------------------------------------------------------------------
 
-    def _build_plan(self, inputs: Inputs, signature: Hashable | None) -> Plan:
+    def _build_plan(self, inputs: Inputs, signature: Hashable | None) -> CallPlan:
         items = list(self.adapter.items(inputs))
-        plan = Plan(items, [], memoised=signature is not None)
+        plan = CallPlan(items, [], memoised=signature is not None)
         passes_through = getattr(self.adapter, "passes_through", None)
         for batch in self._pack(items):
             whole = len(batch.indices) == len(items) and batch.indices == tuple(range(len(items)))
@@ -529,7 +535,7 @@ class EncoderGraphManager:
                 tokens = sum(items[i].tokens_on(path) for i in batch.indices)
                 if tokens:
                     run = Run(path, tokens, batch.budgets.get(path), axes)
-                    self._plan_run(plan, selected, run)
+                    self._plan_run(plan, selected, run, len(batch.indices))
                     runs.append(run)
             passes = whole and passes_through is not None and bool(passes_through(inputs))
             plan.steps.append(Step(batch.indices, passes, whole, runs))
@@ -546,8 +552,8 @@ class EncoderGraphManager:
         # fit into one replay (3 to 4 % lost), and ranks that decide by their own clocks may disagree.
         return packing.pack_planned(items, self.ladders, self.limits.items)
 
-    def _plan_run(self, plan: Plan, selected: Inputs, run: Run) -> None:
-        """Choose how one path of a batch runs."""
+    def _plan_run(self, plan: CallPlan, selected: Inputs, run: Run, items: int) -> None:
+        """Choose how one path of a batch of so many items runs."""
         path, tokens = run.path, run.tokens
         budget = run.budget
         if budget is None:
@@ -558,7 +564,8 @@ class EncoderGraphManager:
         if self.replay_hook is not None:
             return
         started = time.perf_counter()
-        values = self.adapter.replay_values(selected, self.limits, path)
+        # A model pads to these limits, so that a graph of few tokens holds the values of what fits into it.
+        values = self.adapter.replay_values(selected, self._graph_set.limits_of(budget, items), path)
         # An eager call prepares the same metadata before its first kernel; the smallest time seen is the least noisy.
         crossover = self.crossover[path]
         extra = (time.perf_counter() - started) * 1e3

@@ -24,7 +24,7 @@ from scaffold.runtime.adapter import (
 )
 from scaffold.runtime.attention import AttentionBackend, choose_attention
 
-Tower = Callable[[torch.Tensor, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]], torch.Tensor]
+RunTower = Callable[[torch.Tensor, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]], torch.Tensor]
 
 
 class PackedAdapter:
@@ -36,7 +36,7 @@ class PackedAdapter:
 
     def __init__(
         self,
-        tower: Tower,
+        tower: RunTower,
         *,
         width: int,
         row: torch.Tensor,

@@ -81,7 +81,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Plan:
+class CallPlan:
     """Everything about a call that follows from its sizes."""
 
     items: list[Item]
@@ -91,7 +91,7 @@ class Plan:
     memoised: bool = False
 
 
-class PlanCache(OrderedDict[Hashable, Plan]):
+class PlanCache(OrderedDict[Hashable, CallPlan]):
     """Plans by the signature of their calls; the one that was used longest ago goes first.
 
     `entries` plans at most, whose metadata take `nbytes` bytes of the device at most.
@@ -103,7 +103,7 @@ class PlanCache(OrderedDict[Hashable, Plan]):
         self._most = nbytes
         self._nbytes = 0
 
-    def remember(self, signature: Hashable, plan: Plan) -> None:
+    def remember(self, signature: Hashable, plan: CallPlan) -> None:
         """Keep a plan, in place of another one of these sizes."""
         self._forget_one(self.pop(signature, None))
         self._nbytes += plan.nbytes
@@ -111,11 +111,11 @@ class PlanCache(OrderedDict[Hashable, Plan]):
         while self and (len(self) > self._entries or self._nbytes > self._most):
             self._forget_one(self.popitem(last=False)[1])
 
-    def forget(self, unless: Callable[[Plan], bool] = lambda plan: False) -> None:
+    def forget(self, unless: Callable[[CallPlan], bool] = lambda plan: False) -> None:
         """Drop all plans but those that still hold."""
         for signature in [signature for signature, plan in self.items() if not unless(plan)]:
             self._forget_one(self.pop(signature))
 
-    def _forget_one(self, plan: Plan | None) -> None:
+    def _forget_one(self, plan: CallPlan | None) -> None:
         if plan is not None:
             self._nbytes -= plan.nbytes

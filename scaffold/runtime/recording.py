@@ -109,9 +109,12 @@ class RecordedGraph:
         self._tape = tape
         self.output = output
         self.replays = 0
+        #: Whether its memory holds results: nothing else writes there.
+        self._holds = True
 
     def replay(self) -> None:
         self._backend.before_replay(self)
+        self._holds = True
         with torch.inference_mode():
             for func, args, kwargs, fresh, uninitialised in self._tape.steps:
                 if uninitialised:
@@ -127,6 +130,9 @@ class RecordedGraph:
 
     def spoil(self) -> None:
         """Overwrite everything that lives in the pool, as another graph's replay would."""
+        if not self._holds:
+            return
+        self._holds = False
         with torch.inference_mode():
             for tensor in self._tape.made.values():
                 poison(tensor)

@@ -112,7 +112,7 @@ def test_calibration_measures_until_its_limit():
     assert crossover.launch_ms == 40
 
 
-@pytest.mark.parametrize(("tokens", "ms"), [(5, 2.0), (10, 2.0), (15, 2.5), (20, 3.0), (40, 5.0)])
+@pytest.mark.parametrize(("tokens", "ms"), [(1, 1.1), (5, 1.5), (10, 2.0), (15, 2.5), (20, 3.0), (40, 5.0)])
 def test_curve(tokens, ms):
     curve = Curve()
     curve.add(20, 3.0)
@@ -120,6 +120,16 @@ def test_curve(tokens, ms):
     curve.add(10, 2.0)
     curve.add(10, 9.0)
     assert curve.at(tokens) == pytest.approx(ms)
+
+
+def test_a_curve_does_not_fall_below_half_of_its_first_sample_nor_rise_before_it():
+    curve = Curve()
+    curve.add(10, 2.0)
+    assert curve.at(1) == 2.0
+    curve.add(11, 3.0)
+    assert curve.at(1) == 1.0
+    curve.add(11, 1.5)
+    assert curve.at(1) == 2.0
 
 
 def test_without_a_sample_nothing_prefers_eager():
@@ -266,6 +276,52 @@ def test_a_batch_smaller_than_all_budgets_gets_a_graph_of_its_size():
     assert_equals_eager(manager, tower.call([(1, 1, 1)] * 4))
     assert {k.budget: s.replays for k, s in manager.stats.keys.items()} == {16: 2, 4: 2}
     assert manager.graphs[GraphKey("default", 4)].buffers.contexts["offsets"].end == 8
+
+
+def test_such_a_graph_serves_a_model_that_pads_to_the_limit_of_items():
+    """As vLLM's models do: lengths of eight sequences do not fit into a graph of four items."""
+
+    class Pads(PackedTower):
+        def capture_values(self, key, limits):
+            values = super().capture_values(key, limits)
+            return {**values, "lengths": values["lengths"][: limits.items]}
+
+        def replay_values(self, inputs, limits, path):
+            values = super().replay_values(inputs, limits, path)
+            lengths = values["lengths"]
+            return {**values, "lengths": torch.cat([lengths, lengths.new_zeros(limits.items - len(lengths))])}
+
+    tower = Pads()
+    manager = make_manager(tower, [16, 32], small={"default": range(1, 16)}, items=8)
+    for seed in range(2):
+        assert_equals_eager(manager, tower.call([(1, 1, 4)], seed))
+    assert manager.capture_when_idle() == 1
+    assert_equals_eager(manager, tower.call([(1, 1, 4)]))
+    assert_equals_eager(manager, tower.call([(1, 1, 1)] * 4))
+    assert_equals_eager(manager, tower.call([(1, 1, 1)] * 8))
+    assert {k.budget: s.replays for k, s in manager.stats.keys.items()} == {16: 3, 4: 2}
+    with torch.inference_mode():
+        assert manager.replay_on(GraphKey("default", 4), tower.call([(1, 1, 4)])) is not None
+
+
+def test_it_gets_one_where_replays_were_timed_too():
+    """The times of the larger graphs must say that a smaller one takes less: no smaller one was there to be timed."""
+
+    def clock(action):
+        action()
+        return 1 + 0.1 * len(action.__self__.output) if hasattr(action, "__self__") else 40.0
+
+    backend = RecordingBackend()
+    backend.clock = clock
+    tower = PackedTower()
+    manager = make_manager(
+        tower, [16, 32], small={"default": range(1, 16)}, items=8, backend=backend, calibration_ms=100
+    )
+    assert manager.crossover["default"].replay.points == [(16, 2.6), (32, 4.2)]
+    for seed in range(2):
+        assert_equals_eager(manager, tower.call([(1, 1, 4)], seed))
+    assert manager.capture_when_idle() == 1
+    assert budgets(manager) == [4, 16, 32]
 
 
 def test_a_capture_that_fails_when_idle_costs_nothing_but_a_warning(caplog):

@@ -1,13 +1,14 @@
 """What must never happen: NaN from padding, aliased outputs, an exception where eager would do, a dead server."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers import CPU, assert_equals_eager, make_manager
 from towers import GLOBAL_TOKENS, LOCAL_TOKENS, PackedTower, TileTower
 
-from scaffold.runtime import EncoderGraphManager, GraphKey, Limits, Options, RecordingBackend, check_graphs
+from scaffold.runtime import EncoderGraphManager, GraphKey, Limits, Options, RecordingBackend, Trace, check_graphs
 from scaffold.runtime import manager as manager_module
 from scaffold.runtime.manager import AddressChanged
 
@@ -44,6 +45,23 @@ def test_what_exceeds_a_capacity_runs_eager_and_is_counted(grids, reason):
     assert_equals_eager(manager, tower.call(grids))
     assert (manager.stats.hits, manager.stats.misses) == (0, 1)
     assert dict(manager.stats.reasons) == {reason: 1}
+
+
+def test_a_model_may_claim_more_than_an_item_has_to_keep_it_out_of_graphs():
+    """As ports of 0.20 to 0.26 do for a video of more frames than a graph is captured for."""
+
+    class Claims(PackedTower):
+        def items(self, inputs):
+            return [replace(item, tokens=33) if t > 2 else item
+                    for item, (t, _, _) in zip(super().items(inputs), inputs["grids"], strict=True)]  # fmt: skip
+
+    manager = make_manager(Claims())
+    manager.trace = Trace()
+    for seed, grids in enumerate([[(3, 1, 2)], [(1, 2, 3), (4, 1, 1), (1, 1, 1), (3, 1, 2)]]):
+        assert_equals_eager(manager, manager.adapter.call(grids, seed))
+    assert manager.stats.reasons == {"over-budget": 3}
+    assert manager.stats.hits == 2
+    assert manager.trace.sizes() == {7: 1}  # no ladder would replay the others
 
 
 def test_a_batch_that_lacks_another_capacity_takes_the_next_graph(monkeypatch):

@@ -42,6 +42,9 @@ def test_greedy_batches_are_vllms(tokens, ladder, max_items, expected):
         ([1366] * 3, [256, 2048, 4096, 8192], 16, [([0], 2048), ([1, 2], 4096)]),
         # two small replays cost more than one a little larger
         ([60, 60], [64, 128], 16, [([0, 1], 128)]),
+        # ... and as much as one that is larger by what a replay costs besides its tokens, but not than a larger one
+        ([60, 60], [60, 248], 16, [([0, 1], 248)]),
+        ([60, 60], [60, 249], 16, [([0], 60), ([1], 60)]),
         # the order of the call is kept inside a batch
         ([30, 10, 20], [64], 16, [([0, 1, 2], 64)]),
         # an item without a budget takes nobody with it
@@ -55,10 +58,11 @@ def test_planned_batches(tokens, ladder, max_items, expected):
 
 @given(
     tokens=st.lists(st.integers(1, 90), min_size=1, max_size=6),
-    ladder=st.lists(st.integers(10, 100), min_size=1, max_size=4, unique=True).map(sorted),
-    max_items=st.integers(1, 4),
+    # both far above what a second replay costs, so that cuts pay, and below
+    ladder=st.lists(st.integers(10, 700), min_size=1, max_size=4, unique=True).map(sorted),
+    max_items=st.integers(1, 6),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=120)
 def test_planned_is_the_cheapest_cut(tokens, ladder, max_items):
     def cost(batch):
         total = sum(tokens[i] for i in batch)

@@ -7,9 +7,9 @@ import torch
 
 from scaffold.runtime import GraphKey, Limits
 from scaffold.runtime.vllm import model as binding
-from scaffold.runtime.vllm.dialect import Dialect
+from scaffold.runtime.vllm.dialect import ManagerDialect
 
-VALUES = Dialect(
+VALUES = ManagerDialect(
     item_specs=False, post_hook=False, values=True, padding_hooks=True, path_argument=False, dual_path=False,
     named_paths=False, axes=False, frames_in_config=False, validates_budgets=False,
 )  # fmt: skip

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from scaffold.runtime import Limits
+from scaffold.runtime.adapter import Item
 from scaffold.runtime.vllm import model as binding
-from scaffold.runtime.vllm.dialect import Dialect
+from scaffold.runtime.vllm.dialect import ManagerDialect
 
-PLAIN = Dialect(
+PLAIN = ManagerDialect(
     item_specs=False, post_hook=False, values=True, padding_hooks=False, path_argument=False, dual_path=False,
     named_paths=False, axes=False, frames_in_config=False, validates_budgets=False,
 )  # fmt: skip
@@ -141,3 +142,25 @@ def test_sizes_on_a_device_are_read_with_vllms_permission(monkeypatch):
     assert speaker.quick_signature(call()) == first  # on the host: no permission is needed
     on_device = {**call(), "grid": torch.tensor([[1, 2], [2, 3]], device="meta")}
     assert speaker.quick_signature(on_device) is None
+
+
+def test_a_recorded_buffer_holds_pixels_whatever_its_name():
+    """Phi-4-multimodal's pixels are `input_image_embeds`."""
+    ready, found = {"input_image_embeds": torch.zeros(1)}, adapter()
+    assert not found.is_raw(ready)
+    found.owner.config.buffer_keys = ["input_image_embeds"]
+    named = binding.VllmAdapter(found.owner, PLAIN)
+    assert named.is_raw(ready)
+    assert not named.is_raw({**ready, "image_embeds": torch.zeros(1)})
+
+
+def test_an_eager_result_without_rows_is_embedded_by_the_model():
+    """Before 0.27 a cut has none to give: features are no embeddings, and by tokens they would be cut like them."""
+    found = adapter()
+    found.plain_post = False
+    found.model.postprocess_encoder_output = None
+    found.model.embed_multimodal = lambda **inputs: [pixels[:1] for pixels in inputs["pixels"]]
+    items, results = [Item(2, 8), Item(3, 8)], {}
+    inputs = {"pixels": [torch.full((3,), 1.0), torch.full((3,), 2.0)]}
+    found.finish({"default": torch.empty(0, 3)}, [1, 0], items, results, inputs, ("default",))
+    assert {index: float(embeds) for index, embeds in results.items()} == {1: 1.0, 0: 2.0}

@@ -97,7 +97,7 @@ def main() -> int:
 def check(name, kind):  # type: ignore[no-untyped-def]
     from run_tunings import same, shrink, state
 
-    from scaffold.runtime.tuning import NAMES, Choice, attention, largest_error, moved, tune
+    from scaffold.runtime.tuning import NAMES, TuningChoice, attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes.base import load_recipe
 
     attention.processors = lambda device: 4
@@ -126,7 +126,7 @@ def check(name, kind):  # type: ignore[no-untyped-def]
     want = [t.clone() for t in host.embed_multimodal(**inputs)]
     rounding = largest_error(list(host.embed_multimodal(**near)), want)
     before = state(host)
-    tuned = tune(host, Choice(NAMES))
+    tuned = tune(host, TuningChoice(NAMES))
     got = list(host.embed_multimodal(**inputs))
     weights = {n: p.clone() for n, p in host.named_parameters()}
     found = {

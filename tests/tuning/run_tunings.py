@@ -328,9 +328,9 @@ def same(a, b) -> bool:  # type: ignore[no-untyped-def]
 def attempt(host, names, inputs, want, before):  # type: ignore[no-untyped-def]
     import torch
 
-    from scaffold.runtime.tuning import Choice, largest_error, tune
+    from scaffold.runtime.tuning import TuningChoice, largest_error, tune
 
-    tuned = tune(host, Choice(tuple(names)))
+    tuned = tune(host, TuningChoice(tuple(names)))
     got = list(host.embed_multimodal(**inputs))
     changed = not same(state(host), before)
     applied = {o.name: len(o.applied) for o in tuned.outcomes}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from scaffold.runtime.tuning import BOUNDS, Choice, kernels, largest_error, moved, read_choice, tower, tune
+from scaffold.runtime.tuning import BOUNDS, TuningChoice, kernels, largest_error, moved, read_choice, tower, tune
 from scaffold.runtime.tuning.base import Undo
 from scaffold.runtime.tuning.norms import _Handover
 
@@ -170,7 +170,7 @@ def test_a_tuning_that_raises_is_taken_back(host, monkeypatch):
 def test_a_norm_of_another_type_runs_its_own_code(host, monkeypatch):
     rows = torch.randn(2, 16, dtype=torch.bfloat16)
     want = host.visual.norm(rows)
-    tune(host, Choice(("fused-norms",)))
+    tune(host, TuningChoice(("fused-norms",)))
     monkeypatch.setattr(kernels, "norm", lambda *_: pytest.fail("the kernel ran on mixed types"))
     assert torch.equal(host.visual.norm(rows), want)
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scaffold.runtime.tuning.base import Outcome, Tuning, Undo
-    from scaffold.runtime.tuning.choice import DEFAULT, NAMES, Choice, read_choice
+    from scaffold.runtime.tuning.choice import DEFAULT, NAMES, TuningChoice, read_choice
     from scaffold.runtime.tuning.tower import BOUNDS, TUNINGS, Proof, Tuned, largest_error, moved, tune
 
 _HOME = {
     "base": ("Outcome", "Tuning", "Undo"),
-    "choice": ("DEFAULT", "NAMES", "Choice", "read_choice"),
+    "choice": ("DEFAULT", "NAMES", "TuningChoice", "read_choice"),
     "tower": ("BOUNDS", "TUNINGS", "Proof", "Tuned", "largest_error", "moved", "tune"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -26,11 +26,11 @@ __all__ = [
     "DEFAULT",
     "NAMES",
     "TUNINGS",
-    "Choice",
     "Outcome",
     "Proof",
     "Tuned",
     "Tuning",
+    "TuningChoice",
     "Undo",
     "largest_error",
     "moved",

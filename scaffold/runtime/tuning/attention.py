@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -12,10 +12,8 @@ import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Tuning, Undo, has_hooks, is_from_vllm
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm
 from scaffold.runtime.tuning.forwards import digest
-
-Tower = Mapping[str, nn.Module]
 
 #: Forwards of attention modules, by digest, and whether their projection may be a tensor-parallel shard: all of them
 #: make queries, keys and values by one product, rotate the first two, attend, and project.
@@ -46,14 +44,14 @@ class InplaceRotary(Tuning):
     needs_triton = True
     measured = "Qwen2-VL 25.6 to 23.6 ms, Qwen2.5-VL 27.7 to 26.6 ms, Qwen3-VL 18.5 to 17.6 ms"
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         return (
             (path, module)
             for path, module in tower.items()
             if isinstance(getattr(module, "apply_rotary_emb", None), nn.Module) and hasattr(module, "qkv")
         )
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         known = ATTENTIONS.get(digest(module) or "")
         if known is None:
             return f"the forward of {type(module).__name__} is not one that this tuning knows"
@@ -68,7 +66,7 @@ class InplaceRotary(Tuning):
             return f"{backend_of(module.attn)} may not read strided views"
         return None
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         original = module.forward
         takes_lengths = "sequence_lengths" in inspect.signature(original).parameters
         heads, size = module.num_attention_heads_per_partition, module.hidden_size_per_attention_head
@@ -105,14 +103,14 @@ class SmallWindows(Tuning):
     needs_triton = True
     measured = "Qwen2.5-VL 27.7 to 26.6 ms"
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
             owner = tower.get(path.rpartition(".")[0])
             # Only inside attention that hands its offsets on: fixed tiles have no windows.
             if is_from_vllm(module, "MMEncoderAttention") and owner is not None and digest(owner) in ATTENTIONS:
                 yield path, module
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         if backend_of(module) != "FLASH_ATTN":
             return f"the backend is {backend_of(module)}"
         if module.num_kv_heads != module.num_heads:
@@ -125,7 +123,7 @@ class SmallWindows(Tuning):
         windowed = any(getattr(m, "fullatt_block_indexes", None) for m in tower.values())
         return None if windowed else "the tower has no windows"
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         original = module.forward
 
         def forward(
@@ -158,14 +156,14 @@ class UnsplitAttention(Tuning):
     level = "rounding"
     measured = "InternVL 13.1 to 12.9 ms"
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
             owner = tower.get(path.rpartition(".")[0])
             # Attention that hands offsets on has sequences of any length.
             if is_from_vllm(module, "MMEncoderAttention") and owner is not None and digest(owner) not in ATTENTIONS:
                 yield path, module
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         if backend_of(module) != "FLASH_ATTN":
             return f"the backend is {backend_of(module)}"
         if getattr(module, "fp8_enabled", False):
@@ -173,7 +171,7 @@ class UnsplitAttention(Tuning):
         version = getattr(module, "_fa_version", None)
         return None if version in (None, 3) else f"it is FlashAttention {version}, not 3"
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         original = module.forward
         backend = import_module("vllm.v1.attention.backends.fa_utils")
         version = getattr(module, "_fa_version", None)

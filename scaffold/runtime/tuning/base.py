@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+#: The modules of a tower by path.
+Modules = Mapping[str, nn.Module]
+
 
 class Undo:
     """Changes that were made, to take back in reverse order."""
@@ -97,18 +100,18 @@ class Tuning(ABC):
     needs_triton: ClassVar[bool] = False
 
     @abstractmethod
-    def sites(self, tower: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         """The modules, by path, that look like something for this tuning."""
 
     @abstractmethod
-    def refusal(self, path: str, module: nn.Module, tower: Mapping[str, nn.Module]) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         """Why this module must be left alone; None if it may be tuned. Changes nothing."""
 
     @abstractmethod
-    def apply(self, path: str, module: nn.Module, tower: Mapping[str, nn.Module], undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         """Tune one module that `refusal` let pass."""
 
-    def run(self, tower: Mapping[str, nn.Module], undo: Undo, dry: bool = False) -> Outcome:
+    def run(self, tower: Modules, undo: Undo, dry: bool = False) -> Outcome:
         """Tune every module that may be tuned. `dry` only says which."""
         outcome = Outcome(self.name)
         before = undo.extra_bytes
@@ -124,7 +127,7 @@ class Tuning(ABC):
         return outcome
 
 
-def common_refusal(path: str, module: nn.Module, tower: Mapping[str, nn.Module]) -> str | None:
+def common_refusal(path: str, module: nn.Module, tower: Modules) -> str | None:
     """Reasons that hold for every tuning."""
     if has_hooks(module):
         return "it has hooks"

@@ -17,24 +17,24 @@ DEFAULT = NAMES
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TuningChoice:
     """Which tunings to run. `dry` says what they would do and changes nothing."""
 
     names: tuple[str, ...] = DEFAULT
     dry: bool = False
 
 
-def read_choice(given: Any) -> Choice:
+def read_choice(given: Any) -> TuningChoice:
     """`True`, None or `"on"` (the defaults), `False` or `"off"`, `"list"` (dry), a list of names, or `{name: switch}`.
 
     Raises ValueError for anything else, and for a name that is no tuning.
     """
     if given is None or given is True or given == "on":
-        return Choice()
+        return TuningChoice()
     if given is False or given == "off":
-        return Choice(())
+        return TuningChoice(())
     if given == "list":
-        return Choice(dry=True)
+        return TuningChoice(dry=True)
     if isinstance(given, str) or not isinstance(given, (Mapping, Sequence)):
         raise ValueError(f'tuning is "on", "off", "list", a list of names or {{name: true or false}}, not {given!r}')
     for name in given:
@@ -42,5 +42,5 @@ def read_choice(given: Any) -> Choice:
             close = difflib.get_close_matches(str(name), NAMES, 1)
             raise ValueError(f"there is no tuning {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     if not isinstance(given, Mapping):
-        return Choice(tuple(name for name in NAMES if name in given))
-    return Choice(tuple(name for name in NAMES if given.get(name, name in DEFAULT)))
+        return TuningChoice(tuple(name for name in NAMES if name in given))
+    return TuningChoice(tuple(name for name in NAMES if given.get(name, name in DEFAULT)))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 
-from scaffold.runtime.tuning.base import Tuning, Undo, is_from_vllm
-
-Tower = Mapping[str, nn.Module]
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, is_from_vllm
 
 
 class ChannelsLast(Tuning):
@@ -20,12 +18,12 @@ class ChannelsLast(Tuning):
     level = "rounding"
     measured = "Step3-VL 68.1 to 66.6 ms"
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
             if isinstance(module, nn.Conv2d) or type(module).__name__ == "Conv2dLayer":
                 yield path, module
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         if type(module) is not nn.Conv2d and not is_from_vllm(module, "Conv2dLayer"):
             return f"{type(module).__name__} is a subclass"
         if getattr(module, "enable_linear", False) or tuple(module.kernel_size) == tuple(module.stride):
@@ -37,6 +35,6 @@ class ChannelsLast(Tuning):
             return "its weight has another layout already"
         return "it is depthwise or grouped" if module.groups != 1 else None
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         weight = module.weight
         undo.replace_data(weight, weight.data.contiguous(memory_format=torch.channels_last), torch.Tensor.contiguous)

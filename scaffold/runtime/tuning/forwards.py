@@ -17,7 +17,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Link:
     """One child in a chain; `unpack` if it returns `(output, bias)`."""
 
     name: str
@@ -52,18 +52,18 @@ def digest(module: Any) -> str | None:
     return None if node is None else digest_of_node(node)
 
 
-def chain_of(module: Any) -> list[Step] | None:
+def chain_of(module: Any) -> list[Link] | None:
     """The children that `forward(x)` applies to `x` one after the other, or None if it does anything else."""
     node = _parse(inspect.unwrap(type(module).forward))
     return None if node is None else chain_of_node(node)
 
 
-def chain_of_node(node: ast.FunctionDef) -> list[Step] | None:
+def chain_of_node(node: ast.FunctionDef) -> list[Link] | None:
     """As `chain_of`, of a syntax tree."""
     arguments = [a.arg for a in node.args.args]
     if len(arguments) != 2 or node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
         return None
-    steps: list[Step] = []
+    steps: list[Link] = []
     current = arguments[1]  # the name that holds the value of the last step
     for statement in node.body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -77,7 +77,7 @@ def chain_of_node(node: ast.FunctionDef) -> list[Step] | None:
         name, unpack = _target(statement.targets[0])
         if not found or name is None:
             return None
-        steps += [*found[:-1], Step(found[-1].name, unpack)]
+        steps += [*found[:-1], Link(found[-1].name, unpack)]
         current = name
     return None
 
@@ -92,7 +92,7 @@ def _target(node: ast.expr) -> tuple[str | None, bool]:
     return None, False
 
 
-def _steps(node: ast.expr | None, current: str) -> list[Step] | None:
+def _steps(node: ast.expr | None, current: str) -> list[Link] | None:
     """`self.c(self.b(current))` as [b, c]; `current` as []."""
     if isinstance(node, ast.Name):
         return [] if node.id == current else None
@@ -102,7 +102,7 @@ def _steps(node: ast.expr | None, current: str) -> list[Step] | None:
     if not (isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name) and callee.value.id == "self"):
         return None
     inner = _steps(node.args[0], current)
-    return None if inner is None else [*inner, Step(callee.attr, False)]
+    return None if inner is None else [*inner, Link(callee.attr, False)]
 
 
 def hands_through(owner: Any, layers: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Tuning, Undo, has_hooks, plain_linear
-from scaffold.runtime.tuning.forwards import Step, chain_of
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, plain_linear
+from scaffold.runtime.tuning.forwards import Link, chain_of
 
 #: Element-wise activations: a column of zeros behind the first layer meets a column of zeros in the second.
 _ELEMENTWISE = {
@@ -21,10 +21,8 @@ _ELEMENTWISE = {
 #: Activations of the halves of a row: `act(a) * b`.
 _GATED = {"SiluAndMul", "GeluAndMul"}
 
-Tower = Mapping[str, nn.Module]
 
-
-def mlps(tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+def mlps(tower: Modules) -> Iterator[tuple[str, nn.Module]]:
     """Modules whose forward is linear, activation, linear."""
     for path, module in tower.items():
         if len(module._modules) == 3 and chain_of(module) is not None and len(chain_of(module) or ()) == 3:
@@ -64,10 +62,10 @@ class PadMlp(Tuning):
     level = "rounding"
     measured = "Qwen2.5-VL 27.3 to 22.3 ms, Qwen3-VL 18.3 to 18.3 ms"
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         return mlps(tower)
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         first, act, second = parts(module)
         for layer in (first, second):
             why = plain_linear(layer)
@@ -83,7 +81,7 @@ class PadMlp(Tuning):
             return "its inner size is aligned"
         return None
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         first, act, second = parts(module)
         size = second.weight.shape[1]
         padded, halves = aligned_size(size), 2 if _is_gated(act) else 1
@@ -169,18 +167,18 @@ class FusedActivations(Tuning):
 
     _KERNELS = {"SiluAndMul": kernels.silu_and_mul, "QuickGELU": kernels.quick_gelu}  # noqa: RUF012
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in mlps(tower):
             if type(parts(module)[1]).__name__ in self._KERNELS:
                 yield path, module
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         act = parts(module)[1]
         if type(act).__module__.partition(".")[0] != "vllm":
             return f"{type(act).__name__} is not vLLM's"
         return "its activation has hooks" if has_hooks(act) else None
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         steps = chain_of(module) or []
         act = parts(module)[1]
         undo.set(module, steps[1].name, FusedActivation(self._KERNELS[type(act).__name__], act))
@@ -194,13 +192,13 @@ class GeluEpilogue(Tuning):
     level = "rounding"
     measured = "Qwen3-VL 18.4 to 17.8 ms"
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in mlps(tower):
             act = parts(module)[1]
             if isinstance(act, nn.GELU) and act.approximate == "tanh":
                 yield path, module
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         first, act, _ = parts(module)
         why = plain_linear(first)
         if why is not None:
@@ -209,9 +207,9 @@ class GeluEpilogue(Tuning):
             return "its activation is a subclass or has hooks"
         return "its first layer has no bias" if first.bias is None or getattr(first, "skip_bias_add", False) else None
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         first, _, second = parts(module)
-        steps: list[Step] = chain_of(module) or []
+        steps: list[Link] = chain_of(module) or []
         unpack = steps[2].unpack
 
         def forward(x: torch.Tensor) -> torch.Tensor:

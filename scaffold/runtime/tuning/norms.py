@@ -11,10 +11,8 @@ import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Tuning, Undo, has_hooks, is_from_vllm
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm
 from scaffold.runtime.tuning.forwards import digest, hands_through
-
-Tower = Mapping[str, nn.Module]
 
 #: The widest row that one program of the norm kernel holds.
 _WIDEST = 16384
@@ -75,13 +73,13 @@ class FusedNorms(Tuning):
         "Qwen2.5-VL 27.8 to 21.4 ms, Step3-VL 68.7 to 65.7 ms, InternVL 13.0 to 12.4 ms, Qwen2-VL 25.6 to 25.0 ms"
     )
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         return ((path, module) for path, module in tower.items() if is_norm(module))
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         return norm_refusal(module)
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         norm, original = Norm(module), module.forward
 
         def layer(x: torch.Tensor) -> torch.Tensor:
@@ -156,12 +154,12 @@ class FusedResiduals(Tuning):
         "Qwen2.5-VL 27.8 to 21.4 ms, Step3-VL 68.3 to 65.5 ms, InternVL 13.4 to 11.7 ms, Qwen3-VL 18.5 to 17.9 ms"
     )
 
-    def sites(self, tower: Tower) -> Iterator[tuple[str, nn.Module]]:
+    def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
             if any(is_norm(child) for child in module.children()) and len(module._modules) == 4:
                 yield path, module
 
-    def refusal(self, path: str, module: nn.Module, tower: Tower) -> str | None:
+    def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         known = BLOCKS.get(digest(module) or "")
         if known is None:
             return f"the forward of {type(module).__name__} is not one that this tuning knows"
@@ -174,7 +172,7 @@ class FusedResiduals(Tuning):
                 return f"{name}: {why}"
         return None
 
-    def apply(self, path: str, module: nn.Module, tower: Tower, undo: Undo) -> None:
+    def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         block = BLOCKS[digest(module) or ""]
         if block.norms_behind:
             forward = _norm_behind(module, block)
@@ -184,7 +182,7 @@ class FusedResiduals(Tuning):
             forward = _norm_before(module, block, nearby, _handover(path, tower, undo))
         undo.set(module, "forward", forward)
 
-    def _next(self, path: str, tower: Tower) -> nn.Module | None:
+    def _next(self, path: str, tower: Modules) -> nn.Module | None:
         """The block that surely reads what this one returns."""
         layers, _, index = path.rpartition(".")
         owner_path, _, name = layers.rpartition(".")
@@ -195,7 +193,7 @@ class FusedResiduals(Tuning):
         return following if same and hands_through(owner, name) else None
 
 
-def _handover(path: str, tower: Tower, undo: Undo) -> _Handover:
+def _handover(path: str, tower: Modules, undo: Undo) -> _Handover:
     """One for all blocks of a list: they run one after the other."""
     layers = tower.get(path.rpartition(".")[0])
     if layers is None:

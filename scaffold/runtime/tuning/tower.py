@@ -18,7 +18,7 @@ from torch import nn
 from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.attention import InplaceRotary, SmallWindows, UnsplitAttention
 from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_error
-from scaffold.runtime.tuning.choice import NAMES, Choice
+from scaffold.runtime.tuning.choice import NAMES, TuningChoice
 from scaffold.runtime.tuning.convolution import ChannelsLast
 from scaffold.runtime.tuning.mlp import FusedActivations, GeluEpilogue, PadMlp
 from scaffold.runtime.tuning.norms import FusedNorms, FusedResiduals
@@ -110,13 +110,13 @@ def general_refusal() -> str | None:
 Proof = Callable[[float], "Sequence[torch.Tensor]"]
 
 
-def tune(host: Any, choice: Choice | None = None, prove: Proof | None = None) -> Tuned:
+def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = None) -> Tuned:
     """Apply tunings to the vision tower of a host, each one whole or not at all. Never raises for a tuning.
 
     With `prove`, the output after each tuning is compared with that of the untuned tower, and a tuning that exceeds
     the bound (`BOUNDS`, `OWN_ROUNDING`) is taken back.
     """
-    choice = choice or Choice()
+    choice = choice or TuningChoice()
     tuned = Tuned()
     tower = vision_modules(host)
     if not tower or not choice.names:
@@ -132,7 +132,7 @@ def tune(host: Any, choice: Choice | None = None, prove: Proof | None = None) ->
     return tuned
 
 
-def _tune_each(host: Any, choice: Choice, prove: Proof | None, tuned: Tuned) -> None:
+def _tune_each(host: Any, choice: TuningChoice, prove: Proof | None, tuned: Tuned) -> None:
     tower = vision_modules(host)
     lacks_triton = _device(tower).type == "cuda" and kernels.triton_kernels() is None
     want, bound = [], float("inf")

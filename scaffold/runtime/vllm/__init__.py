@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from scaffold.runtime.vllm.dialect import Dialect, installed_dialect, read_dialect
+from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect, read_dialect
 from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
 from scaffold.runtime.vllm.settings import Settings, read_settings
 
 __all__ = [
-    "Dialect",
     "EncoderCudaGraphManager",
+    "ManagerDialect",
     "Settings",
     "install",
     "installed_dialect",

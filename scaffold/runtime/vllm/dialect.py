@@ -15,7 +15,7 @@ from types import ModuleType
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ManagerDialect:
     """What differs between generations, one fact a field."""
 
     #: `get_encoder_cudagraph_item_specs` instead of three getters (0.22).
@@ -53,14 +53,14 @@ class Dialect:
         return "0.22" if self.item_specs else "0.20"
 
 
-def read_dialect(defs: ModuleType) -> Dialect:
+def read_dialect(defs: ModuleType) -> ManagerDialect:
     """The dialect of a `vllm.v1.worker.encoder_cudagraph_defs` module."""
     config = {field.name for field in dataclasses.fields(defs.EncoderCudaGraphConfig)}
     capture = {field.name for field in dataclasses.fields(defs.EncoderCudaGraphCaptureInputs)}
     item_specs = hasattr(defs, "EncoderItemSpec")
     named_paths = "paths" in config
     dual_path = "enable_dual_path_graph" in config
-    return Dialect(
+    return ManagerDialect(
         item_specs=item_specs,
         post_hook=item_specs,
         values="values" in capture,
@@ -75,7 +75,7 @@ def read_dialect(defs: ModuleType) -> Dialect:
 
 
 @lru_cache(maxsize=1)
-def installed_dialect() -> Dialect:
+def installed_dialect() -> ManagerDialect:
     """The dialect of the vLLM that is importable."""
     from vllm.v1.worker import encoder_cudagraph_defs
 

@@ -24,7 +24,7 @@ from scaffold.runtime.selfcheck import check_graphs
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune
-from scaffold.runtime.vllm.dialect import Dialect, installed_dialect
+from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect
 from scaffold.runtime.vllm.model import VllmAdapter, sync_allowed
 from scaffold.runtime.vllm.refusal import Refusal, refusal_of
 from scaffold.runtime.vllm.settings import Settings, read_settings
@@ -109,10 +109,10 @@ class EncoderCudaGraphManager:
     # -- construction
 
     @property
-    def _dialect(self) -> Dialect:
+    def _dialect(self) -> ManagerDialect:
         return installed_dialect()
 
-    def _choose_budgets(self, compilation: Any, dialect: Dialect) -> None:
+    def _choose_budgets(self, compilation: Any, dialect: ManagerDialect) -> None:
         """As vLLM: items a batch never exceed the smallest budget, since a captured item needs a token at least."""
         user_budgets = compilation.encoder_cudagraph_token_budgets
         user_items = compilation.encoder_cudagraph_max_vision_items_per_batch
@@ -142,7 +142,7 @@ class EncoderCudaGraphManager:
         self.token_budgets = sorted(user_budgets) if user_budgets else self.settings.ladder(low, high)
         self.max_batch_size = max(min(high // low, self.token_budgets[0]), 1)
 
-    def _choose_frames(self, compilation: Any, multimodal: Any, dialect: Dialect) -> None:
+    def _choose_frames(self, compilation: Any, multimodal: Any, dialect: ManagerDialect) -> None:
         user_frames = compilation.encoder_cudagraph_max_frames_per_batch
         if multimodal.get_limit_per_prompt("video") == 0:
             self.max_frames_per_batch = 0
@@ -154,7 +154,7 @@ class EncoderCudaGraphManager:
             )
             self.max_frames_per_batch = self.max_batch_size * frames
 
-    def _choose_paths(self, dialect: Dialect) -> None:
+    def _choose_paths(self, dialect: ManagerDialect) -> None:
         top = self.token_budgets[-1]
         if dialect.named_paths:
             if not self.config.paths:

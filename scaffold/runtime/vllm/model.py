@@ -28,7 +28,7 @@ from scaffold.runtime.adapter import (
     PathSpec,
     scatter_rows,
 )
-from scaffold.runtime.vllm.dialect import Dialect
+from scaffold.runtime.vllm.dialect import ManagerDialect
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
@@ -173,11 +173,12 @@ class _Buffers(Mapping[str, BufferSpec]):
 class VllmAdapter:
     """Speaks one generation. `owner` is the drop-in manager; its overridable methods are honoured."""
 
-    def __init__(self, owner: Any, dialect: Dialect) -> None:
+    def __init__(self, owner: Any, dialect: ManagerDialect) -> None:
         self.owner = owner
         self.dialect = dialect
         self.model = owner.model
         self.config = owner.config
+        self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By set of input names: (all items selected is the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[frozenset[str], tuple[bool, bool]] = {}
         #: Capture inputs besides buffers, by rows of pixels (0.20 to 0.22 pass them next to the buffers).
@@ -229,8 +230,9 @@ class VllmAdapter:
     # -- sizes
 
     def is_raw(self, inputs: Inputs) -> bool:
-        for name in inputs:  # noqa: SIM110 - a generator takes longer than this loop
-            if name.endswith("_embeds") and inputs[name] is not None:
+        for name in inputs:
+            # A recorded buffer holds pixels, whatever its name: Phi-4-multimodal's is `input_image_embeds`.
+            if name.endswith("_embeds") and name not in self._buffer_keys and inputs[name] is not None:
                 return False
         return True
 
@@ -545,6 +547,9 @@ class VllmAdapter:
                 batch_mm_kwargs=inputs,
                 local_output=outputs.get("local"),
             )
+        elif eager and not len(outputs["default"]):
+            # A port that cuts the encoder out: what it makes without a graph is the model's own code's alone.
+            results.update(zip(indices, self.embed(inputs), strict=True))
         elif eager:
             scatter_rows(outputs["default"], indices, items, results)  # before 0.27 eager results are final
         else:

@@ -106,7 +106,9 @@ class Settings:
                     merged.merge(Trace.from_json(Path(file).read_text(encoding="utf-8")))
                 except ValueError as error:
                     raise ValueError(f"{file}: {error}") from error
-            within = {size: count for size, count in merged.sizes(path).items() if size <= high}
+            # What is smaller gets graphs when idle. As a budget it would bound the items of every batch: a captured
+            # item needs a token at least.
+            within = {size: count for size, count in merged.sizes(path).items() if low <= size <= high}
             if within:
                 return optimal_ladder(within, self.graphs, always=[low, high])
         return octave_ladder(low, high, self.steps)

@@ -87,6 +87,14 @@ class Lab:
         self._device_storages[storage._cdata] = StorageWeakRef(storage)
         return tensor
 
+    def place_model(self, host: torch.nn.Module) -> None:
+        """Declare that a model was made on the device: its memory, and what its modules kept of where it lies."""
+        for tensor in (*host.parameters(), *host.buffers()):
+            self.place(tensor)
+        for module in host.modules():
+            for name in [name for name, value in vars(module).items() if isinstance(value, torch.device)]:
+                setattr(module, name, DEVICE)
+
     def on_device(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._device_storages
 

@@ -1,0 +1,80 @@
+"""What the results of all benchmarks on a GPU have in common: where and with what, a part for each model, and the file.
+
+Knows no model and nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+def versions(release: str) -> dict[str, str]:
+    """Of what was measured."""
+    found = {"vllm": release, "python": sys.version.split()[0]}
+    for package in ("torch", "transformers", "vitcg-scaffold"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def head(machine: str, release: str) -> dict[str, Any]:
+    """The first keys of a result."""
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return {"machine": machine, "versions": versions(release), "date": today}
+
+
+def save(total: dict[str, Any], out: Path | None) -> None:
+    """Write a result, or what there is of it so far."""
+    if out is not None:
+        out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+
+
+class ByModel:
+    """A result of one model after the other. What fails costs its own part alone, and the exit status."""
+
+    def __init__(self, out: Path | None, machine: str = "", **more: Any) -> None:
+        import torch
+        import vllm
+
+        self.out = out
+        machine = machine or torch.cuda.get_device_name()
+        self.total: dict[str, Any] = {**head(machine, vllm.__version__), **more, "rows": [], "models": {}}
+        self.failed = 0
+
+    def add(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The part of one model; its rows go to those of all. None, and the error in its place, if it raised."""
+        begin = time.perf_counter()
+        try:
+            part = measure()
+        except Exception as error:
+            traceback.print_exc()
+            self.total["models"][name] = {"error": f"{type(error).__name__}: {error}"}
+            self.failed += 1
+            save(self.total, self.out)
+            return None
+        self.total["rows"] += part["rows"]
+        self.total["models"][name] = {key: value for key, value in part.items() if key != "rows"}
+        save(self.total, self.out)
+        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
+        self._tidy()
+        return part
+
+    @staticmethod
+    def _tidy() -> None:
+        """Leave the next model an empty device, also of what a benchmark froze."""
+        import torch
+
+        gc.unfreeze()
+        gc.collect()
+        torch.cuda.empty_cache()

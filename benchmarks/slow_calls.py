@@ -1,0 +1,64 @@
+"""What a slow call did besides its work: kernels that were compiled, memory that was asked of the device, and garbage.
+
+A `Witness` counts these from its creation on. Asked before and after a call, outside of what is timed, it says what
+happened in between.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import torch
+
+#: Of `torch.cuda.memory_stats`: each of these calls into the driver, and some wait for the device.
+DEVICE_COUNTERS = ("num_device_alloc", "num_device_free", "num_alloc_retries")
+
+
+class Witness:
+    """Counts what costs a call time and is not its work."""
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+        self.collected_ms = 0.0
+        self._began = 0.0
+        gc.callbacks.append(self._collects)
+        self._watch_triton()
+
+    def _watch_triton(self) -> None:
+        """Every kernel that Triton compiles in this process, with what it is specialised for."""
+        try:
+            from triton import knobs
+        except ImportError:  # nothing is compiled by it, then
+            return
+
+        def compiled(*_: Any, repr: str = "", fn: Any = None, **__: Any) -> None:
+            self.compiled.append(f"{getattr(fn, 'name', fn)} {repr[:200]}")
+
+        knobs.runtime.jit_post_compile_hook = compiled
+
+    def _collects(self, phase: str, _: Any) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.collected_ms += (time.perf_counter() - self._began) * 1e3
+
+    def state(self) -> dict[str, Any]:
+        """The counters now."""
+        counters = torch.cuda.memory_stats()
+        pinned = torch.cuda.host_memory_stats()
+        return {
+            "compiled": len(self.compiled),
+            "garbage_ms": self.collected_ms,
+            **{name: counters.get(name, 0) for name in DEVICE_COUNTERS},
+            "num_host_alloc": pinned.get("num_host_alloc", 0),
+        }
+
+    def since(self, before: dict[str, Any]) -> dict[str, Any]:
+        """What happened since then, without what did not."""
+        now = self.state()
+        found: dict[str, Any] = {key: round(now[key] - was, 2) for key, was in before.items() if now[key] != was}
+        if "compiled" in found:
+            found["compiled"] = self.compiled[before["compiled"] :]
+        return found
