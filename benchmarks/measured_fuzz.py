@@ -1,6 +1,8 @@
-"""What `make fuzz-figures` tried, on the page."""
+"""What `make fuzz-figures` tried, on the page: the runs on record, added up."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from measured import Block, Part, load, table
 
@@ -16,7 +18,14 @@ WHAT = {
 
 def parts() -> list[Part]:
     lines = []
-    for kind, row in load("fuzz").items():
-        ends = ", ".join(f"{end} {count:,}" for end, count in row["ends"].items())
-        lines.append([WHAT[kind], f"{row['trials']:,}", ends, str(row["failures"])])
-    return [Block(PAGE, "fuzz", table(["what", "trials", "how they ended", "failures"], lines))]
+    for kind, runs in load("fuzz").items():
+        counted: Counter[str] = Counter()
+        for run in runs:
+            counted.update(run["ends"])
+        trials = sum(run["seeds"][1] - run["seeds"][0] for run in runs)
+        failed = sum(len(run["failed_seeds"]) for run in runs)
+        assert sum(counted.values()) + failed == trials, kind
+        ends = ", ".join(f"{end} {count:,}" for end, count in sorted(counted.items()))
+        lines.append([WHAT[kind], f"{trials:,}", ends, str(failed), str(len(runs))])
+    head = ["what", "trials", "how they ended", "failures", "versions of the code"]
+    return [Block(PAGE, "fuzz", table(head, lines))]

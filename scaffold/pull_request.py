@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange
-from scaffold.descriptor import PackedPort, PathsPort
+from scaffold.descriptor import CutPort, PackedPort, PathsPort, RowsPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ RFC_LINES = 500
 
 @dataclass(frozen=True)
 class PortChange:
-    """A port that stands in a tree. `base` is the tree before it: the root of a pristine one."""
+    """A port that stands in a tree. `base` is the root of the tree before it, but for what `files` had before."""
 
     plan: Plan
     tree: SourceTree
@@ -61,64 +61,85 @@ class RuleResult:
 # -- what was changed --------------------------------------------------------------------------------------------------
 
 
-def find_change(spec: AnyPort, tree: SourceTree, base: SourceTree | None, scratch: Path) -> PortChange:
-    """The port of `spec` in `tree`, against `base` or against what the last `new` of this model found there.
+def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> PortChange:
+    """What `port` changed in `tree`, against `base` or against what the last `new` of this model found there.
 
     Raises `DiagnosticError`: VCG511 when the port is not in the tree, or is not what the tool generates today; VCG512
     when nothing says what the tree held before.
     """
     from scaffold.publish import published_changes
-    from scaffold.verify.numeric.overlay import build_overlay
     from scaffold.workflow import prepare_port
 
-    port = prepare_port(spec, tree, replace=True)
-    if port.changed:
-        paths = ", ".join(change.path for change in port.changed)
+    prepared = prepare_port(port, tree, replace=True)
+    if prepared.changed:
+        paths = ", ".join(change.path for change in prepared.changed)
         raise DiagnosticError(
             Diagnostic(
                 "VCG511",
-                f"the tree does not hold the generated port of {spec.name}: {paths} would change",
-                spec.span("model"),
-                f"run `vitcg-scaffold new {spec.name} --vllm ...` first, or look at the difference with --diff",
+                f"the tree does not hold the generated port of {port.name}: {paths} would change",
+                port.span("model"),
+                f"run `vitcg-scaffold new {port.name} --vllm ...` first, or look at the difference with --diff",
             )
         )
     if base is not None:
-        paths_changed = [file.path for file in port.plan.files]
+        paths_changed = [file.path for file in prepared.plan.files]
         changes = [FileChange(path, base.read_bytes(path), tree.read_bytes(path)) for path in paths_changed]
         files = tuple(change for change in changes if not change.is_noop)
-        root = base.root
     else:
-        files = published_changes(tree.root, f"new {spec.name}")
-        root = scratch / "base"
-        build_overlay(tree.root, {change.path: change.before or b"" for change in files}, root)
+        files = published_changes(tree.root, f"new {port.name}")
     if not files:
         raise DiagnosticError(
             Diagnostic(
                 "VCG512",
-                f"nothing tells what {tree.label} held before the port of {spec.name}",
-                spec.span("model"),
+                f"nothing tells what {tree.label} held before the port of {port.name}",
+                port.span("model"),
                 "name the tree before the port: --base PATH, or --base RELEASE",
             )
         )
-    return PortChange(port.plan, tree, root, files)
+    return PortChange(prepared.plan, tree, (base or tree).root, files)
 
 
-def prove_change(
-    change: PortChange, spec: AnyPort, recipe: str | None = None, progress: Callable[[str], None] | None = None
-) -> list[NumericReport]:
-    """The numerical proof of the changed files against the tree before them, with every attention kernel."""
-    from dataclasses import replace
+# -- the numerical proof -----------------------------------------------------------------------------------------------
 
-    from scaffold.verify.numeric import check_numerics_all
-    from scaffold.workflow import numeric_requests, tails_of
 
-    overlay = {file.path: file.after for file in change.files if file.after and file.path.startswith("vllm/")}
-    requests = numeric_requests(spec, change.tree, tails=tails_of(spec, change.tree), as_is=True, recipe=recipe)
-    return list(
-        check_numerics_all(
-            [replace(request, tree=change.base, overlay=overlay) for request in requests], progress=progress
-        )
-    )
+@dataclass(frozen=True)
+class ProofOnRecord:
+    """What `verify` found last for these files: nothing of the tree is run for it.
+
+    `missing` are the attention kernels and modalities of the port that it has no comparison of.
+    """
+
+    reports: tuple[NumericReport, ...]
+    missing: tuple[str, ...]
+
+    def rule(self, command: str) -> RuleResult:
+        """As one of the rules, open where something was not run on these files; `command` runs it."""
+        rule = "the numerical proof of these files passed"
+        if not self.reports:
+            return RuleResult(rule, None, f"none is on record; run `{command}`")
+        if not all(report.passed for report in self.reports):
+            return RuleResult(rule, False, f"the last one failed: `{command}`")
+        if self.missing:
+            return RuleResult(rule, None, f"not run: {', '.join(self.missing)}; run `{command}`")
+        return RuleResult(rule, True)
+
+
+def find_proof(change: PortChange, port: AnyPort) -> ProofOnRecord:
+    """The last result of `verify` for the changed files and the tree before them."""
+    from scaffold.verify.proofs import find_reports, identify_proof
+    from scaffold.workflow import tails_of
+
+    before = {file.path: file.before or b"" for file in change.files}
+    after = {file.path: file.after for file in change.files if file.after}
+    reports = find_reports(identify_proof(port.name, change.base, before, after))
+    done = {(report.tail, check.modality) for report in reports if not report.machine for check in report.checks}
+    missing = [
+        f"{tail} {modality}"
+        for tail in tails_of(port, change.tree)
+        for modality in port.modalities
+        if (tail, modality) not in done
+    ]
+    return ProofOnRecord(reports, tuple(missing))
 
 
 # -- the target's rules ------------------------------------------------------------------------------------------------
@@ -182,24 +203,24 @@ def _git_rules(change: PortChange) -> Iterator[RuleResult]:
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def pull_request_title(spec: AnyPort) -> str:
+def pull_request_title(port: AnyPort) -> str:
     """A title with the tags that the guide asks for."""
-    return f"[Model][Multimodal] Support encoder CUDA graphs for {spec.class_name}"
+    return f"[Model][Multimodal] Support encoder CUDA graphs for {port.class_name}"
 
 
 def describe_change(
     change: PortChange,
-    spec: AnyPort,
+    port: AnyPort,
     *,
-    reports: Sequence[NumericReport] = (),
+    proof: ProofOnRecord,
     benchmark: Benchmark | None = None,
-    command: str = "",
+    command: str,
 ) -> str:
     """The description in Markdown, under the headings of the tree's own template."""
-    purpose = list(_purpose(spec, change))
-    plan = list(_test_plan(spec, change, command))
-    result = [*_verification(reports), *_benchmark(benchmark)]
-    notes = list(_design_notes(spec, change))
+    purpose = list(_purpose(port, change))
+    plan = list(_test_plan(port, change, command))
+    result = [*_verification(proof), *_benchmark(benchmark)]
+    notes = list(_design_notes(port, change))
     sections = {
         "Purpose": [*purpose, "", *notes],
         "Test Plan": plan,
@@ -226,10 +247,10 @@ def _template(tree: SourceTree) -> tuple[list[str], str]:
     return headings or ["Purpose", "Test Plan", "Test Result"], f"---\n{rest}".rstrip() if rule else ""
 
 
-def _purpose(spec: AnyPort, change: PortChange) -> Iterator[str]:
-    kinds = " and ".join(spec.modalities)
+def _purpose(port: AnyPort, change: PortChange) -> Iterator[str]:
+    kinds = " and ".join(port.modalities)
     yield (
-        f"Run the vision encoder of `{spec.class_name}` as CUDA graphs ({kinds}), by implementing "
+        f"Run the vision encoder of `{port.class_name}` as CUDA graphs ({kinds}), by implementing "
         "`SupportsEncoderCudaGraph`."
     )
     yield ""
@@ -240,55 +261,63 @@ def _purpose(spec: AnyPort, change: PortChange) -> Iterator[str]:
         yield "- eager results stay bit-identical: statements of the tower were moved, none was changed"
 
 
-def _design_notes(spec: AnyPort, change: PortChange) -> Iterator[str]:
-    yield f"- Layout `{spec.layout}`; protocol generation `{change.plan.profile.generation.name}`, read from this tree."
-    if isinstance(spec, PathsPort):
-        for path in (spec.single, spec.many):
+def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
+    yield f"- Layout `{port.layout}`; protocol generation `{change.plan.profile.generation.name}`, read from this tree."
+    if isinstance(port, PathsPort):
+        for path in (port.single, port.many):
             yield f"- Path `{path.name}`: `{path.count.text}` tiles an item, `{path.tokens.text}` tokens each."
+    elif isinstance(port, CutPort):
+        yield f"- The graph holds `{port.forward.call.text}` alone; the model's own code assembles its features."
+        yield "- An item that holds no units of the captured shape is left to the model's own code."
+    elif isinstance(port, RowsPort):
+        yield f"- The graph holds `{port.forward.encoder}` alone; the model's own code assembles its features."
+        yield "- What the encoder takes is recorded at start-up. A call that has anything else in it runs eagerly."
     else:
-        yield f"- An item has `{spec.item.rows.text}` input rows and `{spec.item.tokens.text}` output tokens."
-    if isinstance(spec, PackedPort):
-        if spec.buffers:
-            yield f"- Buffers {', '.join(f'`{name}`' for name in spec.buffers)}: zeros behind a batch."
-        for set_ in spec.sequences:
+        yield f"- An item has `{port.item.rows.text}` input rows and `{port.item.tokens.text}` output tokens."
+    if isinstance(port, PackedPort):
+        if port.buffers:
+            yield f"- Buffers {', '.join(f'`{name}`' for name in port.buffers)}: zeros behind a batch."
+        for set_ in port.sequences:
             assert set_.count is not None, "`PackedPort.sequences` are complete"
             assert set_.longest is not None, "`PackedPort.sequences` are complete"
             yield (
                 f"- Attention sequences `{set_.name}` (one a {set_.unit}): at most `{set_.count.text}`, none "
                 f"longer than `{set_.longest.text}` rows, which is the bound that is frozen at the capture."
             )
-    if spec.gate is not None:
-        yield f"- Off unless `{spec.gate.text}`."
+    if port.gate is not None:
+        yield f"- Off unless `{port.gate.text}`."
     yield "- What no graph holds (tokens, items, frames, ready embeddings) runs eagerly."
 
 
-def _test_plan(spec: AnyPort, change: PortChange, command: str) -> Iterator[str]:
+def _test_plan(port: AnyPort, change: PortChange, command: str) -> Iterator[str]:
     yield "```sh"
     for path in change.added:
         if path.startswith("tests/"):
-            yield f"pytest {path} -k {spec.name}"
-    if command:
-        yield command
+            yield f"pytest {path} -k {port.name}"
+    yield command
     yield "```"
 
 
-def _verification(reports: Sequence[NumericReport]) -> Iterator[str]:
-    if not reports:
-        yield "<!-- the numerical proof was not run: run `vitcg-scaffold verify` -->"
+def _verification(proof: ProofOnRecord) -> Iterator[str]:
+    if not proof.reports:
+        yield "The numerical proof was not run on these files."
         return
-    yield "Numerical proof on the CPU: the real classes, tiny, with random weights and emulated graphs, driven by this"
-    yield "tree's own manager, against `embed_multimodal` of the tree before the change:"
+    yield "Numerical proof with the real classes, tiny, and random weights, driven by this tree's own manager, against"
+    yield "`embed_multimodal` of the tree before the change. The CPU emulates graphs:"
     yield ""
     yield "| attention kernel | modality | comparisons equal | largest relative error |"
     yield "| --- | --- | --- | --- |"
-    for report in reports:
+    for report in proof.reports:
+        kernel = "real CUDA graphs" if report.machine else report.tail
         for modality in dict.fromkeys(check.modality for check in report.checks):
             checks = [check for check in report.checks if check.modality == modality]
             worst = max((check.max_rel for check in checks if check.max_rel is not None), default=0.0)
             passed = sum(check.passed for check in checks)
-            yield f"| {report.tail} | {modality} | {passed} of {len(checks)} | {worst:.3g} |"
-    for report in reports:
-        yield f"\n{report.lines()[-1]} ({report.tail})"
+            yield f"| {kernel} | {modality} | {passed} of {len(checks)} | {worst:.3g} |"
+    for report in proof.reports:
+        yield f"\n{report.verdict}" + ("" if report.machine else f" ({report.tail})")
+    if proof.missing:
+        yield f"\nNot run: {', '.join(proof.missing)}."
 
 
 def _benchmark(benchmark: Benchmark | None) -> Iterator[str]:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
+from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
 from scaffold.cli.output import write_output
 from scaffold.diagnostics import Exit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scaffold.verify.numeric import NumericReport
 
 
 @click.command(
@@ -27,9 +21,7 @@ if TYPE_CHECKING:
 @descriptor_argument()
 @target_option(required=True)
 @click.option("--base", metavar="PATH|RELEASE", help="The tree before the port [what the last `new` found].")
-@click.option("--recipe", type=click.Path(exists=True, dir_okay=False, resolve_path=True), help="As for `verify`.")
 @click.option("--benchmark", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A result of `bench`.")
-@click.option("--no-verify", is_flag=True, help="Leave the numerical proof out, and say so in the text.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the text there [stdout].")
 @click.pass_obj
 def command(
@@ -37,40 +29,36 @@ def command(
     descriptor: str,
     vllm: str,
     base: str | None,
-    recipe: str | None,
     benchmark: Path | None,
-    no_verify: bool,
     output: Path | None,
 ) -> None:
     """Describe the port of DESCRIPTOR that stands in a vLLM tree as a pull request.
 
-    Run it after `new`. The text has the headings of the tree's own template: purpose, design notes from the descriptor,
-    test plan, the numerical proof (run now, against the tree before the port), and a benchmark's table if one is given.
-    The rules of the tree's contributing guide that need no network are checked; exit 1 if one is broken, 6 if the
-    proof fails. Nothing in the tree is changed.
+    Run it after `new` and `verify`. The text has the headings of the tree's own template: purpose, design notes from
+    the descriptor, test plan, what `verify` found last for these very files, and a benchmark's table if one is given.
+    The rules of the tree's contributing guide that need no network are checked; exit 1 if one is broken or that proof
+    failed. Nothing in the tree is changed, and none of its code is run.
     """
-    import tempfile
-
     from scaffold.cli.bench import read_benchmark
-    from scaffold.pull_request import check_rules, describe_change, find_change, prove_change, pull_request_title
-    from scaffold.workflow import load_spec
+    from scaffold.pull_request import check_rules, describe_change, find_change, find_proof, pull_request_title
+    from scaffold.workflow import load_port
 
-    spec = load_spec(descriptor)
+    port = load_port(descriptor)
     tree = open_target(console, vllm).tree
     before = open_target(console, base).tree if base is not None else None
     measured = None if benchmark is None else read_benchmark(benchmark)
-    with tempfile.TemporaryDirectory(prefix="vitcg-pr-") as scratch:
-        change = find_change(spec, tree, before, Path(scratch))
-        reports: Sequence[NumericReport] = () if no_verify else prove_change(change, spec, recipe, console.note)
+    change = find_change(port, tree, before)
+    proof = find_proof(change, port)
     text = describe_change(
         change,
-        spec,
-        reports=reports,
+        port,
+        proof=proof,
         benchmark=measured,
-        command=f"vitcg-scaffold verify {descriptor} --vllm . --tail all",
+        command=command_line("verify", descriptor, "--vllm", ".", "--tail", "all"),
     )
-    console.note(f"Title: {pull_request_title(spec)}")
-    results = list(check_rules(change))
+    console.note(f"Title: {pull_request_title(port)}")
+    verify = command_line("verify", descriptor, "--vllm", base or vllm, "--tail", "all")
+    results = [*check_rules(change), proof.rule(verify)]
     for result in results:
         console.note(str(result))
     if output is None:
@@ -78,9 +66,5 @@ def command(
     else:
         write_output(output, text)
         console.note(f"Written: {output}")
-    for report in reports:
-        console.report(report.diagnostics())
-    if not all(report.passed for report in reports):
-        raise click.exceptions.Exit(Exit.PROOF)
     if any(result.passed is False for result in results):
         raise click.exceptions.Exit(Exit.DRIFT)

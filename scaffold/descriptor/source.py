@@ -25,6 +25,17 @@ MAX_DEPTH = 16
 #: Characters that YAML forbids, and those that it counts as line breaks but editors do not.
 _BAD_CHARACTER = re.compile("[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
+#: Where a line may begin block collections: at its indicators, and at a key behind them.
+_INDICATORS = re.compile(r"[ \t]*(?:[-?:](?:[ \t]+|$))*")
+_KEY = re.compile(r"[^#].*?:(?:[ \t]|$)")
+#: Brackets, and what may hide one. Behind `[`, `{`, `,` and `: ` a quote opens a quoted value, and ` #` a comment, if
+#: the bracket before them is one. Else what is skipped may be anything, so it holds no brackets but pairs of them.
+_GROUP = r"""[\[{][^"'#\\\[\]{}\n]*[\]}]"""
+_QUOTED = rf"""(?:\s*(?:"(?:[^"\\\[\]{{}}]|\\[^\[\]{{}}]|{_GROUP})*"|'(?:[^'\[\]{{}}]|{_GROUP})*'))?"""
+_FLOW = re.compile(
+    rf"""(?P<open>[\[{{]){_QUOTED}|(?P<close>[\]}}])|(?:,|:\s){_QUOTED}|(?<=\s)#[^\[{{\n]*$|["'#]""", re.M
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ScalarNode:
@@ -110,7 +121,40 @@ def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
                 "VCG104", f"the character {name} is not allowed in a descriptor", at, "delete it or use an escape"
             )
         ]
-    return _Composer(text, file).compose()
+    too_deep = _find_too_deep(text, file)
+    return (None, [too_deep]) if too_deep else _Composer(text, file).compose()
+
+
+def _find_too_deep(text: str, file: str) -> Diagnostic | None:
+    """What could nest deeper than a parser should see, by the text alone: a bound from above, in one pass.
+
+    Nested block collections begin in growing columns, a sequence also in that of its key: there are at most two for
+    each column in which any line begins one. A bracket is open until it is closed for certain: a closing one counts if
+    nothing since its opening one could be a quote or a comment that hides it. In brackets `a: b` is a mapping, too.
+    """
+    columns: set[int] = set()
+    for number, line in enumerate(text.split("\n"), 1):
+        indicators = _INDICATORS.match(line)
+        assert indicators is not None, "it may be empty"
+        begins = [at for at, character in enumerate(indicators.group()) if character in "-?:"]
+        for at in (*begins, indicators.end()) if _KEY.match(line, indicators.end()) else begins:
+            columns.add(at)
+            if len(columns) > MAX_DEPTH:
+                message = f"values begin in more than {MAX_DEPTH} columns"
+                return Diagnostic("VCG108", message, Span(file, number, at + 1, number, at + 2), "no field needs that")
+    unclosed: list[bool] = []  # whether all since the opening bracket is clear
+    for token in _FLOW.finditer(text):
+        if token["open"]:
+            unclosed.append(True)
+            if len(unclosed) > MAX_DEPTH:
+                where = Span.at(file, text, token.start())
+                help = "no field needs that; close those before, in comments and prompts, too"
+                return Diagnostic("VCG108", f"more than {MAX_DEPTH} brackets are open here", where, help)
+        elif token["close"] and unclosed and unclosed[-1]:
+            unclosed.pop()
+        elif unclosed and token.group() in ("'", '"', "#"):
+            unclosed[-1] = False
+    return None
 
 
 def _too_large(file: str) -> Diagnostic:
@@ -160,7 +204,7 @@ class _Composer:
             help = "start with `schema: 1`, or let `vitcg-scaffold init` draft it from the model's source"
             self.problems.append(Diagnostic("VCG106", "the descriptor is empty", Span(self.file, 1, 1, 1, 1), help))
             return None
-        root = self.node(event, 1)
+        root = self.node(event)
         event = self.advance()
         while not isinstance(event, yaml.StreamEndEvent):
             if isinstance(event, yaml.DocumentStartEvent):
@@ -175,7 +219,7 @@ class _Composer:
     def advance(self) -> Any:
         return next(self.events)
 
-    def node(self, event: Any, depth: int) -> Node:
+    def node(self, event: Any) -> Node:
         import yaml
 
         self.count += 1
@@ -183,12 +227,6 @@ class _Composer:
             raise _StopComposing(
                 Diagnostic(
                     "VCG105", f"the descriptor has more than {MAX_NODES:,} values", self.span(event), "shorten it"
-                )
-            )
-        if depth > MAX_DEPTH:
-            raise _StopComposing(
-                Diagnostic(
-                    "VCG108", f"nested more than {MAX_DEPTH} levels deep", self.span(event), "no field needs that"
                 )
             )
         if isinstance(event, yaml.AliasEvent):
@@ -210,22 +248,22 @@ class _Composer:
         if isinstance(event, yaml.SequenceStartEvent):
             items: list[Node] = []
             while not isinstance(item := self.advance(), yaml.SequenceEndEvent):
-                items.append(self.node(item, depth + 1))
+                items.append(self.node(item))
             return SequenceNode(tuple(items), self.span(event, item))
-        return self.mapping(event, depth)
+        return self.mapping(event)
 
     def report_anchor(self, event: Any, what: str) -> None:
         help = "write the value out where it is used; names for expressions belong under `let`"
         self.problems.append(Diagnostic("VCG109", f"{what}, which descriptors do not have", self.span(event), help))
 
-    def mapping(self, event: Any, depth: int) -> MappingNode:
+    def mapping(self, event: Any) -> MappingNode:
         import yaml
 
         entries: list[Entry] = []
         seen: dict[str, Span] = {}
         while not isinstance(key_event := self.advance(), yaml.MappingEndEvent):
-            key = self.node(key_event, depth + 1)
-            value = self.node(self.advance(), depth + 1)
+            key = self.node(key_event)
+            value = self.node(self.advance())
             if not isinstance(key, ScalarNode) or key.style in ("*", "|", ">"):
                 if not (isinstance(key, ScalarNode) and key.style == "*"):
                     self.problems.append(
@@ -274,19 +312,16 @@ class _Composer:
     def syntax_error(self, error: Any) -> Diagnostic:
         """One message for both parsers: where libyaml stopped, the pure parser is asked for the words.
 
-        It reads to that place and no further. It takes quadratic time where brackets are nested deeply, and reads on
-        where libyaml does not, behind an unknown directive.
+        It reads to that place and no further: behind an unknown directive it reads on where libyaml does not.
         """
         import yaml
 
         if _loader() is not yaml.SafeLoader:
             mark: Any = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
             last = mark.index if mark is not None else 0
-            depth = 0
             try:
                 for event in yaml.parse(self.text, Loader=yaml.SafeLoader):
-                    depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-                    if depth > MAX_DEPTH or (event.start_mark is not None and event.start_mark.index > last):
+                    if event.start_mark is not None and event.start_mark.index > last:
                         break
             except yaml.YAMLError as pure:
                 error = pure

@@ -8,6 +8,7 @@ import pytest
 from cli_scene import PLACES, PROTOCOL, Outcome, Run
 
 from scaffold.cli.app import main
+from scaffold.verify import proofs
 
 
 @pytest.fixture
@@ -17,6 +18,7 @@ def run(capfdbinary, monkeypatch, tmp_path) -> Run:
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(proofs, "cache_root", lambda: tmp_path / "cache")  # what a test proves is no proof for others
 
     def call(*arguments: str | Path) -> Outcome:
         capfdbinary.readouterr()

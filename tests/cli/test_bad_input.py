@@ -425,6 +425,19 @@ def test_killed_run_is_repaired(run, small_tree):
     assert run("new", "internvl", "--vllm", small_tree).code == 0
 
 
+def test_recover_says_that_a_hard_link_is_lost(run, small_tree, tmp_path):
+    (tmp_path / "second.py").hardlink_to(small_tree / MODEL)
+    kill = AT_REPLACE.format(number=5, action="os.kill(os.getpid(), signal.SIGKILL)")
+    assert child("new", "internvl", "--vllm", small_tree, before=kill).returncode == -9
+    assert not (small_tree / MODEL).samefile(tmp_path / "second.py")
+
+    done = run("recover", small_tree)
+
+    assert done.code == 0
+    assert f"info[VCG514]: {MODEL} had a second name, a hard link" in done.err
+    assert done.err.count("info[") == 1
+
+
 def test_two_runs_at_once(run, small_tree, monkeypatch):
     """A second run starts while the first one moves its files."""
     second = []
@@ -448,9 +461,9 @@ def test_two_runs_at_once(run, small_tree, monkeypatch):
 
 def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
     """A template gone wrong: exit 6, nothing in the tree, and the refused files where they can be looked at."""
-    from scaffold.plan import model_file
+    from scaffold.plan import planner
 
-    real = model_file.render_methods
+    real = planner.render_methods
 
     def render(*arguments: object) -> object:
         methods = real(*arguments)
@@ -458,7 +471,7 @@ def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
         assert source != methods.source
         return type(methods)(source, methods.imports)
 
-    monkeypatch.setattr(model_file, "render_methods", render)
+    monkeypatch.setattr(planner, "render_methods", render)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "temporary").mkdir()
@@ -476,9 +489,9 @@ def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
 
 
 def test_refused_files_that_cannot_be_kept(run, small_tree, monkeypatch):
-    from scaffold.plan import model_file
+    from scaffold.plan import planner
 
-    real = model_file.render_methods
+    real = planner.render_methods
 
     def render(*arguments: object) -> object:
         methods = real(*arguments)
@@ -487,7 +500,7 @@ def test_refused_files_that_cannot_be_kept(run, small_tree, monkeypatch):
     def full(**_options: str) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(model_file, "render_methods", render)
+    monkeypatch.setattr(planner, "render_methods", render)
     monkeypatch.setattr("tempfile.mkdtemp", full)
 
     done = run("new", "internvl", "--vllm", small_tree)

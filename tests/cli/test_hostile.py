@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,8 +13,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_scene import DOCS, PLACES, PROTOCOL, child, contents, environment
+from cli_scene import DOCS, PLACES, PROTOCOL, ROOT, child, contents, environment
 from test_new import git, make_repository
+
+from scaffold.cli.output import write_output
+from scaffold.diagnostics import DiagnosticError
+from scaffold.protocol import open_tree
+from scaffold.verify.numeric import Check, NumericReport
+from scaffold.verify.proofs import identify_proof, keep_reports
+from scaffold.workflow import load_port, numeric_requests
 
 pytestmark = pytest.mark.trees
 
@@ -88,7 +96,7 @@ def test_no_command_runs_what_a_repository_names(run, trapped):
     assert run("plan", "internvl", "--vllm", trapped).code == 0
     assert run("new", "internvl", "--vllm", trapped, "--check").code == 1
     assert run("new", "internvl", "--vllm", trapped).code == 0
-    assert run("pr", "internvl", "--vllm", trapped, "--no-verify").code == 0
+    assert run("pr", "internvl", "--vllm", trapped).code == 0
     assert run("new", "internvl", "--vllm", trapped).code == 0
     assert run("revert", trapped).code == 0
     assert run("init", "internvl", "--vllm", trapped).code == 4  # the small tree has not all that it reads
@@ -121,7 +129,7 @@ def test_a_signature_is_not_taken_for_a_missing_sign_off(run, trapped):
     sign(trapped)
     (trapped.parent / "witness").unlink(missing_ok=True)
 
-    done = run("pr", "internvl", "--vllm", trapped, "--no-verify")
+    done = run("pr", "internvl", "--vllm", trapped)
 
     assert done.code == 0, done.err
     assert "ok  commits carry Signed-off-by" in done.err
@@ -211,6 +219,19 @@ def test_pipe_for_a_manifest(run, impatient):
     assert done.code in (3, 5), done.err
 
 
+def test_the_draft_of_an_output_follows_no_link(run, tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    monkeypatch.setattr("scaffold.cli.output.secrets.token_hex", lambda _: "known")
+    (tmp_path / "here/.out.known").symlink_to(victim)
+
+    with pytest.raises(DiagnosticError, match="cannot write"):
+        write_output(Path("out"), "text")
+
+    assert victim.read_text() == "precious"
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize("format", ["text", "json", "github", "sarif"])
 def test_names_that_are_no_text(run, format):
     name = os.fsdecode(b"\xff\x1b[31m.yaml")
@@ -278,64 +299,103 @@ def test_revert_says_that_a_hard_link_is_lost(run, small_tree, tmp_path):
 
 # -- code of the tree --------------------------------------------------------------------------------------------------
 
-#: Runs before the command line: notes every code object from the tree that is executed, and every program that is run.
-WATCH = """
+#: Runs before the command line: notes all code of the tree that is executed, wherever a link to it lies or whatever its
+#: text is called, what is loaded of it, and every program that is run.
+WATCH = f"""
 import os, sys
 tree, log = os.environ["TREE"], os.open(os.environ["LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 def note(*words):
     os.write(log, (" ".join(map(str, words)) + "\\n").encode())
+def in_tree(path):
+    return isinstance(path, str) and os.path.isfile(path) and os.path.realpath(path).startswith(tree + os.sep)
 def hook(event, arguments):
-    if event == "exec" and str(getattr(arguments[0], "co_filename", "")).startswith(tree):
-        note("executed", arguments[0].co_filename)
+    if event == "exec":
+        called, caller = getattr(arguments[0], "co_filename", ""), sys._getframe(1).f_code.co_filename
+        if in_tree(called) or caller.startswith({str(ROOT / "scaffold")!r}):
+            note("executed", called, "by", caller)
+    elif event in ("import", "ctypes.dlopen") and in_tree(arguments[event == "import"]):
+        note("loaded", *arguments[:2])
     elif event == "subprocess.Popen":
         program, words = arguments[0], arguments[1]
         note("program", os.path.basename(os.fsdecode(program)), *map(os.fsdecode, words[1:]))
-    elif event in ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.spawn"):
+    elif event in ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn"):
         note(event, arguments[0] if arguments else "")
 sys.addaudithook(hook)
 """
 
-#: `plan` and the rest, each as it is run in the tree's own folder, where Python would find the tree's modules first.
+#: Each as it is run in the tree's own folder, where Python would find the tree's modules first, and its exit code.
 READERS = (
-    "plan internvl --vllm .",
-    "new internvl --vllm . --diff",
-    "new internvl --vllm .",
-    "pr internvl --vllm . --no-verify",
-    "init InternVLChatModel --vllm . --no-input",
-    "protocol --vllm .",
-    "tower internvl --vllm .",
-    "revert .",
+    ("plan internvl --vllm .", 0),
+    ("plan internvl --vllm . -v", 0),
+    ("new internvl --vllm . --diff", 0),
+    ("new internvl --vllm . --check", 1),
+    ("new internvl --vllm .", 0),
+    ("pr internvl --vllm .", 0),
+    ("init InternVLChatModel --vllm . --no-input -o ../draft.yaml", 0),
+    ("protocol --vllm .", 0),
+    ("tower qwen2_5_vl --vllm .", 0),
+    ("revert .", 0),
 )
 
 
-def test_only_verify_runs_code_of_the_tree(small_tree, tmp_path):
-    """Whatever in the tree is imported, or run by a program, leaves a witness."""
-    make_repository(small_tree)
+@pytest.fixture
+def whole_tree(release_tree, tmp_path) -> Path:
+    """A checkout of all of 0.22.0 in which whatever is imported, or run by a program, leaves a file `witness`."""
+    root = tmp_path / "tree"
+    source = release_tree("0.22.0").root
+    shutil.copytree(source / "vllm", root / "vllm", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ("pyproject.toml", "PKG-INFO", *PLACES):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / path, root / path)
     trap = f"open({str(tmp_path / 'witness')!r}, 'a').write(__file__)\n"
     for name in ("yaml", "click", "libcst", "ruff", "sitecustomize", "usercustomize", "conftest", "setup", "json"):
-        (small_tree / f"{name}.py").write_text(trap)
-    for path in [*small_tree.rglob("__init__.py"), small_tree / "vllm/config.py"]:
-        path.write_text(trap + (path.read_text() if path.exists() else ""))
-    git(small_tree, "add", "-A", "-f")
-    git(small_tree, "commit", "-qm", "traps")
+        (root / f"{name}.py").write_text(trap)
+    for path in [*root.rglob("__init__.py")]:
+        path.write_text(trap + path.read_text())
+    make_repository(root)
+    return root
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_only_verify_runs_code_of_the_tree(whole_tree, tmp_path, monkeypatch, proven):
+    """With a result of `verify` and without: `pr` tells it, and runs nothing for it."""
+    monkeypatch.setenv("VITCG_CACHE_DIR", str(tmp_path / "cache"))
     log = tmp_path / "log"
 
-    def watch(command: str) -> list[str]:
+    def watch(command: str, code: int) -> str:
         log.unlink(missing_ok=True)
         done = child(
-            *command.split(), before=WATCH, cwd=small_tree, TREE=str(small_tree), LOG=str(log), PYTHONSAFEPATH="1"
+            *command.split(), before=WATCH, cwd=whole_tree, TREE=str(whole_tree), LOG=str(log), PYTHONSAFEPATH="1"
         )
-        assert done.returncode in (0, 3, 4), done.stderr
-        return log.read_text().splitlines() if log.exists() else []
-
-    for command in READERS:
-        seen = watch(command)
+        assert done.returncode == code, done.stderr
+        seen = log.read_text().splitlines() if log.exists() else []
         assert not (tmp_path / "witness").exists(), command
-        assert not [line for line in seen if not line.startswith("program ")], command
+        assert not [line for line in seen if not line.startswith("program ")], (command, seen)
         assert {line.split()[1] for line in seen} <= {"ruff", "git"}, (command, seen)
-    # The watch itself works: what is imported from the tree is seen.
-    script = f"{WATCH}\nsys.path.insert(0, tree)\nimport vllm"
-    variables = environment(TREE=str(small_tree), LOG=str(log))
-    subprocess.run([sys.executable, "-c", script], env=variables, check=False, capture_output=True, cwd=tmp_path)
+        return done.stdout
+
+    if proven:
+        (request,) = numeric_requests(load_port("internvl"), open_tree(whole_tree, label="."))
+        report = NumericReport("internvl", "0.22.0", "fa2", (Check("a", "image", True, 0.0, 0.0),))
+        keep_reports(identify_proof("internvl", request.tree, request.before, request.overlay), [report])
+    for command, code in READERS:
+        said = watch(command, code)
+        if command.startswith("pr "):
+            assert ("PASS: 1 of 1 checks" in said) == proven
+            assert ("was not run on these files" in said) != proven
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["sys.path.insert(0, tree)\nimport vllm",
+     "link = tree + '-link'\nos.symlink(tree, link)\nsys.path.insert(0, link)\nimport vllm.version",
+     "import runpy\nrunpy.run_path(tree + '/setup.py')"],
+)  # fmt: skip
+def test_the_watch_sees_what_is_executed(whole_tree, tmp_path, script):
+    """Or the test above shows nothing."""
+    log = tmp_path / "log"
+    variables = environment(TREE=str(whole_tree), LOG=str(log))
+    command = [sys.executable, "-c", f"{WATCH}\n{script}"]
+    subprocess.run(command, env=variables, check=False, capture_output=True, cwd=tmp_path)
     assert (tmp_path / "witness").exists()
     assert "executed" in log.read_text()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_scene import DOCS, MODEL, TEST
+
+from scaffold.verify import numeric
+from scaffold.verify.numeric import Check, NumericReport, NumericRequest
 
 pytestmark = pytest.mark.trees
 
@@ -40,7 +45,7 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
     patch = run("new", "internvl", "--vllm", small_tree, "--diff").out
     assert run("new", "internvl", "--vllm", small_tree).code == 0
 
-    done = run("pr", "internvl", "--vllm", small_tree, "--no-verify", "--benchmark", measured)
+    done = run("pr", "internvl", "--vllm", small_tree, "--benchmark", measured)
 
     assert done.code == 0, done.err
     headings = [line for line in done.out.splitlines() if line.startswith("## ")]
@@ -51,7 +56,7 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
         assert line.endswith(f"(+{sum(text.startswith('+') for text in section.splitlines())} lines)")
     assert "- An item has `n` input rows and `n * k` output tokens." in done.out
     assert f"pytest {TEST} -k internvl" in done.out
-    assert "the numerical proof was not run" in done.out
+    assert "The numerical proof was not run on these files." in done.out
     assert "| 224x224 | 64 | 20.00 | 5.00 | 4.12 | 4.00 | 0.21 | 1.03 |" in done.out
     assert "on one GPU (vllm 0.22.0; 2026-01-01)" in done.out
     assert "Title: [Model][Multimodal] Support encoder CUDA graphs for InternVLChatModel" in done.err
@@ -63,7 +68,7 @@ def test_the_headings_are_those_of_the_tree(run, ported):
     template.parent.mkdir()
     template.write_text("## Overview\n\n## Extra\n\n## Validation\n\n---\n- [ ] a box to tick\n")
 
-    done = run("pr", "internvl", "--vllm", ported, "--no-verify")
+    done = run("pr", "internvl", "--vllm", ported)
 
     assert done.code == 0
     lines = done.out.splitlines()
@@ -75,10 +80,10 @@ def test_the_headings_are_those_of_the_tree(run, ported):
 def test_the_file_is_written_whole(run, ported, tmp_path):
     output = tmp_path / "pr.md"
 
-    assert run("pr", "internvl", "--vllm", ported, "--no-verify", "-o", output).code == 0
+    assert run("pr", "internvl", "--vllm", ported, "-o", output).code == 0
     assert output.read_text().startswith("## Purpose\n\nRun the vision encoder of `InternVLChatModel`")
 
-    done = run("pr", "internvl", "--vllm", ported, "--no-verify", "-o", tmp_path / "no/such/pr.md")
+    done = run("pr", "internvl", "--vllm", ported, "-o", tmp_path / "no/such/pr.md")
     assert (done.code, "VCG709" in done.err) == (7, True)
 
 
@@ -89,7 +94,7 @@ def test_the_rules_of_a_checkout(run, small_tree):
     assert run("new", "internvl", "--vllm", small_tree).code == 0
 
     def verdicts() -> tuple[int, dict[str, str]]:
-        done = run("pr", "internvl", "--vllm", small_tree, "--no-verify")
+        done = run("pr", "internvl", "--vllm", small_tree)
         lines = [line.split(maxsplit=1) for line in done.err.splitlines()]
         return done.code, {line[1]: line[0] for line in lines if line[:1] and line[0] in ("ok", "FAIL", "open")}
 
@@ -116,7 +121,7 @@ def test_the_rules_of_a_checkout(run, small_tree):
 
 def test_what_is_not_there_is_refused(run, small_tree, tmp_path, release_tree):
     def refused(*arguments: object) -> tuple[int, list[str]]:
-        done = run("pr", "internvl", "--vllm", small_tree, "--no-verify", *arguments)
+        done = run("pr", "internvl", "--vllm", small_tree, *arguments)
         assert done.out == ""
         return done.code, [code for code in ("VCG511", "VCG512", "VCG513") if code in done.err]
 
@@ -134,24 +139,175 @@ def test_what_is_not_there_is_refused(run, small_tree, tmp_path, release_tree):
     assert run("new", "internvl", "--vllm", small_tree).code == 0
     subprocess.run(["rm", "-r", small_tree / ".vitcg-scaffold"], check=True)
     assert refused() == (5, ["VCG512"])
-    done = run("pr", "internvl", "--vllm", small_tree, "--no-verify", "--base", release_tree("0.22.0").root)
+    done = run("pr", "internvl", "--vllm", small_tree, "--base", release_tree("0.22.0").root)
     assert done.code == 0, done.err
     assert MODEL in done.out
 
 
+# -- the numerical proof on record -------------------------------------------------------------------------------------
+
+GOOD = Check("a: small", "image", True, 0.0, 2e-7)
+RULE = "the numerical proof of these files passed"
+COMMAND = "`vitcg-scaffold verify internvl --vllm {} --tail all`"
+
+
+@pytest.fixture
+def verified(run, monkeypatch):
+    """`verified(TREE, ...)`: `verify` with these comparisons instead of a lab; its requests."""
+
+    def call(tree: object, *checks: Check, options: tuple[object, ...] = ("--tail", "all")) -> list[NumericRequest]:
+        asked: list[NumericRequest] = []
+
+        def check(requests, watch):
+            asked.extend(requests)
+            return tuple(NumericReport("internvl", "0.22.0", each.tail, checks, hits=3, misses=1) for each in requests)
+
+        monkeypatch.setattr(numeric, "check_numerics_all", check)
+        passed = all(check.passed for check in checks)
+        assert run("verify", "internvl", "--vllm", tree, "--device", "cpu", *options).code == (0 if passed else 6)
+        return asked
+
+    return call
+
+
+def proof_of(run, tree: object, *options: object) -> tuple[int, str, list[str]]:
+    """What `pr` says of the proof: its exit code, the rule, and the lines of the text that tell it."""
+    done = run("pr", "internvl", "--vllm", tree, *options)
+    (rule,) = [line for line in done.err.splitlines() if RULE in line]
+    lines = done.out.partition("## Test Result\n\n")[2].partition("\n<!-- no benchmark")[0].splitlines()
+    return done.code, " ".join(rule.split()), [line for line in lines if line]
+
+
+def test_a_proof_of_the_tree_before_is_told(run, verified, ported, release_tree):
+    """`verify` on a release, `new` into a copy, `pr`: the files are the same."""
+    before = {path: release_tree("0.22.0").read_bytes(path) for path in (MODEL, TEST, DOCS)}
+    after = {path: (ported / path).read_bytes() for path in before}
+    restore(ported, before)
+    (request, _) = verified(ported, GOOD, replace(GOOD, modality="video", max_rel=3e-7))
+    assert (request.tree, set(request.overlay), request.before) == (ported, {MODEL}, {})
+    restore(ported, after)
+
+    code, rule, lines = proof_of(run, ported)
+
+    assert (code, rule) == (0, f"ok {RULE}")
+    assert lines[4:] == [
+        "| fa2 | image | 1 of 1 | 2e-07 |",
+        "| fa2 | video | 1 of 1 | 3e-07 |",
+        "| fa3 | image | 1 of 1 | 2e-07 |",
+        "| fa3 | video | 1 of 1 | 3e-07 |",
+        "PASS: 2 of 2 checks, 3 replayed, 1 eager, 0 hazards (fa2)",
+        "PASS: 2 of 2 checks, 3 replayed, 1 eager, 0 hazards (fa3)",
+    ]
+
+
+def restore(root: Path, files: dict[str, bytes]) -> None:
+    for path, content in files.items():
+        (root / path).write_bytes(content)
+
+
+def test_a_port_that_stands_is_compared_with_what_new_found(run, verified, ported, release_tree):
+    (request, _) = verified(ported, GOOD, replace(GOOD, modality="video"))
+
+    assert request.overlay == {MODEL: (ported / MODEL).read_bytes()}
+    assert request.before == {MODEL: release_tree("0.22.0").read_bytes(MODEL)}
+    assert proof_of(run, ported)[:2] == (0, f"ok {RULE}")
+
+
+def test_without_what_was_there_before_a_port_is_compared_with_itself(run, verified, ported, release_tree):
+    """And `pr` is told by --base, for which `verify` makes the port once more."""
+    subprocess.run(["rm", "-r", ported / ".vitcg-scaffold"], check=True)
+    (request, _) = verified(ported, GOOD)
+    assert (request.overlay, request.before) == ({}, {})
+    assert "is compared with itself alone" in run("verify", "internvl", "--vllm", ported, "--device", "cpu").err
+    base = ("--base", release_tree("0.22.0").root)
+    code, rule, _ = proof_of(run, ported, *base)
+    assert (code, rule) == (0, f"open {RULE}: none is on record; run {COMMAND.format(base[1])}")
+
+    verified(base[1], GOOD, replace(GOOD, modality="video"))
+
+    assert proof_of(run, ported, *base)[:2] == (0, f"ok {RULE}")
+
+
+def test_no_proof_of_these_files_is_said(run, verified, ported):
+    missing = (0, f"open {RULE}: none is on record; run {COMMAND.format(ported)}")
+
+    def told() -> tuple[int, str]:
+        code, rule, lines = proof_of(run, ported)
+        assert (lines == ["The numerical proof was not run on these files."]) == ("none is on record" in rule)
+        return code, rule
+
+    assert told() == missing
+    verified(ported, GOOD, options=("--as-is",))
+    assert told() == missing, "a proof of the tree as it is says nothing of the tree before"
+    verified(ported, GOOD)
+    assert told() != missing
+    other = ported / "vllm/model_executor/models/utils.py"
+    other.write_text("x = 1\n")
+    assert told() == missing, "the tree has changed"
+    other.unlink()
+    assert told() != missing
+
+
+def test_what_was_not_run_is_named(run, verified, ported):
+    verified(ported, GOOD, options=("--tail", "fa3"))
+
+    code, rule, lines = proof_of(run, ported)
+
+    lacks = "fa2 image, fa2 video, fa3 video"
+    assert (code, rule) == (0, f"open {RULE}: not run: {lacks}; run {COMMAND.format(ported)}")
+    assert lines[-1] == f"Not run: {lacks}."
+
+
+def test_a_proof_that_failed_breaks_the_rule(run, verified, ported):
+    verified(ported, replace(GOOD, passed=False, max_abs=2.0, max_rel=math.nan))
+
+    code, rule, lines = proof_of(run, ported)
+
+    assert (code, rule) == (1, f"FAIL {RULE}: the last one failed: {COMMAND.format(ported)}")
+    assert lines[4] == "| fa2 | image | 0 of 1 | 0 |"
+    assert "FAIL: 0 of 1 checks, 3 replayed, 1 eager, 0 hazards (fa2)" in lines
+
+
+def test_real_graphs_are_told_by_their_machine(run, ported, monkeypatch):
+    monkeypatch.setattr(numeric, "check_numerics_all", lambda requests, watch: [NumericReport("internvl", "", "fa2")])
+    monkeypatch.setattr(numeric, "find_installed", lambda request: request.tree)
+    real = NumericReport("internvl", "0.22.0", "fa2", (GOOD,), hits=3, machine="a GPU")
+    monkeypatch.setattr(numeric, "check_real_graphs", lambda request, installed, watch: real)
+    assert run("verify", "internvl", "--vllm", ported).code == 6
+
+    code, rule, lines = proof_of(run, ported)
+
+    assert (code, rule.partition(":")[0]) == (1, f"FAIL {RULE}")
+    assert lines[4:7] == [
+        "| real CUDA graphs | image | 1 of 1 | 2e-07 |",
+        "FAIL: 0 of 0 checks, 0 replayed, 0 eager, 0 hazards (fa2)",
+        "PASS: 1 of 1 checks, 3 replayed, 0 eager, on a GPU",
+    ]
+
+
+def test_a_result_that_cannot_be_kept_is_no_error(run, verified, ported, tmp_path):
+    (tmp_path / "cache").write_text("no folder")
+
+    verified(ported, GOOD)
+
+    assert "`pr` cannot tell of this:" in run("verify", "internvl", "--vllm", ported, "--device", "cpu").err
+
+
 @pytest.mark.lab
-def test_the_proof_is_run_against_the_tree_before(run, tmp_path):
-    """On a whole tree: the record of `new` gives the pristine files, and a planted mistake is found through it."""
+def test_the_proof_is_against_the_tree_before(run, tmp_path):
+    """On a whole tree, with the real lab: `verify` finds the pristine files by the record of `new`, `pr` its result."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     copy = tmp_path / "vllm"
     assert run("new", "internvl", "--vllm", "0.22.0", "--into", copy).code == 0
+    proven = run("verify", "internvl", "--vllm", copy, "--tail", "all", "--device", "cpu")
+    assert proven.code == 0, proven.err
+    assert "eager results unchanged, bit for bit" in proven.out
 
     done = run("pr", "internvl", "--vllm", copy)
 
     assert done.code == 0, done.err
     rows = [line for line in done.out.splitlines() if line.startswith(("| fa2 |", "| fa3 |"))]
     assert len(rows) >= 4
-    assert "eager unchanged" not in done.out
     for row in rows:
         passed, _, total = row.split("|")[3].strip().partition(" of ")
         assert passed == total, row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from descriptor_documents import DOCUMENTS, TILES, report_of
 from test_descriptor_mistakes import MISTAKES, Mistake
 
+from scaffold.descriptor import source
 from scaffold.descriptor.schema import scalar_kind
 from scaffold.descriptor.source import (
     MAX_BYTES,
@@ -129,6 +131,82 @@ def test_hostile_texts_are_refused(text: str, code: str, libyaml: bool, monkeypa
         monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     _, problems = parse_source(text, "a.yaml")
     assert code in {problem.code for problem in problems}
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "place"),
+    [
+        ("a" * (MAX_BYTES + 1), "VCG105", (1, 1)),
+        ("a: 1\nb: " + "[{" * 9, "VCG108", (2, 20)),
+        ("b: " + '[ "]", ' * 20, "VCG108", (1, 116)),
+        ("b: " + "[ # ]\n" * 20, "VCG108", (17, 1)),
+        ("b: " + "{a: ']', b: " * 20, "VCG108", (1, 196)),
+        ('"a #": ' + "[" * 20, "VCG108", (1, 24)),
+        ('# ["\na: ' + "[" * 20 + '"', "VCG108", (2, 19)),
+        ("a: 1\n" + "- ? " * 9, "VCG108", (2, 33)),
+        ("\n".join(" " * level + "a:" for level in range(20)), "VCG108", (17, 17)),
+        ("\n".join(" " * level + '- a: "\n"' for level in range(20)), "VCG108", (29, 17)),
+    ],
+)
+def test_limits_hold_before_any_parser(
+    text: str, code: str, place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yaml, "parse", lambda *_, **__: pytest.fail("a parser sees it"))
+    _, [problem] = parse_source(text, "a.yaml")
+    assert problem.span is not None
+    assert (problem.code, (problem.span.line, problem.span.column)) == (code, place)
+
+
+#: Of these texts are made that look deeper or less deep than they are.
+_PIECES = (
+    *"[]{},:#-a\n\t'\" \\", ": ", " #", "- ", "? ", "''", '\\"', "|\n", ">", "&a ", "*a", "!t ", "\n ", "\n  ",
+    "['", '["', '"]', "']", ", '", ', "', "{a: ", "[[", "- - ", "a:", "a:\n", "\n- ", "--- ", "\n---\n", "%a\n",
+    '"]", ', "a: ']', ", " # ]\n", ' "\n"', "\n a:",
+)  # fmt: skip
+
+
+def test_no_text_is_deeper_than_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a column and of a bracket there are two levels at most, for both parsers."""
+    limit = 2
+    monkeypatch.setattr(source, "MAX_DEPTH", limit)
+    rng = random.Random(0)
+    found = []
+    for _ in range(20_000):
+        pieces = rng.sample(_PIECES, rng.randint(2, 8))
+        start, again = ("".join(rng.choices(pieces, k=rng.randint(0, 4))) for _ in range(2))
+        indented = rng.random() < 0.5
+        text = start + "".join(again.replace("\n", "\n" + " " * level * indented) for level in range(10))
+        if source._find_too_deep(text, "a.yaml") is None:
+            found.append(max(_depth(text, loader) for loader in (yaml.SafeLoader, yaml.CSafeLoader)))
+            assert found[-1] <= 4 * limit, text
+    assert sum(depth > limit for depth in found) > 10, "or the texts show nothing"
+
+
+def _depth(text: str, loader: type) -> int:
+    """How deep a parser gets."""
+    depth = deepest = 0
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            deepest = max(deepest, depth)
+    except (yaml.YAMLError, ValueError):
+        pass
+    return deepest
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# " + "(don't [" * 12,
+        "a: [" + "[1, 2], " * 400 + "]",
+        "a: [" + "['[x]', \"{y}\"], " * 400 + "]",
+        "a:\n" + "  - [a,  # it's one\n     b]  # [c] and 'd\n" * 400,
+        "a: >\n" + "".join(f"{' ' * (at % 40 + 2)}text\n" for at in range(400)),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_width_is_not_depth(text: str) -> None:
+    assert source._find_too_deep(text, "a.yaml") is None
 
 
 @pytest.mark.parametrize("libyaml", [True, False])

@@ -2,7 +2,8 @@
 
     python tests/fuzz/fuzzing.py                            # round and round until Ctrl-C; `make fuzz`
     python tests/fuzz/fuzzing.py port --seed 17             # one failure again
-    python tests/fuzz/fuzzing.py descriptor --count 1000 [--json FILE]
+    python tests/fuzz/fuzzing.py descriptor --count 1000
+    python tests/fuzz/fuzzing.py port --until 2000 --record FILE      # goes on where FILE ends; `make fuzz-figures`
 
 Five kinds of trial. `descriptor`, `trace`: a diagnostic or a value, and nothing else, in seconds. `port`: also from
 files of a real release that were changed at random, and no text of a descriptor becomes code. `store`: our records in
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import hashlib
 import itertools
 import json
 import os
@@ -46,8 +48,11 @@ from scaffold.publish import disk, publish_changes, recover, revert_last
 from scaffold.runtime.trace import Trace, TraceError, waste_curve
 from scaffold.workflow import prepare_port
 
+ROOT = Path(__file__).resolve().parents[2]
 #: Seconds of CPU that no trial may take; a port of InternVL takes 2.
 LIMIT = {"descriptor": 5, "trace": 5, "port": 120, "store": 20, "kill": 20}
+#: What a process that is killed loses of a record.
+SECONDS_UNWRITTEN = 10
 RELEASES = ("0.22.0", "0.33.0")
 PAYLOAD = "vitcg_payload"
 #: What would be code if it reached a file without being quoted.
@@ -229,6 +234,11 @@ def _new() -> dict[str, tuple[bytes | None, int]]:
         return snapshot(Path(folder))
 
 
+#: Seconds that a run takes, about: more after a kill that came before its end, less after one that came too late, so
+#: that kills hit all of it however busy the machine is.
+_TAKES = [0.01]
+
+
 def _killed(root: Path, share: float) -> int:
     """Publish in a process that is killed after a share of the time that a run takes. Its exit code."""
     process = os.fork()
@@ -239,9 +249,11 @@ def _killed(root: Path, share: float) -> int:
             run_publish(root)
         finally:
             os._exit(0)
-    time.sleep(share * 0.01)
+    time.sleep(share * _TAKES[-1])
     os.kill(process, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    _TAKES.append(_TAKES.pop() * (1.1 if code else 0.9))
+    return code
 
 
 def kill(rng: random.Random) -> str:
@@ -303,30 +315,71 @@ def run(kind: str, seeds: range, ends: collections.Counter[str]) -> int:
     return failures
 
 
+def code_version() -> str:
+    """What was tried: a hash of the tool and its templates."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in ("scaffold", "templates") for path in (ROOT / folder).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+def resume(kind: str, until: int, path: Path) -> int:
+    """Trials with the seeds behind those of the record, up to `until`. The number of all seeds of it that failed.
+
+    The record has an entry for each version of the code, with its range of seeds. It is written while trials are made,
+    so that one that is stopped goes on.
+    """
+    results = json.loads(path.read_text()) if path.exists() else {}
+    runs = results.setdefault(kind, [])
+    first = runs[-1]["seeds"][1] if runs else 0
+    code = code_version()
+    if first < until and not (runs and runs[-1]["code"] == code):
+        runs.append({"code": code, "date": "", "ends": {}, "failed_seeds": [], "seeds": [first, first]})
+    written = time.monotonic()
+    try:
+        for seed in range(first, until):
+            ends = collections.Counter(runs[-1]["ends"])
+            failed = run(kind, range(seed, seed + 1), ends)
+            runs[-1]["ends"] = ends
+            runs[-1]["failed_seeds"] += [seed] * failed
+            runs[-1]["seeds"][1] = seed + 1
+            runs[-1]["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+            if time.monotonic() - written > SECONDS_UNWRITTEN:
+                _write(results, path)
+                written = time.monotonic()
+    finally:
+        _write(results, path)
+    return sum(len(run["failed_seeds"]) for run in runs)
+
+
+def _write(results: object, path: Path) -> None:
+    draft = path.with_name(f"{path.name}.part")
+    draft.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    draft.replace(path)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("kind", nargs="?", choices=list(KINDS), help="default: all of them in turn, until Ctrl-C")
     options.add_argument("--seed", type=int, default=0, help="the first seed [0]")
     options.add_argument("--count", type=int, default=1, help="how many trials of one kind [1]")
-    options.add_argument("--json", type=Path, help="add the numbers of this run to a results file")
+    options.add_argument("--until", type=int, help="all seeds below that one which the record lacks")
+    options.add_argument("--record", type=Path, help="the file in which finished seeds are kept, with --until")
     given = options.parse_args()
+    if (given.until is None) != (given.record is None):
+        options.error("--until and --record go together")
     if not os.environ.get("VITCG_FSYNC"):
         disk.fsync = lambda _: None  # a kill of a process loses nothing that the kernel has
+    if given.kind and given.until is not None:
+        failures = resume(given.kind, given.until, given.record)
+        print(f"{given.kind}: all seeds below {given.until} done, {failures} failed")
+        return int(failures > 0)
     if given.kind:
         ends: collections.Counter[str] = collections.Counter()
         begin = time.time()
         failures = run(given.kind, range(given.seed, given.seed + given.count), ends)
         print(f"{given.kind}: {given.count} trials, {failures} failed, {time.time() - begin:.0f} s: {dict(ends)}")
-        if given.json is not None:
-            results = json.loads(given.json.read_text()) if given.json.exists() else {}
-            results[given.kind] = {
-                "trials": given.count,
-                "failures": failures,
-                "first_seed": given.seed,
-                "date": time.strftime("%Y-%m-%d", time.gmtime()),
-                "ends": dict(sorted(ends.items())),
-            }
-            given.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         return int(failures > 0)
     all_ends: dict[str, collections.Counter[str]] = {kind: collections.Counter() for kind in KINDS}
     failed = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import sys
 from pathlib import Path
 
@@ -44,3 +45,76 @@ def test_a_failure_is_printed_with_its_seed(
     monkeypatch.setitem(fuzzing.KINDS, "trace", broken)
     assert fuzzing.run("trace", range(7, 9), collections.Counter()) == 2
     assert "FAILED: python tests/fuzz/fuzzing.py trace --seed 8" in capsys.readouterr().out
+
+
+def test_a_run_that_was_stopped_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every seed is tried once, and the record says with which version of the code."""
+    seeds: list[int] = []
+
+    def stopped(rng: object) -> str:
+        if len(seeds) == 3:
+            raise KeyboardInterrupt
+        return "good"
+
+    def trial(kind: str, seed: int) -> str:
+        end = fuzzing.KINDS[kind](seed)  # type: ignore[arg-type]
+        seeds.append(seed)
+        if seed == 5:
+            raise KeyError("a bug")
+        return end
+
+    record = tmp_path / "fuzz.json"
+    monkeypatch.setattr(fuzzing, "trial", trial)
+    monkeypatch.setattr(fuzzing, "code_version", lambda: "one")
+    monkeypatch.setitem(fuzzing.KINDS, "trace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        fuzzing.resume("trace", 8, record)
+    monkeypatch.setitem(fuzzing.KINDS, "trace", lambda rng: "good")
+    assert fuzzing.resume("trace", 4, record) == 0
+    monkeypatch.setattr(fuzzing, "code_version", lambda: "two")
+    assert fuzzing.resume("trace", 4, record) == 0, "nothing is left to do"
+    assert fuzzing.resume("trace", 8, record) == 1
+    monkeypatch.setattr(fuzzing, "code_version", lambda: "three")
+    assert fuzzing.resume("trace", 8, record) == 1, "a failure stays on record"
+
+    assert seeds == list(range(8))
+    found = {
+        run["code"]: (run["seeds"], run["ends"], run["failed_seeds"]) for run in json.loads(record.read_text())["trace"]
+    }
+    assert found == {"one": ([0, 4], {"good": 4}, []), "two": ([4, 8], {"good": 3}, [5])}
+
+
+def test_the_version_of_the_code_is_that_of_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fuzzing, "ROOT", tmp_path)
+    versions = set()
+    for path, text in (
+        ("scaffold/a.py", "1"),
+        ("scaffold/a.py", "2"),
+        ("templates/b.j2", "2"),
+        ("scaffold/__pycache__/c", ""),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        versions.add(fuzzing.code_version())
+    assert len(versions) == 3
+
+
+def test_the_page_adds_up_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(fuzzing.ROOT / "benchmarks"))
+    import measured_fuzz
+
+    runs = [
+        {
+            "code": "one",
+            "date": "2026-01-01",
+            "seeds": [0, 1000],
+            "ends": {"refused": 700, "accepted": 300},
+            "failed_seeds": [],
+        },
+        {"code": "two", "date": "2026-01-02", "seeds": [1000, 1500], "ends": {"refused": 499}, "failed_seeds": [1007]},
+    ]
+    monkeypatch.setattr(measured_fuzz, "load", lambda name: {"trace": runs})
+    (block,) = measured_fuzz.parts()
+    assert block.text.splitlines()[-1] == (
+        "| changed traces, read and fitted | 1,500 | accepted 300, refused 1,199 | 1 | 2 |"
+    )
