@@ -61,7 +61,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionBackend:
+class VisionBackend:
     """A backend of vision attention: whether its package is there, and whether a graph can replay it."""
 
     name: str
@@ -102,7 +102,7 @@ class Examination:
     controls: Controls = field(default_factory=Controls)
     options: Mapping[str, Any] = field(default_factory=dict)
     models: tuple[ServedModel, ...] = ()
-    attention: tuple[AttentionBackend, ...] = ()
+    attention: tuple[VisionBackend, ...] = ()
     eager_with: tuple[EagerOption, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
@@ -333,15 +333,15 @@ def _ported(root: Path) -> dict[str, set[str]]:
 # -- what it runs on
 
 
-def _attention(tree: SourceTree | None) -> Iterator[AttentionBackend]:
+def _attention(tree: SourceTree | None) -> Iterator[VisionBackend]:
     flash = find_spec("flash_attn") is not None
     if tree is not None:
         flash = flash or any((tree.root / "vllm" / "vllm_flash_attn").glob("_vllm_fa*.so"))
-    yield AttentionBackend("FLASH_ATTN", flash, True, "" if flash else "this vLLM has no compiled kernels of it")
+    yield VisionBackend("FLASH_ATTN", flash, True, "" if flash else "this vLLM has no compiled kernels of it")
     for name, package in (("FLASHINFER", "flashinfer"), ("TRITON_ATTN", "triton")):
         there = find_spec(package) is not None
-        yield AttentionBackend(name, there, True, "" if there else f"the package {package} is not installed")
-    yield AttentionBackend("TORCH_SDPA", True, False, "it reads sequence lengths on the host: images run eager")
+        yield VisionBackend(name, there, True, "" if there else f"the package {package} is not installed")
+    yield VisionBackend("TORCH_SDPA", True, False, "it reads sequence lengths on the host: images run eager")
 
 
 #: Files of vLLM's configuration, with the field that only some releases have, and what it means for encoder graphs.

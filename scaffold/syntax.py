@@ -59,6 +59,32 @@ def assigned_to(node: ast.AST) -> list[ast.expr]:
     return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
 
 
+def sets(node: ast.AST, attribute: str) -> bool:
+    """Whether a node assigns `self.ATTRIBUTE`."""
+    return any(self_attribute(target) == attribute for target in assigned_to(node))
+
+
+def has_attribute(owner: ast.ClassDef, attribute: str) -> bool:
+    """Whether a method of the class sets `self.ATTRIBUTE`, or the class has a method or property of that name."""
+    return any(
+        sets(node, attribute) or (isinstance(node, ast.FunctionDef) and node.name == attribute)
+        for node in ast.walk(owner)
+    )
+
+
+def made_by(owner: ast.ClassDef, attribute: str) -> str | None:
+    """`Class` of `self.ATTRIBUTE = Class(...)` in a class, None where it has no such line."""
+    for node in ast.walk(owner):
+        if (
+            isinstance(node, ast.Assign)
+            and sets(node, attribute)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+        ):
+            return node.value.func.id
+    return None
+
+
 def find_method(owner: ast.ClassDef, name: str) -> FunctionNode | None:
     """The last method of that name, as Python binds it."""
     found = [node for node in owner.body if isinstance(node, FunctionNode) and node.name == name]
@@ -95,6 +121,12 @@ def bind_call(
         tuple(args[len(names) :]),
         {name: value for name, value in keywords.items() if name not in declared},
     )
+
+
+def required_parameters(method: FunctionNode) -> list[str]:
+    """The parameters of a method after `self` that every call has to give."""
+    bound: Bound[ast.expr] = bind_call(method, (), {}, skip_first=True)
+    return [name for name, default in bound.defaults.items() if default is None]
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,14 @@ import yaml
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.load import shipped_path
 
+#: Descriptors that are not shipped, for tests of a layout.
+UNSHIPPED = {path.stem: path for path in sorted((Path(__file__).parent / "cut").glob("*.yaml"))}
+
 
 def document_of(model: str) -> dict[str, Any]:
-    """The shipped descriptor of a model as plain data."""
-    data: dict[str, Any] = yaml.safe_load(Path(str(shipped_path(model))).read_text("utf-8"))
+    """The descriptor of a model as plain data, a shipped one or one for tests."""
+    path = shipped_path(model) or UNSHIPPED[model]
+    data: dict[str, Any] = yaml.safe_load(Path(str(path)).read_text("utf-8"))
     return data
 
 

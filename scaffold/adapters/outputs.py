@@ -31,21 +31,21 @@ _ATTRIBUTES = "* text eol=lf linguist-generated\n"
 
 @dataclass(frozen=True)
 class Source:
-    """A descriptor as the manifest names it (a shipped name, or a path relative to the folder), and its spec."""
+    """A descriptor as the manifest names it (a shipped name, or a path relative to the folder), and its port."""
 
     reference: str
-    spec: AnyPort
+    port: AnyPort
     warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def name(self) -> str:
         """The module's name, and the stem of every file that is made of it."""
-        return self.spec.name
+        return self.port.name
 
     @property
     def file(self) -> str:
         """The name of the descriptor's file, as headers state it."""
-        return PurePosixPath(self.spec.file).name
+        return PurePosixPath(self.port.file).name
 
     @property
     def is_shipped(self) -> bool:
@@ -57,7 +57,7 @@ class Source:
 
     @cached_property
     def spec_hash(self) -> str:
-        return spec_hash(self.spec)
+        return spec_hash(self.port)
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,13 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
         spoken: list[Generation] = []
         missing: list[Refused] = []
         for generation in GENERATIONS:
-            reason = refusal(source.spec, generation)
+            reason = refusal(source.port, generation)
             if reason is not None:
                 missing.append(Refused(source, generation, reason))
                 continue
             spoken.append(generation)
             drafts.append(_adapter(source, generation))
-            table.setdefault(generation.name, {})[source.spec.class_name] = source.name
+            table.setdefault(generation.name, {})[source.port.class_name] = source.name
         refused += missing
         if spoken:
             drafts += _companions(source, spoken, missing)
@@ -134,8 +134,8 @@ def _adapter(source: Source, generation: Generation) -> _Draft:
     from scaffold.verify.conformance import prove_conformance
 
     profile, path = known_profile(generation), f"{PACKAGE}/{generation.name}/{source.name}.py"
-    text = render_adapter(source.spec, profile)
-    found = prove_conformance(text, source.spec.class_name, profile, path)
+    text = render_adapter(source.port, profile)
+    found = prove_conformance(text, source.port.class_name, profile, path)
     if found:
         raise DiagnosticError(found)
     return _Draft(path, text, source, generation)
@@ -145,7 +145,7 @@ def _companions(source: Source, spoken: Sequence[Generation], refused: Sequence[
     """Test, docs page and example of one model."""
     from scaffold.verify.numeric import RECIPES
 
-    spec, drafts = source.spec, [_Draft(f"docs/{source.name}.md", _docs(source, spoken, refused), source)]
+    port, drafts = source.port, [_Draft(f"docs/{source.name}.md", _docs(source, spoken, refused), source)]
     if source.name in RECIPES:
         releases = [
             (generation.name, release)
@@ -154,16 +154,16 @@ def _companions(source: Source, spoken: Sequence[Generation], refused: Sequence[
         ]
         text = render_template(
             "adapter/test.py.jinja",
-            class_name=spec.class_name,
+            class_name=port.class_name,
             releases=releases,
             file=f"{source.name}.py",
             recipe=source.name,
             # Managers of several paths do not count a path that ran eagerly as a miss.
-            several_paths=spec.layout == "paths",
+            several_paths=port.layout == "paths",
         )
         drafts.append(_Draft(f"tests/test_{source.name}.py", text, source))
-    if spec.tests:
-        drafts.append(_Draft(f"examples/{source.name}.py", _example(source, spec.tests[0], spoken), source))
+    if port.tests:
+        drafts.append(_Draft(f"examples/{source.name}.py", _example(source, port.tests[0], spoken), source))
     return drafts
 
 
@@ -171,13 +171,13 @@ def _docs(source: Source, spoken: Sequence[Generation], refused: Sequence[Refuse
     from scaffold.plan.entries import docs_row
     from scaffold.protocol import TableAnchor
 
-    spec = source.spec
+    port = source.port
     anchor = TableAnchor("", 0, 0, _COLUMNS, (), yes="✅︎", no="❌")
-    rows = (_COLUMNS, ("---",) * len(_COLUMNS), docs_row(spec, anchor))
+    rows = (_COLUMNS, ("---",) * len(_COLUMNS), docs_row(port, anchor))
     return render_template(
         "docs/model.md.jinja",
-        class_name=spec.class_name,
-        modalities=Code(" and ".join(_NAMES[name] for name in spec.modalities)),
+        class_name=port.class_name,
+        modalities=Code(" and ".join(_NAMES[name] for name in port.modalities)),
         table=[Code(f"| {' | '.join(row)} |") for row in rows],
         adapters=[_row(generation, f"{PACKAGE}.{generation.name}.{source.name}") for generation in spoken],
         refused=[{**_row(entry.generation, ""), "reason": Code(entry.reason)} for entry in refused],
@@ -205,12 +205,12 @@ def _example(source: Source, test: TestEntry, spoken: Sequence[Generation]) -> s
     options.pop("load_format", None)  # the test may do without weights, a user does not
     return render_template(
         "example/offline.py.jinja",
-        class_name=source.spec.class_name,
+        class_name=source.port.class_name,
         file=Code(f"{source.name}.py"),
         first=Code(spoken[0].first),
         last=Code(spoken[-1].last),
         # A test may run a checkpoint of another architecture, which another class serves.
-        model=test.model if test.dummy_arch in (None, source.spec.class_name) else None,
+        model=test.model if test.dummy_arch in (None, source.port.class_name) else None,
         prompts=[(modality, wrapped(prompt)) for modality, prompt in prompts.items()],
         default_modality="image" if "image" in prompts else next(iter(prompts), "image"),
         budgets=list(test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())),
@@ -270,7 +270,7 @@ def _check_names(sources: Sequence[Source]) -> None:
                 Diagnostic(
                     "VCG541",
                     f"`{source.name}` cannot be the name of a Python module",
-                    source.spec.span(""),
+                    source.port.span(""),
                     "rename the descriptor's file: letters, digits and underscores, as in `my_model.yaml`",
                 )
             )
@@ -280,7 +280,7 @@ def _check_names(sources: Sequence[Source]) -> None:
                 Diagnostic(
                     "VCG540",
                     f"`{other.reference}` and `{source.reference}` would both write `{source.name}.py`",
-                    source.spec.span(""),
+                    source.port.span(""),
                     "rename one of the two descriptor files, or generate into another folder with --into",
                 )
             )

@@ -30,15 +30,15 @@ def prove_adapter(
     """
     from scaffold.protocol import resolve_target
     from scaffold.verify.numeric import check_numerics
-    from scaffold.workflow import load_spec, numeric_requests
+    from scaffold.workflow import load_port, numeric_requests
 
-    spec = load_spec(descriptor)
+    port = load_port(descriptor)
     source = resolve_target(tree).tree if isinstance(tree, str) else tree
-    (request,) = numeric_requests(spec, source, tails=(tail,), as_is=True)
+    (request,) = numeric_requests(port, source, tails=(tail,), as_is=True)
     request = replace(
         request,
         overlay={f"{_MODULE.replace('.', '/')}.py": adapter.read_bytes()},
-        host=f"{_MODULE}:{spec.class_name}",
+        host=f"{_MODULE}:{port.class_name}",
         # An adapter has the methods of a port, whose proof has these calls.
         options=replace(request.options, edges=False),
     )

@@ -239,7 +239,7 @@ def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic
             yield Diagnostic(
                 "VCG542",
                 f"{source.name} has no adapter for {', '.join(generations)}: {reason}",
-                source.spec.span("layout"),
+                source.port.span("layout"),
                 "see `vitcg-scaffold explain VCG542`",
                 Severity.INFO,
             )

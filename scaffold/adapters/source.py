@@ -13,9 +13,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.support import tower_answer
-from scaffold.descriptor import PackedPort
+from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.plan.methods import render_methods
-from scaffold.plan.towers import wanted_keys, wanted_parameters
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import Code, render_template
 
@@ -24,19 +23,22 @@ if TYPE_CHECKING:
     from scaffold.protocol import ProtocolProfile
 
 
-def render_adapter(spec: AnyPort, profile: ProtocolProfile) -> str:
+def render_adapter(port: AnyPort, profile: ProtocolProfile) -> str:
     """The module of one adapter, before formatting and without its header."""
-    facts, answer = tower_answer(spec, profile.generation)
-    methods = render_methods(spec, profile, facts)
+    facts, answer = tower_answer(port, profile.generation)
+    methods = render_methods(port, profile, facts)
     block = name_defaults(methods.source, {method.name for method in profile.methods})
     tree = ast.parse(block)
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     inherited = {method.name for method in profile.methods if method.has_default} - defined
-    package, _, module = spec.module.rpartition(".")
+    package, _, module = port.module.rpartition(".")
     imports = {(package, module), (profile.interfaces_module, PROTOCOL), *methods.imports}
     if answer.splits:
         imports.add(("scaffold.tower", "split_at_load"))
-    if answer.splits or answer.keeps_model_config:
+    cut = _cut(port) if isinstance(port, ReentryPort) else None
+    if cut:
+        imports.add(("scaffold.cut", "cut_at_load"))
+    if cut or answer.splits or answer.keeps_model_config:
         imports.add(("vllm.config", "VllmConfig"))
     loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     generation = profile.generation
@@ -46,28 +48,36 @@ def render_adapter(spec: AnyPort, profile: ProtocolProfile) -> str:
         last=Code(generation.last),
         generation=Code(generation.name),
         protocol=Code(PROTOCOL),
-        class_name=spec.class_name,
+        class_name=port.class_name,
         module=module,
         modules=[name for name in ("torch",) if name in loaded],
         imports=sorted(imports),
         inherited=sorted(inherited),
-        tower=spec.tower if isinstance(spec, PackedPort) else "",
-        split=_split(spec) if answer.splits and isinstance(spec, PackedPort) else None,
+        tower=port.tower if isinstance(port, PackedPort) else "",
+        split=_split(port) if answer.splits and isinstance(port, PackedPort) else None,
+        cut=cut,
         keeps_model_config=answer.keeps_model_config,
         methods=Code(textwrap.indent(block.strip("\n"), "    ")),
     )
 
 
-def _split(spec: PackedPort) -> dict[str, Any]:
+def _cut(port: ReentryPort) -> dict[str, Any]:
+    """The arguments of `cut_at_load`."""
+    entries = dict.fromkeys(modality.entry.path for modality in port.modalities.values())
+    encoder = port.encoder
+    return {"entries": list(entries), "call": encoder if isinstance(encoder, str) else encoder.python()}
+
+
+def _split(port: PackedPort) -> dict[str, Any]:
     """The arguments of `split_at_load`."""
-    entry = {} if spec.split.entry == "forward" else {"entry": spec.split.entry}
-    names = {"names": dict(spec.split.names)} if spec.split.names else {}
+    entry = {} if port.split.entry == "forward" else {"entry": port.split.entry}
+    names = {"names": dict(port.split.names)} if port.split.names else {}
     return {
         **entry,
-        "data": spec.split.data,
-        "metadata": list(spec.split.metadata),
-        "keys": wanted_keys(spec),
-        "parameters": wanted_parameters(spec),
+        "data": port.split.data,
+        "metadata": list(port.split.metadata),
+        "keys": port.tower_keys,
+        "parameters": [name for names in port.tower_parameters for name in names],
         **names,
     }
 

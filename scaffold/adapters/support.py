@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from scaffold.protocol import Generation
 
 
-def refusal(spec: AnyPort, generation: Generation) -> str | None:
+def refusal(port: AnyPort, generation: Generation) -> str | None:
     """The reason why there is no stand-alone adapter, None when there is one."""
     from scaffold.plan import methods
     from scaffold.protocol import known_profile
 
-    if methods.refusal(spec, known_profile(generation).dialect) is not None:
+    if methods.refusal(port, known_profile(generation).dialect) is not None:
         return "its layout has no form in this protocol"
-    return known_tower(spec, generation).reason
+    return known_tower(port, generation).reason
 
 
-def tower_answer(spec: AnyPort, generation: Generation) -> tuple[TreeFacts, TowerAnswer]:
+def tower_answer(port: AnyPort, generation: Generation) -> tuple[TreeFacts, TowerAnswer]:
     """What holds in every release of a generation that was not refused, and what is done when a model is made."""
-    answer = known_tower(spec, generation)
+    answer = known_tower(port, generation)
     assert answer.facts is not None, "the generation was refused"
     return answer.facts, answer

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.header import spec_hash
-from scaffold.descriptor import PackedPort
+from scaffold.descriptor import PackedPort, RowsPort
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.plan.views import TreeFacts
     from scaffold.protocol import Generation, SourceTree
+
+#: The release from which attention writes zeros into rows of no sequence while a graph is captured.
+ZERO_FILLED = (0, 31)
 
 _FILE = Path(__file__).with_name("towers.json")
 
@@ -41,14 +44,16 @@ class TowerAnswer:
     keeps_model_config: bool = False
 
 
-def known_tower(spec: AnyPort, generation: Generation) -> TowerAnswer:
+def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
     """What was recorded for the descriptor. A model without a tower to split needs nothing recorded."""
     from scaffold.plan.views import TreeFacts
 
-    if not isinstance(spec, PackedPort) and spec.gate is None:
+    if isinstance(port, RowsPort) and tuple(map(int, generation.last.split("."))) < ZERO_FILLED:
+        return TowerAnswer(None, "attention leaves rows behind those of a batch unwritten")
+    if not isinstance(port, PackedPort) and port.gate is None:
         return TowerAnswer(TreeFacts())
-    record = _records().get(spec.name)
-    if record is None or record["asks"] != demands(spec):
+    record = _records().get(port.name)
+    if record is None or record["asks"] != demands(port):
         return TowerAnswer(None, "whether its tower is split is known of a tree only")
     answer = record["generations"].get(generation.name)
     if answer is None:
@@ -58,29 +63,29 @@ def known_tower(spec: AnyPort, generation: Generation) -> TowerAnswer:
     return TowerAnswer(TreeFacts(**answer["facts"]), None, answer["splits"], answer["keeps_model_config"])
 
 
-def demands(spec: AnyPort) -> str:
+def demands(port: AnyPort) -> str:
     """A hash of what a descriptor asks of its tower and model class; the rest of it may change."""
-    asked: list[Any] = [spec.module, spec.class_name, spec.gate]
-    if isinstance(spec, PackedPort):
-        asked += [spec.tower, spec.split, spec.attention, spec.buffers, spec.pixels.dtype, spec.frames_info]
+    asked: list[Any] = [port.module, port.class_name, port.gate]
+    if isinstance(port, PackedPort):
+        asked += [port.tower, port.split, port.attention, port.buffers, port.pixels.dtype, port.frames_info]
     return spec_hash(asked)
 
 
-def record_towers(specs: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> dict[str, Any]:
+def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> dict[str, Any]:
     """The content of `towers.json` from these releases (version to tree), which must cover each generation."""
     from scaffold.protocol import GENERATIONS, read_protocol
 
     generations = {version: read_protocol(tree).generation for version, tree in trees.items()}
     records: dict[str, Any] = {}
-    for spec in sorted(specs, key=lambda spec: spec.name):
-        if not isinstance(spec, PackedPort) and spec.gate is None:
+    for port in sorted(ports, key=lambda port: port.name):
+        if not isinstance(port, PackedPort) and port.gate is None:
             continue
         answers: dict[str, Any] = {}
         for generation in GENERATIONS:
             releases = {version: trees[version] for version, owner in generations.items() if owner == generation}
             if releases:
-                answers[generation.name] = _agree({version: _look(spec, tree) for version, tree in releases.items()})
-        records[spec.name] = {"asks": demands(spec), "generations": answers}
+                answers[generation.name] = _agree({version: _look(port, tree) for version, tree in releases.items()})
+        records[port.name] = {"asks": demands(port), "generations": answers}
     return records
 
 
@@ -88,7 +93,7 @@ def encode_records(records: Mapping[str, Any]) -> str:
     return json.dumps(records, indent=1) + "\n"
 
 
-def _look(spec: AnyPort, tree: SourceTree) -> TowerAnswer:
+def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
     """The answer of one release."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.edit import AddImport, ReplaceMethod
@@ -96,14 +101,14 @@ def _look(spec: AnyPort, tree: SourceTree) -> TowerAnswer:
     from scaffold.protocol import find_model
 
     try:
-        plan = plan_tower(spec, tree, find_model(tree, spec.module, spec.class_name))
+        plan = plan_tower(port, tree, find_model(tree, port.module, port.class_name))
     except DiagnosticError as error:
         codes = ", ".join(sorted({item.code for item in error.diagnostics}))
         return TowerAnswer(None, f"the release does not fit ({codes})")
     split = {(edit.class_name, edit.replaces) for edit in plan.split.edits} if plan.split else set()
     edits = [edit for edits in plan.edits.values() for edit in edits if edit != AddImport("torch")]  # an adapter has it
     other = {(edit.class_name, edit.name) for edit in edits if isinstance(edit, ReplaceMethod)} - split
-    known = len(edits) == len(split) + len(other) and other <= {(spec.class_name, "__init__")}
+    known = len(edits) == len(split) + len(other) and other <= {(port.class_name, "__init__")}
     assert known, "an edit of the tree that an adapter knows nothing of"
     return TowerAnswer(plan.facts, splits=bool(split), keeps_model_config=bool(other))
 
@@ -144,12 +149,12 @@ def _main(releases: list[str]) -> int:
 
     from scaffold.descriptor.load import shipped_names
     from scaffold.protocol import GENERATIONS, resolve_target, stable_releases
-    from scaffold.workflow import load_spec
+    from scaffold.workflow import load_port
 
     first, last = Version(GENERATIONS[0].first), Version(GENERATIONS[-1].last)
     wanted = releases or [version for version in stable_releases() if first <= Version(version) <= last]
     trees = {version: resolve_target(version).tree for version in wanted}
-    text = encode_records(record_towers([load_spec(name) for name in shipped_names()], trees))
+    text = encode_records(record_towers([load_port(name) for name in shipped_names()], trees))
     _FILE.write_text(text, "utf-8")
     print(_FILE)
     return 0

@@ -5,13 +5,27 @@ has to feel instant.
 """
 
 from scaffold.descriptor.load import AnyPort, load_descriptor, load_descriptor_text, shipped_names
-from scaffold.descriptor.port import PackedPort, PathsPort, Port, TilesPort, json_schema
+from scaffold.descriptor.port import (
+    CutPort,
+    PackedPort,
+    PathsPort,
+    Port,
+    ReentryPort,
+    RowsPort,
+    SizedPort,
+    TilesPort,
+    json_schema,
+)
 
 __all__ = [
     "AnyPort",
+    "CutPort",
     "PackedPort",
     "PathsPort",
     "Port",
+    "ReentryPort",
+    "RowsPort",
+    "SizedPort",
     "TilesPort",
     "json_schema",
     "load_descriptor",

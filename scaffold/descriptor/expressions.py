@@ -3,7 +3,8 @@
 Text is parsed by hand and never evaluated as Python: a descriptor is input from strangers, error columns have to be
 exact, and messages must not depend on the version of the interpreter. Two grammars share one scanner:
 
-* `parse_expression`: `t * (h // m) * (w // m)`, `not self.is_multimodal_pruning_enabled`, `min(B, ceil_div(b, k))`
+* `parse_expression`: `t * (h // m) * (w // m)`, `not self.is_multimodal_pruning_enabled`, `min(B, ceil_div(b, k))`,
+  `self.config.image_size[0]`
 * `parse_call`: `self.visual(pixels, None, encoder_metadata=metadata)`, calls nested as arguments
 
 Trees are frozen. Offsets count characters of the parsed text, from 0, end exclusive.
@@ -68,7 +69,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """`self.a.b`, read from the model at run time."""
+    """`self.a.b`, `self.a.b[0]` or `self.a["b"]`, read from the model at run time."""
 
     path: str
     start: int = field(default=0, compare=False)
@@ -229,6 +230,11 @@ class Call:
 Argument = Name | Attribute | Literal | Call
 
 
+def path_names(path: str) -> list[str]:
+    """The names of a path, without its subscripts: `self`, `a` and `b` of `self.a.b[0]`."""
+    return path.partition("[")[0].split(".")
+
+
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, parents first, in text order."""
     yield node
@@ -287,7 +293,7 @@ _TOKEN = re.compile(
 
 _HINTS = {
     "/": "use `//`: sizes are whole numbers",
-    "[": "subscripts are not part of the language; name the value under `let` or write a hook",
+    "[": "only an attribute of `self` has subscripts: self.a.b[0]",
     "=": "use `==` to compare",
 }
 
@@ -414,6 +420,9 @@ class _Parser:
                         self.peek.end,
                         "read an attribute, or compute the value with min, max, ceil_div, round or a helper",
                     )
+                while self.accept("["):
+                    path = f"{path}[{self.subscript()}]"
+                    end = self.expect("]", "to close `[`").end
                 return Attribute(path, start, end)
             name = self.name("expected a value")
             if self.peek.text == "(":
@@ -441,6 +450,16 @@ class _Parser:
         if token.kind == "string":
             raise ExpressionError("strings are not values of an expression", token.start, token.end)
         raise self.unexpected(token, "expected a value")
+
+    def subscript(self) -> str:
+        """A number, or the key of an entry in quotes; the key is a name, so that it needs no escapes."""
+        token = self.peek
+        if token.kind == "number":
+            return str(self.integer().value)
+        if token.kind != "string" or not token.text[1:-1].isidentifier():
+            raise self.unexpected(token, "expected a number or a name in quotes in `[`")
+        self.take()
+        return f'"{token.text[1:-1]}"'
 
     def integer(self) -> Int:
         token = self.take()
@@ -520,7 +539,11 @@ class _Parser:
         keywords: list[Keyword] = []
         while self.peek.text != ")":
             token, following = self.peek, self.tokens[min(self.at + 1, len(self.tokens) - 1)]
-            if token.kind == "name" and following.text == "=" and following.kind == "op":
+            if token.text == "**" and token.kind == "op":
+                self.take()
+                name = self.name("expected a name after `**`")
+                args.append(Name(f"**{name.text}", token.start, name.end))
+            elif token.kind == "name" and following.text == "=" and following.kind == "op":
                 self.name("expected a keyword")
                 self.take()
                 if any(token.text == keyword.name for keyword in keywords):
@@ -619,7 +642,8 @@ def _render_ceil_div(node: Function, part: Callable[[Node, int], str]) -> tuple[
 
 def _render_argument(argument: Argument, bindings: Mapping[str, str]) -> str:
     if isinstance(argument, Name):
-        return _bind(argument.name, bindings)[0]
+        name = argument.name
+        return bindings.get(name, name) if name.startswith("**") else _bind(name, bindings)[0]
     if isinstance(argument, Attribute):
         return _bind_path(argument.path, bindings)[0]
     if isinstance(argument, Literal):
@@ -727,11 +751,13 @@ def _read_path(path: str, values: Mapping[str, Any]) -> Any:
     if "self" not in values:
         raise EvaluationError(f"`{path}` has no value")
     value = values["self"]
-    for part in path.split(".")[1:]:
-        try:
-            value = getattr(value, part)
-        except AttributeError as error:
-            raise EvaluationError(f"`{path}` has no value: {error}") from None
+    try:
+        for name in path_names(path)[1:]:
+            value = getattr(value, name)
+        for index, key in re.findall(r'\[(?:(\d+)|"(\w+)")\]', path):
+            value = value[key or int(index)]
+    except (AttributeError, LookupError, TypeError) as error:
+        raise EvaluationError(f"`{path}` has no value: {error}") from None
     return value
 
 

@@ -35,6 +35,9 @@ from scaffold.descriptor.schema import (
 #: Names of expressions by place. `let`: only `let` names; `item`: also size columns; `batch`: also b, B, F.
 _LET, _ITEM, _BATCH = Formula("let"), Formula("item"), Formula("batch")
 
+#: How the items of an input lie in a batch, as the processor's field config says it.
+FIELDS = {"batched": "an entry for each item"}
+
 _BUDGET_INFO = Pattern(
     "the name of a method", "[A-Za-z_][A-Za-z0-9_]*", "name a method of the processing info class, without `()`"
 )
@@ -62,10 +65,15 @@ class PackedModel(Model):
     )
 
 
-class ModalityKeys(Record):
-    """Names of one modality's inputs beside its pixels, in the keyword arguments of embed_multimodal."""
+class Inputs(Record):
+    """One modality's inputs."""
 
     name: str = attach(default="")
+
+
+class ModalityKeys(Inputs):
+    """Names of one modality's inputs beside its pixels, in the keyword arguments of embed_multimodal."""
+
     sizes: str = declare(Name("an input name"), "key of the sizes of items", examples=["image_grid_thw"])
     embeds: str | None = declare(
         Name("an input name"), "key under which ready embeddings arrive instead of pixels", default=None
@@ -76,6 +84,23 @@ class Modality(ModalityKeys):
     """Names of one modality's inputs in the keyword arguments of embed_multimodal."""
 
     pixels: str = declare(Name("an input name"), "key of the pixel tensor", examples=["pixel_values"])
+
+
+class CutModality(Inputs):
+    """One modality's pixels, and the model's own way from them to embeddings."""
+
+    pixels: str = declare(Name("an input name"), "key of the pixel tensor", examples=["pixel_values"])
+    entry: Call = declare(
+        CallText("entry"),
+        "call that makes embeddings of a batch (`**inputs`), as embed_multimodal makes them",
+        examples=["self._process_image_input(self._parse_and_validate_image_input(**inputs))"],
+    )
+
+
+class SizedField(Record):
+    """An input whose items lie behind each other."""
+
+    sizes: str = declare(Name("an input name"), "key of the number of rows of each item", examples=["num_patches"])
 
 
 class Sizes(Record):
@@ -107,6 +132,10 @@ class Processor(Record):
     )
 
 
+#: One input of a batch: a word, or the key of the sizes that it is cut by. What all items share is not said.
+FIELD = Shape("batched or {sizes: KEY}", scalar=Choice("a way to lie", FIELDS), mapping=Section(SizedField))
+
+
 class Item(Record):
     """How many input rows and output tokens one item has."""
 
@@ -126,10 +155,34 @@ class PackedItem(Record):
     )
 
 
+class PatchItem(Record):
+    """An item of h x w patches, each of which is a row of the encoder."""
+
+    shape: tuple[Expression, ...] = declare(
+        Listing(_ITEM, 1, 5), "shape of its pixels", examples=[["3", "h * p", "w * p"], ["h * w", "3 * p**2"]]
+    )
+    values: Mapping[str, tuple[Expression, ...]] = declare(
+        Table(Listing(_ITEM, 1, 4), "an input name"),
+        "its entries in the other inputs that the model reads with the pixels",
+        default={},
+        examples=[{"image_grid_thw": ["1", "h", "w"]}],
+    )
+    merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
+
+
 class Pixels(Record):
     """One tile of the pixel tensor."""
 
     shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one tile", examples=[["3", "side", "side"]])
+
+
+class UnitPixels(Record):
+    """One unit of the pixel tensor."""
+
+    shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one unit", examples=[["3", "side", "side"]])
+    padded: bool = declare(
+        Flag(), "whether the model pads all items of a batch to the most units of one", default=False
+    )
 
 
 class PackedPixels(Record):
@@ -210,6 +263,65 @@ class Forward(Record):
 
     call: Call = declare(CallText(), "call with `pixels`", examples=["self.extract_feature(pixels)"])
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
+
+
+class UnitInput(Record):
+    """What the encoder takes of each unit beside its pixels, such as a mask of its patches."""
+
+    shape: tuple[Expression, ...] = declare(
+        Listing(_LET, 1, 5), "shape for one unit", examples=[["side // patch", "side // patch"]]
+    )
+    dtype: str = declare(
+        Choice("a dtype", dict.fromkeys(("bool", "int32", "int64", "float32"), "")), "dtype in which it is handed over"
+    )
+
+
+class LayerColumn(Record):
+    """Layers that stand in a table of the model."""
+
+    table: str = declare(AttributePath(), "attribute with a table", examples=["self.config.deepstack_layer_map"])
+    column: int = declare(Integer(0), "column of the table that has the layers", examples=[0])
+
+
+class CutForward(Record):
+    """The model's call of its encoder, on units of one shape."""
+
+    call: Call = declare(
+        CallText("cut"),
+        "call with `pixels`, whose other arguments are those of `with`, or constants of the model",
+        examples=["self.vision_tower(pixels)", "self.vision_tower(pixels, patch_attention_mask=mask)"],
+    )
+    with_: Mapping[str, UnitInput] = declare(
+        Table(Section(UnitInput), "an argument name"),
+        "further arguments that have an entry for each unit",
+        default={},
+        examples=[{"mask": {"shape": ["side // patch", "side // patch"], "dtype": "bool"}}],
+    )
+    axis: int = declare(
+        Integer(0, 1), "axis of the units in the argument and the result; a batch axis of 1 comes before 1", default=0
+    )
+    result: tuple[str, ...] = declare(
+        Listing(Name("a name")),
+        "names of the parts where the result is a tuple; `features` is the one that is used",
+        default=(),
+        examples=[["_", "features"]],
+    )
+    layers: tuple[Expression | LayerColumn, ...] = declare(
+        Listing(Shape("a layer or {table: ATTRIBUTE, column: N}", scalar=_LET, mapping=Section(LayerColumn))),
+        "layers that the model uses where the result is a list of them",
+        default=(),
+        examples=[[{"table": "self.config.deepstack_layer_map", "column": 0}, "self.config.vision_feature_layer"]],
+    )
+
+
+class RowsForward(Record):
+    """The encoder, which the model calls once for all items of a batch."""
+
+    encoder: str = declare(
+        AttributePath(),
+        "module or method of the model; all arguments of its call are recorded",
+        examples=["self.vision_tower.transformer"],
+    )
 
 
 class PackedForward(Record):
@@ -363,4 +475,30 @@ class Integration(Record):
     docs: Docs | None = declare(Section(Docs), "row of the documentation table", default=None)
     example: tuple[str, ...] = declare(
         Listing(_EXAMPLE, 1, 8, single=True), "key in the offline example's support list", default=()
+    )
+
+
+class Verify(Record):
+    """What the numerical proof cannot find out about a model. With this section it builds the model by itself."""
+
+    config: str | None = declare(
+        Text("a file", 200), "the checkpoint's config.json: a path, from the descriptor's folder", default=None
+    )
+    set: Mapping[str, Any] = declare(
+        Table(Free(), "a configuration key"),
+        "values of the small configuration; a mapping adds to the part of its name",
+        default={},
+        examples=[{"vision_config": {"window_size": 112}}],
+    )
+    keep: tuple[str, ...] = declare(
+        Listing(Text("a path", 200)),
+        "values that are not made smaller",
+        default=(),
+        examples=[["vision_config.hidden_size"]],
+    )
+    images: tuple[tuple[int, ...], ...] = declare(
+        Listing(Listing(Integer(1, 4096), 2, 2)),
+        "more images, by width and height",
+        default=(),
+        examples=[[[1500, 60]]],
     )

@@ -1,6 +1,6 @@
 """A port as its descriptor describes it: one closed type for each layout, with everything that follows from it.
 
-`PackedPort`, `TilesPort` and `PathsPort` are what a port of each layout consists of, no more and no less: the key
+`PackedPort`, `TilesPort` and their like are what a port of each layout consists of, no more and no less: the key
 `layout` chooses the type, a section that it lacks is an error at its place, and so is one that belongs to another.
 What a later stage needs and a descriptor need not say is a property here, so that no stage guesses it again. Only what
 depends on the target's protocol or tree is decided later, in `plan`.
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from scaffold.descriptor.expressions import (
     Binary,
+    Call,
     Expression,
     Int,
     Name,
@@ -22,16 +23,20 @@ from scaffold.descriptor.expressions import (
     walk,
 )
 from scaffold.descriptor.model import (
+    FIELD,
     After,
     Assembly,
     Budget,
     Capture,
+    CutForward,
+    CutModality,
     DataParallel,
     Eager,
     Forward,
     FramesInfo,
     Gates,
     Helper,
+    Inputs,
     Integration,
     Item,
     Modality,
@@ -44,13 +49,18 @@ from scaffold.descriptor.model import (
     PackedItem,
     PackedModel,
     PackedPixels,
+    PatchItem,
     Path,
     Pixels,
     Processor,
+    RowsForward,
     Sequences,
+    SizedField,
     Sizes,
     TestEntry,
     Tower,
+    UnitPixels,
+    Verify,
 )
 from scaffold.descriptor.schema import (
     Choice,
@@ -76,14 +86,19 @@ LAYOUTS = {
     "packed": "patch rows of all items behind each other, sizes as a grid",
     "tiles": "tiles of one shape, a number of tiles for each item",
     "paths": "tiles of two shapes, each captured on a path of its own",
+    "cut": "units of one shape for the encoder alone; the model's own code makes embeddings of their features",
+    "rows": "patch rows of all items for the encoder alone, with whatever the model's own code hands it beside them",
 }
 
 #: The keys of a descriptor in the order in which they are documented and drafted.
 ORDER = (
-    "schema", "model", "layout", "modalities", "sizes", "let", "processor", "helpers", "item", "pixels", "attention",
-    "capture", "buffers", "budget", "paths", "forward", "eager", "post", "gates", "data_parallel", "output", "tower",
-    "integration",
+    "schema", "model", "layout", "modalities", "fields", "sizes", "let", "processor", "helpers", "item", "pixels",
+    "attention", "capture", "buffers", "budget", "paths", "forward", "eager", "post", "gates", "data_parallel",
+    "output", "tower", "integration", "verify",
 )  # fmt: skip
+
+#: A cut needs one more parameter than the public method may have: its body moves.
+PUBLIC_ENTRY, PRIVATE_ENTRY = "embed_multimodal", "_embed_multimodal"
 
 _ONE = Expression(Int(1), "1")
 
@@ -97,10 +112,9 @@ class Port(Record):
     schema: int = declare(Version((1,)), "version of this format", examples=[1])
     model: Model = declare(Section(Model), "which class is ported")
     layout: str = declare(Choice("a layout", LAYOUTS), "how pixels of several items lie in memory")
-    modalities: Mapping[str, ModalityKeys] = declare(
-        Table(Section(ModalityKeys), "a modality", MODALITIES, minimum=1), "inputs of each modality beside its pixels"
+    modalities: Mapping[str, Inputs] = declare(
+        Table(Section(Inputs), "a modality", MODALITIES, minimum=1), "inputs of each modality"
     )
-    sizes: Sizes = declare(Section(Sizes), "meaning of the size key")
     let: Mapping[str, Expression] = declare(
         Table(Formula("let"), "a name"), "names for expressions; a line may use the ones above it", default={}
     )
@@ -108,6 +122,7 @@ class Port(Record):
     gates: Gates | None = declare(Section(Gates), "conditions under which the feature is on", default=None)
     output: Output = declare(Section(Output), "the encoder's output")
     integration: Integration | None = declare(Section(Integration), "test, documentation and example", default=None)
+    verify: Verify | None = declare(Section(Verify), "how the numerical proof builds the model", default=None)
 
     #: Not part of the YAML: where everything stands, what was noticed, and every expression with its place.
     file: str = attach(default="")
@@ -146,22 +161,13 @@ class Port(Record):
     # --- inputs and names
 
     @property
-    def inputs(self) -> tuple[Modality, ...]:
-        """Names of each modality's inputs. The first one's pixels are the recorded buffer."""
-        return tuple(entry for entry in self.modalities.values() if isinstance(entry, Modality))
+    def has_video(self) -> bool:
+        return "video" in self.modalities
 
     @property
     def embeds(self) -> str | None:
         """Key of ready embeddings of the first modality that takes some."""
-        return next((modality.embeds for modality in self.inputs if modality.embeds), None)
-
-    @property
-    def has_video(self) -> bool:
-        return any(modality.name == "video" for modality in self.inputs)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.sizes.columns
+        return None
 
     @property
     def processor_module(self) -> str:
@@ -174,17 +180,6 @@ class Port(Record):
         """All names of expressions: values of the processor, which generated code reads as properties, and `let`."""
         constants = self.processor.values if self.processor else {}
         return (*((name, parse_expression(f"self.{property_of(name)}")) for name in constants), *self.let.items())
-
-    def lets_for(self, *expressions: Expression) -> tuple[tuple[str, Expression], ...]:
-        """The `let` lines that expressions need, directly or through others, in order of definition."""
-        table = dict(self.lets)
-        needed: set[str] = set()
-        pending = list(expressions)
-        while pending:
-            for name in pending.pop().names & table.keys() - needed:
-                needed.add(name)
-                pending.append(table[name])
-        return tuple((name, value) for name, value in self.lets if name in needed)
 
     @property
     def gate(self) -> Expression | None:
@@ -220,7 +215,120 @@ def property_of(name: str) -> str:
     return f"_encoder_cudagraph_{name}"
 
 
-class TilesPort(Port):
+class ReentryPort(Port):
+    """The encoder alone is recorded. The model's own code runs again with the features in its place."""
+
+    modalities: Mapping[str, CutModality] = declare(
+        Table(Section(CutModality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+    )
+    fields: Mapping[str, str | SizedField] = declare(
+        Table(FIELD, "an input name", minimum=1),
+        "every input that items do not share, and how they lie in it",
+        examples=[{"pixel_values": "batched", "image_sizes": "batched"}],
+    )
+
+    @property
+    def encoder(self) -> Call | str:
+        """The encoder's call, or the encoder alone where all arguments are recorded."""
+        raise NotImplementedError
+
+    @property
+    def encoder_key(self) -> str:
+        """The key that says the encoder."""
+        raise NotImplementedError
+
+    @property
+    def embeds(self) -> str | None:
+        return next((key for key in self.fields if key.endswith("_embeds")), None)
+
+    @property
+    def returns(self) -> str:
+        """The type of the encoder's result."""
+        return "torch.Tensor"
+
+    @property
+    def batched(self) -> tuple[str, ...]:
+        """Inputs with an entry for each item."""
+        return tuple(key for key, field in self.fields.items() if field == "batched")
+
+    @property
+    def sized(self) -> dict[str, str]:
+        """Inputs whose items lie behind each other, and the key of their sizes."""
+        return {key: field.sizes for key, field in self.fields.items() if isinstance(field, SizedField)}
+
+
+class CutPort(ReentryPort):
+    """Units of one shape.
+
+    Nothing is said about tokens: how many features a unit has is asked of the encoder, and what becomes of them is the
+    model's business. An item that holds no units of the shape is left to the model as a whole.
+    """
+
+    pixels: UnitPixels = declare(Section(UnitPixels), "one unit as it enters the encoder")
+    forward: CutForward = declare(Section(CutForward), "call that is recorded")
+
+    @property
+    def returns(self) -> str:
+        if self.forward.layers:
+            return "dict[int, torch.Tensor]"
+        return "tuple[torch.Tensor | None, ...]" if self.forward.result else "torch.Tensor"
+
+    @property
+    def encoder(self) -> Call:
+        return self.forward.call
+
+    @property
+    def encoder_key(self) -> str:
+        return "forward.call"
+
+
+class RowsPort(ReentryPort):
+    """Patch rows of all items behind each other, in one call of the encoder.
+
+    Nothing is said about what the encoder takes: the port records a call on items of zeros, and finds rows, offsets and
+    the longest sequence in it by the numbers that it knows. A call that holds anything else is left to the model.
+    """
+
+    COLUMNS = (("h", "w"),)
+
+    modalities: Mapping[str, CutModality] = declare(
+        Table(Section(CutModality), "a modality", {"image": MODALITIES["image"]}, minimum=1), "inputs of each modality"
+    )
+    item: PatchItem = declare(Section(PatchItem), "what an item of h x w patches looks like")
+    forward: RowsForward = declare(Section(RowsForward), "what is recorded")
+
+    @property
+    def encoder(self) -> str:
+        return self.forward.encoder
+
+    @property
+    def encoder_key(self) -> str:
+        return "forward.encoder"
+
+
+class SizedPort(Port):
+    """What the ports have in common whose items are described by a size key."""
+
+    modalities: Mapping[str, ModalityKeys] = declare(
+        Table(Section(ModalityKeys), "a modality", MODALITIES, minimum=1), "inputs of each modality beside its pixels"
+    )
+    sizes: Sizes = declare(Section(Sizes), "meaning of the size key")
+
+    @property
+    def inputs(self) -> tuple[Modality, ...]:
+        """Names of each modality's inputs. The first one's pixels are the recorded buffer."""
+        return tuple(entry for entry in self.modalities.values() if isinstance(entry, Modality))
+
+    @property
+    def embeds(self) -> str | None:
+        return next((modality.embeds for modality in self.inputs if modality.embeds), None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.sizes.columns
+
+
+class TilesPort(SizedPort):
     """Tiles of one shape, dense attention inside each: the pixels are the only buffer."""
 
     COLUMNS = (("n",), ("tw", "th"))
@@ -242,7 +350,7 @@ class TilesPort(Port):
         return self.data_parallel.switches if self.data_parallel else ()
 
 
-class PackedPort(Port):
+class PackedPort(SizedPort):
     """Patch rows of all items behind each other, and metadata that the tower computes from their grids."""
 
     COLUMNS = (("t", "h", "w"), ("h", "w"))
@@ -317,6 +425,23 @@ class PackedPort(Port):
         return frozenset(entry.lengths for entry in self.attention.values() if entry.lengths is not None)
 
     @property
+    def tower_keys(self) -> list[str]:
+        """The metadata that the tower must have. Not the lengths: only some backends use them."""
+        return [name for name in self.metadata if name not in self.lengths]
+
+    @property
+    def tower_parameters(self) -> tuple[tuple[str, str], ...]:
+        """Parameters of the tower's metadata method for each set: the number of its sequences, and their bound.
+
+        The names are those of vLLM's own towers, which a split tower gets too.
+        """
+        main, *others = self.attention.values()
+        return (
+            ("max_batch_size" if main.unit == "item" else "max_frames_per_batch", "max_seqlen_override"),
+            *((f"max_{set_.name}_seqs_per_batch", f"max_seqlen_{set_.name}_override") for set_ in others),
+        )
+
+    @property
     def flashinfer(self) -> bool:
         return bool(self.lengths)
 
@@ -331,7 +456,7 @@ class PackedPort(Port):
         return next(iter(self.attention.values())).unit == "frame" and "t" in self.columns
 
 
-class PathsPort(Port):
+class PathsPort(SizedPort):
     """Tiles of two shapes, each encoded on its own, put together item by item.
 
     Every item has one tile on the first path (the whole image, small) and any number of tiles on the second one (its
@@ -379,10 +504,12 @@ class PathsPort(Port):
         return self.data_parallel.switches if self.data_parallel else ()
 
 
-PORTS: dict[str, type[TilesPort] | type[PackedPort] | type[PathsPort]] = {
+PORTS: dict[str, type[TilesPort] | type[PackedPort] | type[PathsPort] | type[CutPort] | type[RowsPort]] = {
     "packed": PackedPort,
     "tiles": TilesPort,
     "paths": PathsPort,
+    "cut": CutPort,
+    "rows": RowsPort,
 }
 
 

@@ -20,8 +20,18 @@ from scaffold.descriptor.expressions import (
     Name,
     walk,
 )
-from scaffold.descriptor.model import Helper, Sequences, TestEntry
-from scaffold.descriptor.port import PORTS, PackedPort, PathsPort, Port, derived_merge
+from scaffold.descriptor.model import CutModality, Helper, Sequences, TestEntry
+from scaffold.descriptor.port import (
+    PORTS,
+    CutPort,
+    PackedPort,
+    PathsPort,
+    Port,
+    ReentryPort,
+    RowsPort,
+    SizedPort,
+    derived_merge,
+)
 from scaffold.descriptor.schema import Reader, Use, suggest
 from scaffold.diagnostics import Diagnostic, Severity, Span
 
@@ -35,9 +45,11 @@ BATCH_NAMES: dict[str, str] = {
 #: What a call may pass, by the place where it stands.
 _CALL_NAMES = {
     "call": {"pixels": "the pixel tensor"},
+    "cut": {"pixels": "the units"},
     "packed": {"pixels": "the pixel tensor", "metadata": "the metadata buffers"},
     "eager": {"pixels": "the pixel tensor", "sizes": "the sizes of the items"},
     "post": {"output": "the rows of the batch", "sizes": "the sizes of the items"},
+    "entry": {"**inputs": "the inputs of the batch"},
 }
 
 
@@ -84,11 +96,18 @@ def check_rules(port: Port, reader: Reader) -> list[Diagnostic]:
 
 
 def _columns(port: Port) -> tuple[str, ...]:
-    return (port.sizes.columns if port.sizes else None) or ()
+    if isinstance(port, RowsPort):
+        return port.COLUMNS[0]
+    return (port.sizes.columns if isinstance(port, SizedPort) and port.sizes else None) or ()
 
 
 def _helpers(port: Port) -> Mapping[str, Helper]:
     return (port.helpers if isinstance(port, PathsPort) else None) or {}
+
+
+def _further(port: Port) -> tuple[str, ...]:
+    """What the encoder of a cut takes of each unit beside the pixels."""
+    return tuple((port.forward.with_ if isinstance(port, CutPort) and port.forward else None) or ())
 
 
 def _constants(port: Port) -> dict[str, str]:
@@ -168,7 +187,8 @@ def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str])
 
 
 def _call_names(context: Context, use: Use, call: Call) -> Problems:
-    allowed = _CALL_NAMES[use.scope]
+    further = _further(context.port) if use.scope == "cut" else ()
+    allowed = _CALL_NAMES[use.scope] | dict.fromkeys(further, "a further argument of each unit")
     for node in call.name_nodes():
         if node.name not in allowed:
             yield context.problem(
@@ -178,6 +198,14 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
                 suggest(node.name, allowed),
             )
     needed = next(iter(allowed))
+    for name in further:
+        if name not in call.names:
+            yield context.at_key(
+                "VCG331",
+                f"the call does not pass `{name}`",
+                f"forward.with.{name}",
+                f"pass `{name}`, or delete the line",
+            )
     if needed not in call.names:
         yield context.problem(
             "VCG331", f"the call does not pass `{needed}`", use.node.span, f"write {call.path}({needed})"
@@ -212,6 +240,15 @@ def names_are_free(context: Context) -> Problems:
                     "VCG303", f"the name `{name}` is taken: it is {meaning}", f"{group}.{name}", "choose another name"
                 )
         owners |= dict.fromkeys(names, f"a name of `{group}`")
+    pixels = {modality.pixels for modality in (port.modalities or {}).values() if isinstance(modality, CutModality)}
+    for name in _further(port):
+        if name in pixels | {"pixels", "self"}:
+            yield context.at_key(
+                "VCG303",
+                f"the name `{name}` is taken: it is that of the pixels",
+                f"forward.with.{name}",
+                "choose another name",
+            )
     seen: set[str] = set()
     for index, name in enumerate(_columns(port)):
         if name in seen or name in taken:
@@ -358,8 +395,10 @@ def inputs_are_distinct(context: Context) -> Problems:
 def embeddings_are_of_one_modality(context: Context) -> Problems:
     """A port that is not packed asks one key whether embeddings came ready: VCG317."""
     port = context.port
+    if not isinstance(port, SizedPort) or isinstance(port, PackedPort):
+        return
     given = [name for name, modality in (port.modalities or {}).items() if modality is not None and modality.embeds]
-    for name in given[1:] if not isinstance(port, PackedPort) else ():
+    for name in given[1:]:
         yield context.at_key(
             "VCG317",
             f"the port takes ready embeddings of one modality, which is `{given[0]}`",
@@ -518,6 +557,117 @@ def merge_is_known(context: Context) -> Problems:
         )
 
 
+# --- the cut ----------------------------------------------------------------------------------------------------
+
+
+def row_width_is_read(context: Context) -> Problems:
+    """The width of a packed row comes from the model, whatever checkpoint it is: VCG334."""
+    port = context.port
+    shape = port.pixels.shape if isinstance(port, PackedPort) and port.pixels else None
+    pending = [width for width in shape or () if width is not None]
+    if not pending:
+        return
+    lets, seen = dict(port.let or {}), set[str]()
+    while pending:
+        width = pending.pop()
+        of = [lets.get(name) for name in width.names - seen]
+        if width.attributes or None in of:  # a value of the processor, or a name that is reported elsewhere
+            return
+        pending += [value for value in of if value is not None]
+        seen |= width.names
+    yield context.problem(
+        "VCG334",
+        "the width of a row is a number, whatever patches the checkpoint has",
+        "pixels.shape",
+        "read it from the tower, such as self.visual.patch_embed.proj.in_features",
+    )
+
+
+def fields_are_complete(context: Context) -> Problems:
+    """Pixels and sizes are inputs that are cut into items: VCG343."""
+    port = context.port
+    if not isinstance(port, ReentryPort) or port.fields is None:
+        return
+    for name, modality in (port.modalities or {}).items():
+        if modality is None or modality.pixels is None:
+            continue
+        if modality.pixels not in port.fields:
+            yield context.problem(
+                "VCG343",
+                f"`{modality.pixels}` cannot be cut into items",
+                f"modalities.{name}.pixels",
+                f"add `{modality.pixels}: batched` to `fields`, or `{modality.pixels}: {{sizes: KEY}}`",
+            )
+    for key, sizes in port.sized.items():
+        if sizes is not None and port.fields.get(sizes, "") not in ("batched", None):
+            yield context.problem(
+                "VCG343",
+                f"`{sizes}`, the sizes of `{key}`, is no input with an entry for each item",
+                f"fields.{key}.sizes",
+                suggest(sizes, port.batched),
+            )
+
+
+def result_has_features(context: Context) -> Problems:
+    """A result of several parts has features: VCG344."""
+    port = context.port
+    if not isinstance(port, CutPort) or not port.forward:
+        return
+    parts = port.forward.result or ()
+    if parts and parts.count("features") != 1:
+        yield context.problem(
+            "VCG344",
+            "one part of the result is `features`",
+            "forward.result",
+            "write [_, features] for a result of two parts, the second of which is used",
+        )
+    if parts and port.forward.layers:
+        yield context.at_key(
+            "VCG344",
+            "the result is a tuple or a list of layers, not both",
+            "forward.layers",
+            "delete one of `result` and `layers`",
+        )
+
+
+def items_can_be_made(context: Context) -> Problems:
+    """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG343, VCG345."""
+    port = context.port
+    if not isinstance(port, RowsPort) or port.item is None:
+        return
+    names = [
+        node.name
+        for side in port.item.shape or ()
+        if side is not None
+        for node in walk(side.root)
+        if isinstance(node, Name)
+    ]
+    if port.item.shape and (names.count("h"), names.count("w")) != (1, 1):
+        yield context.problem(
+            "VCG345",
+            "the pixels of an item of h x w patches are as many as its patches: `shape` has `h` and `w` once each",
+            "item.shape",
+            "write [3, h * p, w * p] for images, or [h * w, 3 * p**2] for rows of patches",
+        )
+    values, fields = port.item.values or {}, port.fields or {}
+    for name in values:
+        if fields and fields.get(name, "") not in ("batched", None):
+            yield context.at_key(
+                "VCG343",
+                f"`{name}` is no input with an entry for each item",
+                f"item.values.{name}",
+                suggest(name, port.batched),
+            )
+    for key, sizes in port.sized.items() if fields else ():
+        if sizes is not None and sizes not in values:
+            yield context.at_key(
+                "VCG343",
+                f"`{sizes}` has no values for an item of h x w patches",
+                f"fields.{key}.sizes",
+                f"add `values: {{{sizes}: [1, h, w]}}` to `item`",
+            )
+
+
 # --- paths ------------------------------------------------------------------------------------------------------
 
 
@@ -655,6 +805,10 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     buffers_are_distinct,
     tower_names_are_buffers,
     merge_is_known,
+    row_width_is_read,
+    fields_are_complete,
+    result_has_features,
+    items_can_be_made,
     paths_are_consistent,
     model_is_consistent,
     tests_are_consistent,

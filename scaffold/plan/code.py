@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.render.environment import Code
 
@@ -14,30 +14,29 @@ if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.expressions import Expression
 
+#: Local variables of a method, in order of definition: name and value.
+Lets: TypeAlias = tuple[tuple[str, Code], ...]
+
 #: The predefined names of the descriptor language, as the protocol's own parameters.
 CAPACITIES = {"b": "token_budget", "B": "max_batch_size", "F": "max_frames_per_batch"}
 
 
 @dataclass(frozen=True)
 class Names:
-    """What each name of the descriptor's expressions stands for in generated code."""
+    """What each name of the descriptor's expressions stands for in generated code; `lets` are a port's own."""
 
+    lets: tuple[tuple[str, Expression], ...]
     bindings: Mapping[str, str]
 
     @classmethod
     def of(cls, port: AnyPort) -> Names:
         """The `let` names of `port`, each spelled out, plus the capacities."""
-        bindings = dict(CAPACITIES)
-        for name, expression in port.lets:
-            bindings[name] = expression.python(bindings)
-        return cls(bindings)
+        return cls(port.lets, CAPACITIES).localised()[0]
 
     def code(self, expression: Expression) -> Code:
         return Code(expression.python(self.bindings))
 
-    def localised(
-        self, port: AnyPort, *expressions: Expression | None, longest: int | None = None
-    ) -> tuple[Names, tuple[tuple[str, Code], ...]]:
+    def localised(self, *expressions: Expression | None, longest: int | None = None) -> tuple[Names, Lets]:
         """Names for one method in which a `let` that `expressions` use more than once is a local variable.
 
         So is one that is longer than `longest` characters when spelled out, with those that it is made of. Returns the
@@ -46,17 +45,26 @@ class Names:
         uses = Counter(name for expression in expressions if expression for name in _used_names(expression))
         local = {name for name, count in uses.items() if count > 1}
         if longest is not None:
-            table = dict(port.lets)
+            table = dict(self.lets)
             long = [name for name in uses if name in table and len(self.bindings[name]) > longest]
-            local.update(long, *({let for let, _ in port.lets_for(table[name])} for name in long))
+            local.update(long, *(_needed(self.lets, table[name]) for name in long))
         # What a local needs itself is spelled out, unless it is local too and stands above.
         bindings, lines = dict(CAPACITIES), []
-        for name, expression in port.lets:
+        for name, expression in self.lets:
             bindings[name] = expression.python(bindings)
             if name in local:
                 lines.append((name, Code(bindings[name])))
                 bindings[name] = name
-        return Names(bindings), tuple(lines)
+        return Names(self.lets, bindings), tuple(lines)
+
+
+def _needed(lets: tuple[tuple[str, Expression], ...], expression: Expression) -> set[str]:
+    """The `let` names that an expression is made of, directly or through others. A `let` uses those above it only."""
+    needed = set(expression.names)
+    for name, value in reversed(lets):
+        if name in needed:
+            needed |= value.names
+    return needed & dict(lets).keys()
 
 
 def _used_names(expression: Expression) -> list[str]:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddImport, Edit, PutMethods
-from scaffold.plan.towers import assigned_class
 from scaffold.protocol import find_subclasses
 from scaffold.render import Signatures, render_template
+from scaffold.syntax import find_class, made_by
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree, Subclass
+    from scaffold.protocol import ProtocolProfile, SourceTree, Subclass
 
 _CONFIG = "get_encoder_cudagraph_config"
 
@@ -34,10 +34,11 @@ class Heirs:
     notes: tuple[Diagnostic, ...]
 
 
-def plan_heirs(
-    port: AnyPort, tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, *, replace: bool
-) -> Heirs:
-    """What the subclasses of the ported class need. Opt-outs of classes that the release lacks are left out."""
+def plan_heirs(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower: str | None, *, replace: bool) -> Heirs:
+    """What the subclasses of the ported class need. Opt-outs of classes that the release lacks are left out.
+
+    `tower` is the class of the tower that the port asks for metadata.
+    """
     heirs = find_subclasses(tree, port.module, port.class_name)
     signatures = Signatures(profile)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
@@ -46,21 +47,17 @@ def plan_heirs(
             source = render_template("common/optout.py.jinja", signature=signatures)
             remove = (str(signatures.name(_CONFIG)),) if replace else ()
             edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
-    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(_notes(port, tree, model, heirs)))
+    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(_notes(port, tree, tower, heirs)))
 
 
-def _notes(port: AnyPort, tree: SourceTree, model: ModelAnchor, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:
+def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:
     """Who inherits the port. Where it asks its tower for metadata, first those that have another tower."""
-    tower = None
-    if isinstance(port, PackedPort):
-        tower = port.split.class_ or assigned_class(tree, model.path, model.class_name, port.tower)
     same: list[str] = []
     for heir in heirs:
         if heir.class_name in port.model.optout:
             continue
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
-        own = assigned_class(tree, heir.path, heir.class_name, port.tower) if isinstance(port, PackedPort) else None
-        own = own and _imported_as(tree, heir.path, own)
+        own = _own_tower(tree, heir, port.tower) if isinstance(port, PackedPort) else None
         if own in (None, tower):
             same.append(name)
             continue
@@ -92,11 +89,13 @@ def _notes(port: AnyPort, tree: SourceTree, model: ModelAnchor, heirs: tuple[Sub
         )
 
 
-def _imported_as(tree: SourceTree, path: str, name: str) -> str:
-    """The name that an imported class has where it comes from: OpenCUA's tower is Qwen2.5-VL's under another one."""
-    for node in tree.parse(path).body:
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if name == alias.asname:
-                    return alias.name
-    return name
+def _own_tower(tree: SourceTree, heir: Subclass, attribute: str) -> str | None:
+    """The class of a subclass's own tower, by its name where it is defined.
+
+    OpenCUA's tower is Qwen2.5-VL's, imported under another name.
+    """
+    module = tree.parse(heir.path)
+    owner = find_class(module, heir.class_name)
+    name = made_by(owner, attribute) if owner else None
+    imports = (alias for node in module.body if isinstance(node, ast.ImportFrom) for alias in node.names)
+    return next((alias.name for alias in imports if name and name == alias.asname), name)

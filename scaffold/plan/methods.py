@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor import PackedPort, PathsPort
+from scaffold.descriptor import PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic
 from scaffold.plan.code import identifiers
+from scaffold.plan.cut import leaves_rows
 from scaffold.plan.views import TreeFacts, View, make_view
 from scaffold.render import render_template
 
@@ -28,7 +29,16 @@ class Methods:
 
 
 def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
-    """Why a protocol cannot express a port: VCG437 or VCG441. What no protocol can express is no port."""
+    """Why a protocol cannot express a port: VCG437, VCG441, VCG442, VCG446. What no protocol can express is no port."""
+    if isinstance(port, RowsPort) and not dialect.zero_path_tokens:
+        return leaves_rows(port)
+    if isinstance(port, ReentryPort) and dialect.postprocess.value == "none":
+        return Diagnostic(
+            "VCG442",
+            "this release cuts the output of a graph into embeddings, and a cut makes features that are none yet",
+            port.span("layout"),
+            "port the model into 0.22 or later",
+        )
     if isinstance(port, PackedPort) and port.post is not None and dialect.postprocess.value == "none":
         return Diagnostic(
             "VCG441",

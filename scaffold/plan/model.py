@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from scaffold.cut import Way
     from scaffold.descriptor import AnyPort
     from scaffold.diagnostics import Diagnostic
     from scaffold.edit.operations import Edit
@@ -36,7 +37,8 @@ class FilePlan:
 class Plan:
     """All intended edits of one descriptor in one tree, plus what the user should know about them.
 
-    `split` is the split of the tower that some of the edits write, None when there is nothing to split.
+    `split` is the split of the tower that some of the edits write, None when there is nothing to split; `way` is the
+    way to the encoder that others write.
     """
 
     port: AnyPort
@@ -45,3 +47,4 @@ class Plan:
     notes: tuple[Diagnostic, ...] = ()
     facts: tuple[Fact, ...] = ()
     split: TowerSplit | None = None
+    way: Way | None = None

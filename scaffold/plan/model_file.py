@@ -15,47 +15,49 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.operations import AddBase, AddImport, DropImport, Edit, PutMethods
 from scaffold.edit.snippets import same_meaning
 from scaffold.plan.code import identifiers
-from scaffold.plan.methods import render_methods
 from scaffold.plan.model import FilePlan
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import source_lines
+from scaffold.syntax import FunctionNode
 
 if TYPE_CHECKING:
-    from scaffold.descriptor import AnyPort
-    from scaffold.plan.towers import TowerPlan
+    from scaffold.plan.methods import Methods
     from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree
 
 _MODELS = "vllm/model_executor/models/"
 
 
 def plan_model(
-    port: AnyPort,
     tree: SourceTree,
     profile: ProtocolProfile,
     model: ModelAnchor,
-    tower: TowerPlan,
+    methods: Methods,
+    tower: tuple[Edit, ...],
     replace: bool,
 ) -> FilePlan:
-    """The edits of the model's file. Raises VCG520 where it has an implementation that only `replace` may swap."""
-    methods = render_methods(port, profile, tower.facts)
+    """The edits of the model's file, those for the `tower` among them.
+
+    Raises VCG520 where it has or inherits an implementation that only `replace` may swap.
+    """
     if model.protocol_methods and not replace and not _has_methods(tree, model, methods.source):
         raise DiagnosticError(_hand_written(tree, model))
+    _refuse_inherited(tree, profile, model, methods.source, replace)
     interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
     remove = (*model.protocol_methods, *model.helpers) if replace else ()
     edits: list[Edit] = [AddImport(module, name) for module, name in methods.imports]
-    edits += tower.edits.get(model.path, ())
+    edits += tower
     edits += [
         AddImport(interfaces, PROTOCOL),
-        AddBase(port.class_name, PROTOCOL),
-        PutMethods(port.class_name, methods.source, remove=remove),
+        AddBase(model.class_name, PROTOCOL),
+        PutMethods(model.class_name, methods.source, remove=remove),
         *_orphaned_imports(tree, model, remove, methods.source),
     ]
     verb = "replace the implementation of" if remove else "implement"
     return FilePlan(
         model.path,
         tuple(edits),
-        f"{verb} {PROTOCOL} in {port.class_name}",
-        class_name=port.class_name,
+        f"{verb} {PROTOCOL} in {model.class_name}",
+        class_name=model.class_name,
     )
 
 
@@ -97,6 +99,37 @@ def _owner(tree: SourceTree, model: ModelAnchor) -> ast.ClassDef:
     """The class statement that `model` was read from."""
     nodes = ast.walk(tree.parse(model.path))
     return next(node for node in nodes if isinstance(node, ast.ClassDef) and node.lineno == model.line)
+
+
+def _refuse_inherited(
+    tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, source: str, replace: bool
+) -> None:
+    """Protocol methods that a base has only `replace` may override, and none may be left to work beside the port's."""
+    from scaffold.tower.source import Program
+
+    program = Program(tree)
+    _, *bases = program.lineage(program.owner(model.path, model.class_name))
+    demanded = {method.name for method in profile.methods}
+    inherited = {
+        node.name: (module.file, owner.name)
+        for module, owner in reversed(bases)
+        for node in owner.body
+        if owner.name != PROTOCOL and isinstance(node, FunctionNode) and node.name in demanded
+    }
+    left = sorted(inherited.keys() - {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)})
+    if not left and (replace or not inherited or model.protocol_methods):
+        return
+    path, base = inherited[left[0] if left else min(inherited)]
+    beside = f", and the port has no {' and '.join(left)}" if left else ""
+    way = "" if left else f", or add --replace to give {model.class_name} methods of its own"
+    raise DiagnosticError(
+        Diagnostic(
+            "VCG520",
+            f"{model.class_name} inherits an implementation of {PROTOCOL} from {base}{beside}",
+            tree.span(model.path, model.line),
+            f"port {base} ({path}) for all its subclasses{way}",
+        )
+    )
 
 
 def _hand_written(tree: SourceTree, model: ModelAnchor) -> Diagnostic:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.plan.entries import plan_entries
 from scaffold.plan.heirs import plan_heirs
-from scaffold.plan.methods import refusal
+from scaffold.plan.methods import refusal, render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.model_file import plan_model
 from scaffold.plan.processor import check_processor
@@ -38,8 +38,9 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         raise DiagnosticError(problem)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
-    heirs = plan_heirs(port, tree, profile, model, replace=replace)
-    ported = plan_model(port, tree, profile, model, tower, replace)
+    methods = render_methods(port, profile, tower.facts)
+    heirs = plan_heirs(port, tree, profile, tower.class_name, replace=replace)
+    ported = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
     files += [
         FilePlan(path, edits, f"keep a subclass of {port.class_name} out")
@@ -47,7 +48,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         if path != model.path
     ]
     files += [
-        FilePlan(path, edits, f"split the tower of {port.class_name}")
+        FilePlan(path, edits, f"{'split the tower' if tower.split else 'cut out the encoder'} of {port.class_name}")
         for path, edits in tower.edits.items()
         if path != model.path
     ]
@@ -65,4 +66,4 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     reason = absent_reason(tree)
     if reason is not None:
         notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
-    return Plan(port, profile, tuple(files), tuple(notes), tuple(facts), tower.split)
+    return Plan(port, profile, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way)

@@ -1,4 +1,7 @@
-"""The image processor that a descriptor reads constants from: is it in this tree, with these attributes?"""
+"""The image processor that a descriptor reads constants from: is it in this tree, with these attributes?
+
+A port makes it without arguments, so its constructor may require none.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
-from scaffold.syntax import assigned_to, find_class, self_attribute
+from scaffold.syntax import assigned_to, find_class, required_parameters, self_attribute
+from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -30,6 +34,16 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
                 "look for the image processor that the model's module imports",
             )
         )
+    if required := _required(Program(tree), path, processor.class_):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG438",
+                f"{processor.class_} cannot be made without {', '.join(required)}, and a port gives no arguments",
+                port.span("processor.class"),
+                "say the constants under `let`, as attributes of the model's configuration",
+                notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
+            )
+        )
     known = _attributes(owner)
     for name, attribute in processor.values.items():
         if attribute not in known:
@@ -43,6 +57,12 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
                 )
             )
     return (Fact("processor", processor.class_, f"{path}:{owner.lineno}"),)
+
+
+def _required(program: Program, path: str, class_name: str) -> list[str]:
+    """Parameters of the constructor that a call without arguments leaves open."""
+    init = program.method(program.owner(path, class_name), "__init__")
+    return [] if init is None else required_parameters(init[2])
 
 
 def _attributes(owner: ast.ClassDef) -> set[str]:

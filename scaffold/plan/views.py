@@ -10,23 +10,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor import PackedPort, PathsPort, TilesPort
+from scaffold.descriptor import CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
 from scaffold.descriptor.expressions import Expression, Function, parse_expression
-from scaffold.descriptor.port import property_of
-from scaffold.plan.code import CAPACITIES, Names
+from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.expressions import Call
-    from scaffold.descriptor.model import Modality, Path, Sequences
+    from scaffold.descriptor.model import CutModality, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
-
-#: Local variables of a method, in order of definition: name and value.
-Lets = tuple[tuple[str, Code], ...]
 
 #: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
 _LONGEST = 60
+
+#: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
+_ROWS_BUDGET = 64
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,15 @@ class View:
 
     dialect: Dialect
     signature: Signatures
-    modalities: tuple[Modality, ...]
+    modalities: tuple[Modality, ...] | tuple[CutModality, ...]
     has_video: bool
     constants: tuple[Constant, ...]
     gate: Code | None
     hidden_size: Code
-    size_names: Code
-    sizes_type: Code
-    sizes_doc: Code
     buffer_keys: list[str]
     budget_min: Code
     budget_lets: Lets
     forward: Code
-    switches: Code
 
     @property
     def modality_names(self) -> list[str]:
@@ -86,10 +82,6 @@ class View:
     def pixels_buffer(self) -> str:
         """The recorded buffer that holds the pixels of every modality."""
         return self.modalities[0].pixels
-
-    @property
-    def embeds(self) -> str | None:
-        return next((modality.embeds for modality in self.modalities if modality.embeds), None)
 
     @property
     def container(self) -> Code:
@@ -118,7 +110,98 @@ class View:
 
 
 @dataclass(frozen=True)
-class TilesView(View):
+class UnitBuffer:
+    """A recorded buffer with an entry of `shape` for each unit."""
+
+    name: str
+    shape: Code
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ReentryView(View):
+    """The encoder alone; the model's own code does the rest."""
+
+    modalities: tuple[CutModality, ...]
+    batched: list[str]
+    sized: dict[str, str]
+    entries: tuple[tuple[str, Code], ...]
+
+
+@dataclass(frozen=True)
+class CutView(ReentryView):
+    """Units of one shape."""
+
+    unit_shape: Code
+    padded: bool
+    #: What the encoder takes beside the units, with an entry for each of them.
+    further: tuple[UnitBuffer, ...]
+    unit_names: Code
+    unit_parameters: Code
+    unit_types: Code
+    returns: Code
+    axis: int
+    result_index: int | None
+    #: The layers that the model uses of the encoder's list, as elements of a set; empty where it gives no list.
+    layers: Code
+    #: `features` in the form of the encoder's own result.
+    features: Code
+
+    @property
+    def input_key(self) -> str:
+        """The input that a manager reads by itself (to 0.22). Its pixels need not be units: it gets none."""
+        return "no_pixels"
+
+    @property
+    def pixel_keys(self) -> dict[str, str]:
+        return dict.fromkeys(self.modality_names, self.input_key)
+
+    @property
+    def size(self) -> Code:
+        """The number of rows that an entry `size` of a size key says."""
+        return Code("int(size)")
+
+    @property
+    def shares_items(self) -> bool:
+        """Whether ranks may share the items of a batch."""
+        return False
+
+
+@dataclass(frozen=True)
+class RowsView(ReentryView):
+    """Patch rows of all items. What the encoder takes is found when a model starts; `values` are those of an item of
+    h x w patches, by input."""
+
+    item_shape: Code
+    values: tuple[tuple[str, Code], ...]
+    merge: Code
+    rows_per_token: Code
+
+    @property
+    def size(self) -> Code:
+        """The number of rows that an entry `size` of a size key says: a grid of patches has as many as its product."""
+        return Code("int(size.prod())")
+
+    @property
+    def shares_items(self) -> bool:
+        """Whether ranks may share the items of a batch."""
+        return True
+
+
+@dataclass(frozen=True)
+class SizedView(View):
+    """What the templates see of a model whose items are described by a size key."""
+
+    modalities: tuple[Modality, ...]
+    size_names: Code
+    sizes_type: Code
+    sizes_doc: Code
+    switches: Code
+    embeds: str | None
+
+
+@dataclass(frozen=True)
+class TilesView(SizedView):
     """Fixed-size tiles, dense attention inside each: the pixels are the only buffer."""
 
     rows: Code
@@ -163,8 +246,7 @@ class TilesView(View):
 class SequenceView:
     """A set of attention sequences in the capture method: its local variable, and the metadata method's parameters.
 
-    The names of the parameters are those of vLLM's own towers, which a split tower gets too. `spare` is how many
-    sequences more cover the rows behind a batch.
+    `spare` is how many sequences more cover the rows behind a batch.
     """
 
     variable: str
@@ -177,7 +259,7 @@ class SequenceView:
 
 
 @dataclass(frozen=True)
-class PackedView(View):
+class PackedView(SizedView):
     """Rows of all items behind each other; metadata that the tower computes from the grids."""
 
     rows: Code
@@ -308,7 +390,7 @@ class PathView:
 
 
 @dataclass(frozen=True)
-class PathsView(View):
+class PathsView(SizedView):
     """Tiles of two shapes. Where the protocol has paths, each kind is captured by itself. Where it has none, one graph
     encodes both kinds and puts the rows in order, through an index that is a buffer of its own."""
 
@@ -339,7 +421,11 @@ def make_view(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> View
         return _tiles(port, profile, facts)
     if isinstance(port, PackedPort):
         return _packed(port, profile, facts)
-    return _paths(port, profile, facts)
+    if isinstance(port, PathsPort):
+        return _paths(port, profile, facts)
+    if isinstance(port, RowsPort):
+        return _rows(port, profile, facts)
+    return _cut(port, profile, facts)
 
 
 def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[str, Any]:
@@ -349,7 +435,6 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
     return {
         "dialect": profile.dialect,
         "signature": Signatures(profile),
-        "modalities": port.inputs,
         "has_video": port.has_video,
         "constants": tuple(
             Constant(property_of(name), attribute, given.class_) for name, attribute in given.values.items()
@@ -358,22 +443,113 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         else (),
         "gate": names.code(port.gate) if port.gate and facts.has_gate else None,
         "hidden_size": names.code(port.output.hidden_size),
+    }
+
+
+def _sized(port: SizedPort) -> dict[str, Any]:
+    """The fields of `SizedView` that mean the same in every layout."""
+    return {
+        "modalities": port.inputs,
         "size_names": Code(", ".join(port.columns)),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
+        "embeds": port.embeds,
         "switches": _joined(_switch(path) for path in port.switches),
     }
+
+
+def _reentry(port: ReentryPort, encode: str) -> dict[str, Any]:
+    """The fields of `ReentryView`; `encode` is handed to the model's own code in the place of its encoder."""
+    modalities = tuple(port.modalities.values())
+    bindings = {"**inputs": "**mm_kwargs", f"self.{PUBLIC_ENTRY}": f"self.{PRIVATE_ENTRY}"}
+    return {
+        "modalities": modalities,
+        "batched": list(port.batched),
+        "sized": port.sized,
+        # The way in takes what stands for the encoder as one more argument.
+        "entries": tuple(
+            (modality.pixels, Code(f"{_bound(modality.entry, bindings)[:-1]}, encode={encode})"))
+            for modality in modalities
+        ),
+    }
+
+
+def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
+    names = Names.of(port)
+    keys = {"pixels": next(iter(port.modalities.values())).pixels} | {name: name for name in port.forward.with_}
+    return CutView(
+        **_shared(port, profile, facts),
+        **_reentry(port, "encode_units"),
+        buffer_keys=list(keys.values()),
+        budget_min=Code("self._encoder_cudagraph_features[:-1].numel()"),
+        budget_lets=(),
+        forward=_bound(
+            port.forward.call,
+            {
+                name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}"
+                for name, key in keys.items()
+            },
+        ),
+        further=tuple(
+            UnitBuffer(name, _joined(names.code(side) for side in given.shape), given.dtype)
+            for name, given in port.forward.with_.items()
+        ),
+        unit_names=_joined(["units", *port.forward.with_]),
+        unit_parameters=_joined(f"{name}: torch.Tensor" for name in ("units", *port.forward.with_)),
+        returns=Code(port.returns),
+        unit_types=Code(f"[{', '.join(['torch.Tensor'] * len(keys))}]"),
+        layers=_joined(
+            names.code(layer)
+            if isinstance(layer, Expression)
+            else Code(f"*(row[{layer.column}] for row in {layer.table})")
+            for layer in port.forward.layers
+        ),
+        features=_features(port),
+        result_index=port.forward.result.index("features") if port.forward.result else None,
+        axis=port.forward.axis,
+        padded=port.pixels.padded,
+        unit_shape=_joined(names.code(side) for side in port.pixels.shape),
+    )
+
+
+def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsView:
+    names = Names.of(port)
+    shared = _shared(port, profile, facts)
+    called = "self._encoder_cudagraph_call is not None"
+    return RowsView(
+        **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
+        **_reentry(port, "encode"),
+        # What they are called is known when the model starts.
+        buffer_keys=[],
+        budget_min=Code(str(_ROWS_BUDGET)),
+        budget_lets=(),
+        forward=Code(port.forward.encoder),
+        item_shape=_joined(names.code(side) for side in port.item.shape),
+        values=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.values.items()),
+        merge=names.code(port.item.merge),
+        rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
+    )
+
+
+def _features(port: CutPort) -> Code:
+    """What stands in the encoder's place gives: `features` in the form of the encoder's result."""
+    features = "features.unsqueeze(0)" if port.forward.axis else "features"
+    if port.forward.layers:
+        return Code(f"dict(zip(layers, {features}.chunk(len(layers), dim=-1)))")
+    parts = [features if part == "features" else "None" for part in port.forward.result]
+    return Code(f"({', '.join(parts)},)" if parts else features)
 
 
 def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> TilesView:
     names = Names.of(port)
     rows = names.code(port.item.rows)
-    budget_names, budget_lets = names.localised(port, port.budget.min, longest=_LONGEST)
-    token_names, token_lets = names.localised(port, port.item.tokens, longest=_LONGEST)
-    row_names, row_lets = names.localised(port, port.capture.rows, longest=_LONGEST)
-    shape_names, pixel_lets = names.localised(port, *port.pixels.shape)
+    budget_names, budget_lets = names.localised(port.budget.min, longest=_LONGEST)
+    token_names, token_lets = names.localised(port.item.tokens, longest=_LONGEST)
+    row_names, row_lets = names.localised(port.capture.rows, longest=_LONGEST)
+    shape_names, pixel_lets = names.localised(*port.pixels.shape)
     one_each = rows == port.columns[0]
     return TilesView(
         **_shared(port, profile, facts),
+        **_sized(port),
         sizes_doc=Code("Number of tiles of each item."),
         buffer_keys=[port.inputs[0].pixels] if profile.dialect.values else [],
         budget_min=budget_names.code(port.budget.min),
@@ -390,22 +566,13 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
     )
 
 
-def sequence_parameters(port: PackedPort) -> tuple[tuple[str, str], ...]:
-    """Names of the metadata method's parameters for each set: the number of its sequences, and their bound."""
-    main = "max_batch_size" if port.sequences[0].unit == "item" else "max_frames_per_batch"
-    return (
-        (main, "max_seqlen_override"),
-        *((f"max_{set_.name}_seqs_per_batch", f"max_seqlen_{set_.name}_override") for set_ in port.sequences[1:]),
-    )
-
-
 def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> PackedView:
     names, dialect = Names.of(port), profile.dialect
     height, width = port.merge
-    item_names, item_lets = names.localised(port, port.item.tokens)
+    item_names, item_lets = names.localised(port.item.tokens)
     sets = port.sequences
     capture_names, capture_lets = names.localised(
-        port, height, width, *(set_.longest for set_ in sets), *(set_.count for set_ in sets), *port.pixels.shape
+        height, width, *(set_.longest for set_ in sets), *(set_.count for set_ in sets), *port.pixels.shape
     )
     pixels = port.inputs[0].pixels
     inputs = f'inputs["{pixels}"]' if dialect.values else f'mm_kwargs["{pixels}"]'
@@ -414,6 +581,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     frames = port.budget.frames
     return PackedView(
         **_shared(port, profile, facts),
+        **_sized(port),
         sizes_doc=Code("Grid of each item in rows, on the host."),
         buffer_keys=[pixels, *port.metadata] if dialect.values else list(port.metadata),
         budget_min=names.code(port.budget.min),
@@ -438,7 +606,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
                 has_hook=dialect.postprocess.value != "none",
                 main=set_ is sets[0],
             )
-            for set_, parameters in zip(sets, sequence_parameters(port), strict=True)
+            for set_, parameters in zip(sets, port.tower_parameters, strict=True)
         ),
         capture_lets=capture_lets,
         side_limit=capture_names.code(port.capture.side_limit),
@@ -507,7 +675,7 @@ def _filler(port: PackedPort) -> tuple[Code, Lets]:
     bounded = [set_.longest for set_ in port.sequences if _has_own_bound(set_)]
     if not bounded:
         return Code(_TILE_ROWS.python()), ()
-    names, lets = Names.of(port).localised(port, *bounded, *bounded)
+    names, lets = Names.of(port).localised(*bounded, *bounded)
     assert bounded[0] is not None, "it has a bound"
     return names.code(bounded[0]), lets
 
@@ -543,9 +711,9 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
     # A helper is a function inside of the method that uses it, and reads there as in the descriptor.
     formulas = [helper.value for helper in port.helpers.values()]
     names = Names.of(port)
-    tokens, token_lets = names.localised(port, *formulas, *formulas, single.tokens, many.tokens)
-    rows, row_lets = names.localised(port, *(path.rows for path in (single, many) if path.rows))
-    shapes, shape_lets = names.localised(port, *single.shape, *many.shape)
+    tokens, token_lets = names.localised(*formulas, *formulas, single.tokens, many.tokens)
+    rows, row_lets = names.localised(*(path.rows for path in (single, many) if path.rows))
+    shapes, shape_lets = names.localised(*single.shape, *many.shape)
 
     def view(path: Path) -> PathView:
         return PathView(
@@ -561,6 +729,7 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
     keys = [path.pixels for path in (single, many) if profile.dialect.values or path is many]
     return PathsView(
         **_shared(port, profile, facts),
+        **_sized(port),
         sizes_doc=Code(f"Number of {many.name} tiles of each item."),
         # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
         buffer_keys=[*keys, "row_index"] if profile.dialect.paths.value == "none" else keys,

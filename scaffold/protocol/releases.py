@@ -52,10 +52,10 @@ _MAX_BYTES = 400 << 20
 _MAX_FILES = 50_000
 
 #: Called with the bytes that are done, and the total where the index says it.
-Progress = Callable[[int, "int | None"], None]
+DownloadProgress = Callable[[int, "int | None"], None]
 
 
-def fetch_release(version: str, *, progress: Progress | None = None) -> Path:
+def fetch_release(version: str, *, progress: DownloadProgress | None = None) -> Path:
     """The folder of a release's source tree, fetched by name unless it is cached. Never write into it.
 
     `version` as the index spells it (`0.22.0`). `progress(done, total)` counts bytes of the download.
@@ -88,7 +88,7 @@ def fetch_release(version: str, *, progress: Progress | None = None) -> Path:
             ) from error
 
 
-def unpack_release(version: str, destination: Path, *, progress: Progress | None = None) -> Path:
+def unpack_release(version: str, destination: Path, *, progress: DownloadProgress | None = None) -> Path:
     """Copy a release's tree to `destination`, to be changed there. Returns `destination`.
 
     The copy appears by one rename. Raises VCG409 when `destination` exists and is not an empty folder, VCG711 when
@@ -128,7 +128,7 @@ def stable_releases() -> list[str]:
         return stable_versions(offered_sdists(settings, session))
 
 
-def _fetch(version: str, root: Path, progress: Progress | None) -> Path:
+def _fetch(version: str, root: Path, progress: DownloadProgress | None) -> Path:
     """Under the lock: find, download, check, unpack, rename."""
     settings = read_settings()
     with open_session(settings) as session:
@@ -150,7 +150,7 @@ def _fetch(version: str, root: Path, progress: Progress | None) -> Path:
     return tree
 
 
-def _download(chosen: Sdist, archive: Path, session: requests.Session, progress: Progress | None) -> None:
+def _download(chosen: Sdist, archive: Path, session: requests.Session, progress: DownloadProgress | None) -> None:
     """Stream the sdist to disk and check its digest; nothing is kept under its final name before that."""
     from requests import RequestException
 
@@ -214,7 +214,7 @@ def _require_trusted(chosen: Sdist) -> None:
     )
 
 
-def _copy(chunks: Iterator[bytes], stream: Any, total: int | None, progress: Progress | None) -> None:
+def _copy(chunks: Iterator[bytes], stream: Any, total: int | None, progress: DownloadProgress | None) -> None:
     done = 0
     for chunk in chunks:
         stream.write(chunk)

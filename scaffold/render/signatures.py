@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 #: Where names come from that generated methods use, besides the data classes of the protocol's own module.
 _SOURCES = {
     "Any": "typing",
+    "Callable": "collections.abc",
     "Hashable": "collections.abc",
+    "accumulate": "itertools",
     "cached_property": "functools",
+    "suppress": "contextlib",
+    "TreeSpec": "torch.utils._pytree",
+    "tree_flatten": "torch.utils._pytree",
+    "tree_unflatten": "torch.utils._pytree",
+    "MultiModalEmbeddings": "vllm.model_executor.models.interfaces",
     "VllmConfig": "vllm.config",
+    "init_logger": "vllm.logger",
     "AttentionBackendEnum": "vllm.v1.attention.backends.registry",
     "MULTIMODAL_REGISTRY": "vllm.multimodal",
 }

@@ -127,7 +127,7 @@ class Crossing:
         return self.held or self.key
 
 
-_FORMS = {"list": ("list", "List", "Sequence", "tuple"), "tensor": ("Tensor",)}
+_FORMS = {"list": ("list", "List", "Sequence", "Iterable", "tuple"), "tensor": ("Tensor",)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, self_attribute
+from scaffold.syntax import FunctionNode, call_name, self_attribute
 from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, exits, root_name
 from scaffold.tower.model import (
     ChildSlice,
@@ -69,9 +69,10 @@ def slice_tower(
 ) -> TowerSlice:
     """Slice the method `entry` of a tower.
 
-    `module_path` is relative to the tree's root, `data` and `metadata` are names of the entry's parameters. `names`
-    maps variables that cross, in the tower or in a child module, to the keys that they get in the metadata. A tower
-    that was split already is recognised (`already_split`) and keeps its keys. Raises `DiagnosticError` VCG410 to VCG412
+    `module_path` is relative to the tree's root; the class stands there or is imported there. `data` and `metadata` are
+    names of the entry's parameters. `names` maps variables that cross, in the tower or in a child module, to the keys
+    that they get in the metadata. A tower that was split already is recognised (`already_split`) and keeps its keys.
+    Raises `DiagnosticError` VCG410 to VCG412
     when the module cannot be read, VCG450 or VCG451 when class, method or parameter do not exist, VCG452 to VCG459 when
     there is no clean cut.
     """
@@ -79,7 +80,8 @@ def slice_tower(
     tree.parse(module_path)  # reports an unreadable file with its own code
     module = program.module(module_path)
     assert module is not None
-    if class_name not in module.classes:
+    owner = program.resolve(module, class_name)
+    if owner is None or not isinstance(owner[1], ast.ClassDef):
         close = difflib.get_close_matches(class_name, module.classes, n=1)
         raise DiagnosticError(
             Diagnostic(
@@ -91,8 +93,7 @@ def slice_tower(
                 else "name the class whose `forward` takes the pixels and the grid",
             )
         )
-    owner = (module, module.classes[class_name])
-    return _renamed(_slice_class(program, owner, (entry, tuple(data), tuple(metadata)), {}), names)
+    return _renamed(_slice_class(program, (owner[0], owner[1]), (entry, tuple(data), tuple(metadata)), {}), names)
 
 
 def _renamed(tower: TowerSlice, names: Mapping[str, str]) -> TowerSlice:
@@ -463,6 +464,18 @@ class _Use:
     value: Value
 
 
+def _iterated(node: ast.expr) -> str | None:
+    """The variable that a loop runs over, also as `enumerate(name)`."""
+    if isinstance(node, ast.Call) and call_name(node) == "enumerate" and len(node.args) == 1:
+        node = node.args[0]
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _appends_to(call: ast.Call, name: str | None) -> bool:
+    func = call.func
+    return isinstance(func, ast.Attribute) and func.attr == "append" and _iterated(func.value) == name
+
+
 @dataclass(eq=False)
 class _Slicer:
     """The slice of one function in the making."""
@@ -576,6 +589,8 @@ class _Slicer:
             header = self.interpreter.values.get(header_node, CONST).labels
             if isinstance(node, ast.While):
                 header = self.interpreter.condition(header_node)
+            if header & Label.META and isinstance(node, ast.For) and self._is_filled_by_layers(_iterated(node.iter)):
+                return Piece(node, Place.STAY, label, reason="a loop over the outputs of layers stays whole")
             if header & Label.META:
                 raise self._refuse(
                     "VCG452",
@@ -597,6 +612,39 @@ class _Slicer:
             "for example `cos.shape[0]` or the last entry of `cu_seqlens`",
             f"`{self.module.segment(node).splitlines()[0].strip()}`",
         )
+
+    def _is_filled_by_layers(self, name: str | None) -> bool:
+        """Whether a list has one entry for each module of some: its length is that of the capture for every batch.
+
+        It begins empty, only `append` changes it, and neither data nor metadata decides how often.
+        """
+        uses = [part for part in ast.walk(self.function) if isinstance(part, ast.Name) and part.id == name]
+        fills = [call for call in ast.walk(self.function) if isinstance(call, ast.Call) and _appends_to(call, name)]
+        known = {id(call.func.value) for call in fills if isinstance(call.func, ast.Attribute)}
+        for part in ast.walk(self.function):
+            if isinstance(part, ast.Assign) and isinstance(part.value, ast.List) and not part.value.elts:
+                known |= {id(target) for target in part.targets}
+            elif isinstance(part, ast.For):
+                known |= {id(inner) for inner in ast.walk(part.iter) if _iterated(part.iter) == name}
+        return bool(fills) and all(id(use) in known for use in uses) and self._run_alike(self.function.body, fills)
+
+    def _run_alike(self, body: Sequence[ast.stmt], calls: Sequence[ast.Call]) -> bool:
+        """Whether calls in these statements are reached as often for every batch."""
+        varies = Label.META | Label.DATA
+        for statement in body:
+            if not any(call is inner for call in calls for inner in ast.walk(statement)):
+                continue
+            if isinstance(statement, ast.If):
+                header = self.interpreter.condition(statement.test)
+            elif isinstance(statement, ast.For):
+                header = self.interpreter.values.get(statement.iter, CONST).labels
+            elif isinstance(statement, ast.Expr):
+                continue
+            else:
+                return False
+            if header & varies or not self._run_alike([*statement.body, *statement.orelse], calls):
+                return False
+        return True
 
     def _place_if(self, node: ast.If, label: Label) -> Piece:
         condition = self.interpreter.condition(node.test)
@@ -648,7 +696,8 @@ class _Slicer:
                 if piece.place is Place.SPLIT:
                     bodies = tuple(settle(body) for body in reversed(piece.bodies))
                     header = _reads(_header(piece.node))
-                    moved.update(header)
+                    if any(leaf.place is not Place.STAY for body in bodies for leaf in flatten(body)):
+                        moved.update(header)
                     staying.update(header)
                     result.append(replace(piece, bodies=tuple(reversed(bodies))))
                     continue

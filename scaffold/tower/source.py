@@ -10,7 +10,7 @@ from itertools import islice
 
 from scaffold.diagnostics import DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, assigned_to, import_source, plain_base, self_attribute
+from scaffold.syntax import FunctionNode, find_class, import_source, name_path, plain_base, sets
 
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
@@ -54,13 +54,14 @@ def index_module(source: SourceTree, file: str) -> Module:
     text = source.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
     module = Module(file, source.display(file), text, tree)
     for node in _statements(tree):
+        # What an `else` or an `except` imports instead, and what a function imports for itself, is not what is meant.
         if isinstance(node, ast.Import):
             for alias in node.names:
-                module.imports[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
+                module.imports.setdefault(alias.asname or alias.name.split(".")[0], (alias.name, None))
         elif isinstance(node, ast.ImportFrom):
             base = import_source(file, node)
             for alias in node.names:
-                module.imports[alias.asname or alias.name] = (base, alias.name)
+                module.imports.setdefault(alias.asname or alias.name, (base, alias.name))
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef):
             module.classes[statement.name] = statement
@@ -95,7 +96,7 @@ class Program:
     def __init__(self, tree: SourceTree) -> None:
         self._tree = tree
         self._modules: dict[str, Module | None] = {}
-        self._attributes: dict[tuple[int, str], Owner | None] = {}
+        self._attributes: dict[tuple[int, str, bool], Owner | None] = {}
 
     def module(self, file: str) -> Module | None:
         """The module at `file`, or None when the tree has no such file."""
@@ -105,6 +106,14 @@ class Program:
             except DiagnosticError:
                 self._modules[file] = None
         return self._modules[file]
+
+    def owner(self, file: str, name: str) -> Owner:
+        """The class of that name in a file that has it."""
+        module = self.module(file)
+        node = find_class(module.tree, name) if module else None
+        assert module is not None, file
+        assert node is not None, name
+        return module, node
 
     def resolve(self, module: Module, name: str, depth: int = 4) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
         """The class or function that `name` means in `module`, following imports inside the tree."""
@@ -145,7 +154,25 @@ class Program:
             for statement in node.body:
                 if isinstance(statement, FunctionNode) and statement.name == name:
                     return module, node, statement
+                borrowed = self._borrowed(module, statement, name)
+                if borrowed is not None:
+                    return borrowed
         return None
+
+    def _borrowed(
+        self, module: Module, statement: ast.stmt, name: str
+    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """The method that `NAME = Other.method` in the body of a class takes over from another class."""
+        if not isinstance(statement, ast.Assign) or [ast.unparse(target) for target in statement.targets] != [name]:
+            return None
+        value = statement.value
+        if isinstance(value, ast.Call) and len(value.args) == 1 and ast.unparse(value.func) == "staticmethod":
+            value = value.args[0]
+        path = name_path(value)
+        found = self.resolve(module, path[0]) if len(path) == 2 else None
+        if found is None or not isinstance(found[1], ast.ClassDef):
+            return None
+        return self.method((found[0], found[1]), path[1])
 
     def callee(self, module: Module, owner: Owner | None, path: Sequence[str]) -> Callee | None:
         """What a call of `f`, `self.f`, `cls.f` or `Class.f` reaches, in a method of `owner` or a function of `module`.
@@ -169,14 +196,18 @@ class Program:
         body = (statement for _, node in self.lineage(owner) for statement in node.body)
         return frozenset(statement.name for statement in body if isinstance(statement, FunctionNode))
 
-    def attribute_class(self, owner: Owner, attribute: str) -> Owner | None:
-        """The class of `self.<attribute>`, read from `__init__` (also the element class of an `nn.ModuleList`)."""
-        key = (id(owner[1]), attribute)
+    def attribute_class(self, owner: Owner, attribute: str, *, returned: bool = False) -> Owner | None:
+        """The class of `self.<attribute>`, read from `__init__` (also the element class of an `nn.ModuleList`).
+
+        `returned`: also where a function makes it and says its class as what it returns. That is enough to find a call,
+        not to say what a method gives: `get_rope` returns subclasses, too.
+        """
+        key = (id(owner[1]), attribute, returned)
         if key not in self._attributes:
-            self._attributes[key] = self._attribute_class(owner, attribute)
+            self._attributes[key] = self._attribute_class(owner, attribute, returned)
         return self._attributes[key]
 
-    def _attribute_class(self, owner: Owner, attribute: str) -> Owner | None:
+    def _attribute_class(self, owner: Owner, attribute: str, returned: bool) -> Owner | None:
         init = self.method(owner, "__init__")
         if init is None:
             return None
@@ -184,10 +215,13 @@ class Program:
         for node in ast.walk(function):
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
-            if any(self_attribute(target) == attribute for target in assigned_to(node)):
+            if sets(node, attribute):
                 for call in ast.walk(node.value):
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
                         found = self.resolve(module, call.func.id)
+                        if returned and found is not None and not isinstance(found[1], ast.ClassDef):
+                            returns = found[1].returns
+                            found = self.resolve(found[0], returns.id) if isinstance(returns, ast.Name) else None
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
         return None

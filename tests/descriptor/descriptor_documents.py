@@ -82,7 +82,37 @@ post: {assemble: [local, global]}
 output: {hidden_size: self.config.hidden_size}
 """
 
-DOCUMENTS = {"tiles": TILES, "packed": PACKED, "paths": PATHS}
+CUT = """\
+schema: 1
+model: {module: cutup, class: CutUp}
+layout: cut
+modalities:
+  image: {pixels: pixel_values, entry: self._process_image_input(self._parse_image_input(**inputs))}
+fields:
+  pixel_values: {sizes: num_crops}
+  num_crops: batched
+let: {side: self.config.image_size}
+pixels: {shape: [3, side, side]}
+forward: {call: self.encoder(pixels), axis: 1, result: [_, features]}
+output: {hidden_size: self.config.hidden_size}
+"""
+
+ROWS = """\
+schema: 1
+model: {module: rowed, class: Rowed}
+layout: rows
+modalities:
+  image: {pixels: pixel_values, entry: self._process_image_input(self._parse_image_input(**inputs))}
+fields:
+  pixel_values: {sizes: image_grid_thw}
+  image_grid_thw: batched
+let: {p: self.config.patch_size}
+item: {shape: [h * w, 3 * p ** 2], values: {image_grid_thw: [1, h, w]}, merge: 2}
+forward: {encoder: self.tower.encoder}
+output: {hidden_size: self.config.hidden_size}
+"""
+
+DOCUMENTS = {"tiles": TILES, "packed": PACKED, "paths": PATHS, "cut": CUT, "rows": ROWS}
 
 
 def problems_of(text: str, file: str = "model.yaml") -> tuple[Diagnostic, ...]:

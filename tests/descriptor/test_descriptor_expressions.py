@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
@@ -47,6 +48,8 @@ from scaffold.descriptor.expressions import (
         ("max(B, min(F, b))", "max(B, min(F, b))"),
         ("round(side//patch*ratio)**2", "round(side // patch * ratio) ** 2"),
         ("self.config.vision.size", "self.config.vision.size"),
+        ("self.config.vision.size [ 1 ] [0]*2", "self.config.vision.size[1][0] * 2"),
+        ("self.config.vision['size'][0]", 'self.config.vision["size"][0]'),
     ],
 )
 def test_printing_has_minimal_parentheses(text: str, printed: str) -> None:
@@ -65,6 +68,7 @@ def test_printing_has_minimal_parentheses(text: str, printed: str) -> None:
         ("n * k", {"n": "int(x)", "k": "sizes[0]"}, "int(x) * sizes[0]"),
         ("n * k", {"k": "a if c else b"}, "n * (a if c else b)"),
         ("self.a.b * n", {"self": "model"}, "model.a.b * n"),
+        ("self.a.b[0] * n", {"self": "model"}, "model.a.b[0] * n"),
         ("self.a.b * n", {"self.a.b": "x + 1"}, "(x + 1) * n"),
         ("ceil_div(n, k)", {"k": "self.side"}, "-(-n // self.side)"),
         ("n", {"n": "lambda: 1"}, "lambda: 1"),
@@ -96,8 +100,15 @@ def test_attributes_are_read_from_self() -> None:
     class Model:
         class visual:
             merge = 2
+            sides = ((1, 3), (4, 5))
+            config = MappingProxyType({"side": [7]})
 
     assert parse_expression("n * self.visual.merge").evaluate({"self": Model(), "n": 3}) == 6
+    assert parse_expression("self.visual.sides[1][0]").evaluate({"self": Model()}) == 4
+    assert parse_expression('self.visual.config["side"][0]').evaluate({"self": Model()}) == 7
+    for wrong in ("self.visual.sides[2]", "self.visual.merge[0]", "self.visual.config['sides']"):
+        with pytest.raises(EvaluationError, match=r"has no value"):
+            parse_expression(wrong).evaluate({"self": Model()})
     with pytest.raises(EvaluationError, match=r"self\.visual\.none"):
         parse_expression("self.visual.none").evaluate({"self": Model()})
 
@@ -129,6 +140,8 @@ def test_what_an_expression_uses() -> None:
         ("(a", 2, 2, "expected `)` to close `(`, but the text ends"),
         ("a)", 1, 2, "`)` closes nothing"),
         ("a[0]", 1, 2, "expected an operator or the end, found `[`"),
+        ("self.a[b]", 7, 8, "expected a number or a name in quotes in `[`, found `b`"),
+        ("self.a['b c']", 7, 12, "expected a number or a name in quotes in `[`, found `'b c'`"),
         ("foo(a)", 0, 3, "the function `foo` is not known here"),
         ("min", 0, 3, "`min` is a function"),
         ("min(a)", 0, 6, "`min` takes 2 to 8 arguments, not 1"),

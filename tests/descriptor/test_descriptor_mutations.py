@@ -18,15 +18,15 @@ from scaffold.descriptor.source import Entry, MappingNode, Node, SequenceNode, p
 from scaffold.diagnostics import DiagnosticError, Span
 
 #: Tables whose keys the author chooses. A renamed key is another valid name; what refers to it is reported instead.
-_FREE_TABLES = re.compile(r"(let|helpers|paths|attention|integration\.test\.(runner_kwargs|template))\.\w+")
+_FREE_TABLES = re.compile(r"(let|fields|helpers|paths|attention|integration\.test\.(runner_kwargs|template))\.\w+")
 #: Values that are handed on as they are, so that any type is right.
 _FREE_VALUES = re.compile(r"integration\.test\.runner_kwargs\..*")
 
 
 #: Keys without which a section says nothing.
 _REQUIRED = re.compile(
-    r"schema|model|layout|modalities|sizes|output|item|pixels|attention|capture|budget|forward|eager|paths|post|tower"
-    r"|model\.(module|class|tower)|modalities\.\w+\.(pixels|sizes)|sizes\.columns|item\.(rows|tokens)|pixels\.shape"
+    r"schema|model|layout|modalities|fields|sizes|output|item|pixels|attention|capture|budget|forward|eager|paths|post|tower"
+    r"|model\.(module|class|tower)|modalities\.\w+\.(pixels|sizes|entry)|fields\.\w+\.sizes|sizes\.columns|item\.(rows|tokens)|pixels\.shape"
     r"|attention\.\w+\.(unit|offsets)|capture\.(rows|side_limit)|budget\.min|(forward|eager)\.call|post\.assemble"
     r"|helpers\.\w+\.(args|value)|paths\.\w+\.(count|tokens|pixels|shape)|gates\.modalities"
     r"|data_parallel\.switches|output\.hidden_size|tower\.(data|metadata)"

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from descriptor_documents import PACKED, PATHS, TILES
 
-from scaffold.descriptor import PackedPort, PathsPort, Port, TilesPort, load_descriptor, load_descriptor_text
+from scaffold.descriptor import (
+    CutPort,
+    PackedPort,
+    PathsPort,
+    Port,
+    RowsPort,
+    SizedPort,
+    TilesPort,
+    load_descriptor,
+    load_descriptor_text,
+)
 from scaffold.descriptor.expressions import Expression
 from scaffold.descriptor.model import Helper
 from scaffold.descriptor.port import property_of
@@ -23,9 +33,8 @@ def port_of(text: str, old: str = "", new: str = "") -> Any:
 
 def value(port: Port, expression: Expression, **values: object) -> object:
     """The value of an expression, with `let` names and helpers resolved."""
-    for name, let in port.lets_for(expression):
-        if name not in values:
-            values[name] = let.evaluate(values)
+    lets = dict(port.lets)
+    values |= {name: value(port, lets[name], **values) for name in expression.names & lets.keys() - values.keys()}
     known = port.helpers.items() if isinstance(port, PathsPort) else ()
 
     def call(helper: Helper, *args: object) -> object:
@@ -51,8 +60,12 @@ def test_tiles() -> None:
 
 
 def test_a_layout_has_the_sections_that_its_templates_read() -> None:
-    shared = {"schema", "model", "layout", "modalities", "sizes", "let", "processor", "gates", "output", "integration"}
+    shared = {"schema", "model", "layout", "modalities", "let", "processor", "gates", "output", "integration", "verify"}
     assert shared == Port.by_key.keys()
+    assert CutPort.by_key.keys() - shared == {"fields", "pixels", "forward"}
+    assert RowsPort.by_key.keys() - shared == {"fields", "item", "forward"}
+    shared.add("sizes")
+    assert shared == SizedPort.by_key.keys()
     assert TilesPort.by_key.keys() - shared == {"item", "pixels", "capture", "budget", "forward", "data_parallel"}
     assert PathsPort.by_key.keys() - shared == {"helpers", "paths", "forward", "post", "data_parallel"}
     assert PackedPort.by_key.keys() - shared == {
@@ -109,12 +122,6 @@ def test_paths() -> None:
     [modality] = port.inputs
     assert (modality.name, modality.pixels, modality.sizes) == ("image", "pixel_values", "num_patches")
     assert port.model.optout == ("OtherModel",)
-
-
-def test_let_names_that_an_expression_needs() -> None:
-    port = port_of(PACKED)
-    assert [name for name, _ in port.lets_for(port.sequences[1].longest)] == ["m", "window"]
-    assert [name for name, _ in port.lets_for(port.item.tokens)] == ["m"]
 
 
 def test_ports_are_equal_by_what_they_say() -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from changed_ports import document_of, port_of, put, text_of
+from changed_ports import UNSHIPPED, document_of, port_of, put, text_of
 
 from scaffold.descriptor import AnyPort, load_descriptor_text, shipped_names
 from scaffold.descriptor import schema as types
@@ -32,6 +32,7 @@ from scaffold.protocol import (
     known_profile,
     read_protocol,
 )
+from scaffold.workflow import choose_recipe
 
 pytestmark = pytest.mark.trees
 
@@ -160,8 +161,9 @@ def cases(model: str) -> Iterator[Case]:
 
 
 def rendered(port: AnyPort, trees: list[SourceTree]) -> list[object]:
-    """What every generation's templates make of a port, and its entries in trees that have none of its model."""
-    found: list[object] = []
+    """What every generation's templates make of a port, its entries in trees that have none of its model, and how the
+    numerical proof builds it."""
+    found: list[object] = [choose_recipe(port)]
     for generation in GENERATIONS:
         profile = known_profile(generation)
         problem = refusal(port, profile.dialect)
@@ -201,7 +203,7 @@ def complains_at(case: Case, problems: Iterable[Diagnostic]) -> bool:
     return any(problem.span is not None and first <= problem.span.line <= last for problem in problems)
 
 
-@pytest.mark.parametrize("model", shipped_names())
+@pytest.mark.parametrize("model", [*shipped_names(), *UNSHIPPED])
 def test_every_key_takes_effect_or_is_refused(model, release_tree):
     port = load_descriptor_text(text_of(document_of(model)), f"{model}.yaml")
     trees = [release_tree(PRISTINE.get(model, "0.20.0")), release_tree("0.33.0")]

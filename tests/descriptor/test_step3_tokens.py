@@ -11,7 +11,7 @@ import ast
 import pytest
 
 from scaffold.protocol import SourceTree
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 pytestmark = pytest.mark.trees
 
@@ -45,7 +45,7 @@ def tokens_of(tree: SourceTree, module: str, names: tuple[str, str], side: int) 
 
 def formula(pixels: int) -> int:
     """The descriptor's own expression."""
-    [helper] = load_spec("step3_vl").helpers.values()
+    [helper] = load_port("step3_vl").helpers.values()
     return int(helper.value.evaluate({"size": pixels, "patch": PATCH, "stride": STRIDE}))
 
 

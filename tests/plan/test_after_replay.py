@@ -14,7 +14,7 @@ from scaffold.plan.methods import refusal, render_methods
 from scaffold.plan.views import TreeFacts
 from scaffold.protocol import GENERATIONS, read_protocol
 from scaffold.protocol.profile import known_profile
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 PROFILES = {generation.name: known_profile(generation) for generation in GENERATIONS}
 SPOKEN = [name for name in PROFILES if name != "v0_20"]
@@ -30,7 +30,7 @@ def methods(spec: AnyPort, generation: str) -> dict[str, str]:
 @pytest.mark.parametrize("generation", SPOKEN)
 def test_the_call_runs_once_whatever_way_a_batch_takes(generation: str) -> None:
     """The manager hands eager results to the hook from 0.27 on, and takes them as they are before."""
-    made = methods(load_spec("ernie45_vl"), generation)
+    made = methods(load_port("ernie45_vl"), generation)
 
     assert "self.resampler_model(output[:num_rows], torch.tensor(sizes))" in made["_finish_encoder_output"]
     assert made["postprocess_encoder_output"].count(FINISH) == 1
@@ -74,15 +74,15 @@ def test_one_modality_may_take_ready_embeddings_alone(generation: str) -> None:
 
 
 def test_old_protocols_have_no_place_for_it() -> None:
-    assert refusal(load_spec("ernie45_vl"), PROFILES["v0_20"].dialect)
-    assert refusal(load_spec("ernie45_vl"), PROFILES["v0_22"].dialect) is None
+    assert refusal(load_port("ernie45_vl"), PROFILES["v0_20"].dialect)
+    assert refusal(load_port("ernie45_vl"), PROFILES["v0_22"].dialect) is None
 
 
 @pytest.mark.trees
 def test_old_releases_are_refused(release_tree) -> None:
     tree = release_tree("0.21.0")
     with pytest.raises(DiagnosticError) as caught:
-        plan_changes(load_spec("ernie45_vl"), tree, read_protocol(tree))
+        plan_changes(load_port("ernie45_vl"), tree, read_protocol(tree))
     (found,) = caught.value.diagnostics
     assert (found.code, found.span is not None) == ("VCG441", True)
 
@@ -94,7 +94,7 @@ def test_an_import_of_the_replaced_methods_goes_with_them(release_tree) -> None:
 
     def dropped(model: str, release: str) -> list[DropImport]:
         tree = release_tree(release)
-        plan = plan_changes(load_spec(model), tree, read_protocol(tree), replace=True)
+        plan = plan_changes(load_port(model), tree, read_protocol(tree), replace=True)
         return [edit for file in plan.files for edit in file.edits if isinstance(edit, DropImport)]
 
     assert dropped("ernie45_vl", "0.33.0") == [DropImport(".utils", "scatter_output_slices")]

@@ -13,19 +13,22 @@ from scaffold.cli.app import main
 
 pytestmark = pytest.mark.trees
 
-TILE = "[3, self.config.vision_config.image_size, self.config.vision_config.image_size]"
-ROW = "[self.vision_tower.config.num_channels * self.vision_tower.config.patch_size ** 2]"
 #: Architecture, release, and answers to what its source does not tell.
 MODELS = {
     "a tower that is split where docstrings are checked": (
-        "DotsOCRForCausalLM",
-        "0.32.0",
-        {"budget.min": "64", "capture.side_limit": "8192", "pixels.shape": ROW},
+        "MiMoV2OmniForCausalLM",
+        "0.33.0",
+        {
+            "attention.full.max": "max_seqlen",
+            "buffers": "[rotary_cos, rotary_sin, window_index_1d_col, reverse_window_index_1d_col, col_cos, col_sin]",
+            "budget.min": "64",
+            "output.hidden_size": "self.config.hidden_size",
+        },
     ),
     "a file that does not import torch": (
         "QianfanOCRForConditionalGeneration",
         "0.32.0",
-        {"let.k": "self.num_image_token", "pixels.shape": TILE},
+        {"let.k": "self.num_image_token"},
     ),
     "an inherited constructor": ("Glm4vMoeForConditionalGeneration", "0.22.0", {"budget.min": "64"}),
     "a constructor that runs its base's": ("GlmOcrForConditionalGeneration", "0.22.0", {"budget.min": "64"}),
@@ -41,7 +44,7 @@ def test_a_drafted_model_becomes_a_port(
 
     for arguments in (
         ["init", architecture, "--vllm", tree, "--no-input", "-o", str(draft), *given],
-        ["new", str(draft), "--vllm", tree, "--diff"],
+        ["new", str(draft), "--vllm", tree, "--diff", "--replace"],  # QianfanOCR inherits InternVL's port
     ):
         with pytest.raises(SystemExit) as done:
             main(arguments)

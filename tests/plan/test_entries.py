@@ -19,7 +19,7 @@ from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddT
 from scaffold.plan import entries
 from scaffold.plan.entries import chat_template, docs_row, plan_docs, plan_entries, plan_examples, plan_tests, wrapped
 from scaffold.protocol import RegistryAnchor, find_docs_table, find_example_list, find_test_registry
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 LONG = "<|vision_start|><|image_pad|><|vision_end|>What is in this image? Describe it in two sentences, please."
 
@@ -152,7 +152,7 @@ def test_an_entry_is_skipped_in_every_release(release_tree, skip):
 @pytest.mark.parametrize("model", ["step3_vl", "gemma3_mm"])
 def test_budgets_are_capped_in_every_release(release_tree, model):
     """Graphs for all tokens of a context do not fit beside a model of this size."""
-    (test,) = load_spec(model).tests
+    (test,) = load_port(model).tests
     (budget,) = test.compilation_overrides["encoder_cudagraph_token_budgets"]
     for release in ("0.20.0", "0.21.0", "0.22.0", "0.33.0"):
         registry = find_test_registry(release_tree(release))
@@ -196,14 +196,14 @@ def test_docs_row(release_tree):
     table = find_docs_table(release_tree("0.33.0"))
     assert table is not None
     table = dataclasses.replace(table, columns=(*table.columns, "A column of tomorrow"), rows=())
-    spec = load_spec("internvl")
+    spec = load_port("internvl")
     image = port_of("internvl", {"modalities.video": None, "integration.test": None})
     names = ", ".join(f"`{name}`" for name in spec.docs_models)
 
     assert table.columns[:2] == ("Architecture", "Models")
     assert docs_row(spec, table) == ("`InternVLChatModel`", names, table.yes, table.yes, table.no, "")
     assert docs_row(image, table) == ("`InternVLChatModel`", names, table.yes, table.no, table.no, "")
-    assert docs_row(load_spec("step3_vl"), table)[2:] == (table.yes, table.no, table.yes, "")
+    assert docs_row(load_port("step3_vl"), table)[2:] == (table.yes, table.no, table.yes, "")
     (edit,) = plan_docs(spec, table).edits
     assert edit == AddTableRow(table.columns, "`InternVLChatModel`", docs_row(spec, table))
 
@@ -213,7 +213,7 @@ def test_docs_row_that_is_there_is_left_alone(release_tree):
     table = find_docs_table(release_tree("0.33.0"))
     assert table is not None
 
-    assert plan_docs(load_spec("internvl"), table).edits == ()
+    assert plan_docs(load_port("internvl"), table).edits == ()
 
 
 @pytest.mark.trees

@@ -16,7 +16,7 @@ from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.entries import docs_row
 from scaffold.protocol import SourceTree, find_docs_table, find_example_list, find_test_registry
-from scaffold.workflow import Port, load_spec, prepare_port
+from scaffold.workflow import PreparedPort, load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -46,12 +46,12 @@ CELLS = [
 ]
 
 
-def ported(model: str, minor: int, release_tree: Any) -> tuple[AnyPort, SourceTree, Port]:
-    spec, tree = load_spec(model), release_tree(f"0.{minor}.0")
+def ported(model: str, minor: int, release_tree: Any) -> tuple[AnyPort, SourceTree, PreparedPort]:
+    spec, tree = load_port(model), release_tree(f"0.{minor}.0")
     return spec, tree, prepare_port(spec, tree, replace=True)
 
 
-def after(port: Port, tree: SourceTree, path: str) -> str:
+def after(port: PreparedPort, tree: SourceTree, path: str) -> str:
     """A file as it is after the port."""
     found = next((change.after for change in port.changed if change.path == path), None)
     return found.decode("utf-8") if found is not None else tree.read(path)
@@ -127,7 +127,7 @@ def test_the_entry_is_upstreams_own(model, release_tree):
 @pytest.mark.parametrize("minor", [20, 21])
 def test_what_cannot_be_ported_is_refused_with_its_reason(minor, release_tree):
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(load_spec("ernie45_vl"), release_tree(f"0.{minor}.0"), replace=True)
+        prepare_port(load_port("ernie45_vl"), release_tree(f"0.{minor}.0"), replace=True)
 
     assert [problem.code for problem in caught.value.diagnostics] == ["VCG441"]
 

@@ -9,11 +9,13 @@ from typing import NoReturn
 import pytest
 from changed_ports import port_of
 
+from scaffold.descriptor import AnyPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError, Severity
+from scaffold.draft import draft_descriptor
 from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
 from scaffold.protocol import SourceTree, read_protocol
-from scaffold.workflow import load_spec, prepare_port
+from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -36,7 +38,7 @@ def config_of(source: str, class_name: str) -> str:
 @pytest.mark.parametrize(("release", "replace"), [("0.23.0", False), ("0.33.0", True)])
 def test_a_subclass_that_opts_out_says_so_before_a_capture(release_tree, release, replace):
     """GLM-OCR's tower deletes what the metadata method of its base reads (catalogue B1)."""
-    port = prepare_port(load_spec("glm4_1v"), release_tree(release), replace=replace)
+    port = prepare_port(load_port("glm4_1v"), release_tree(release), replace=replace)
     (after,) = (change.after.decode() for change in port.changed if change.path == OCR and change.after)
     names: dict[str, object] = {"NoReturn": NoReturn}
     exec(config_of(after, "GlmOcrForConditionalGeneration"), names)
@@ -98,3 +100,46 @@ def test_towers_of_tiles_are_not_compared(release_tree):
 
     assert [note.severity for note in notes] == [Severity.INFO]
     assert "StepVLForConditionalGeneration" in notes[0].message
+
+
+# --- a class whose base has a port ------------------------------------------------------------------------------------
+
+MOE, BASE = "Qwen3VLMoeForConditionalGeneration", "Qwen3VLForConditionalGeneration"
+ANSWERS = {"buffers": "[pos_embeds, rotary_pos_emb_cos, rotary_pos_emb_sin]", "budget.min": "64"}
+
+
+def heir(tree: SourceTree) -> AnyPort:
+    """The drafted port of a class that inherits upstream's; its tower is imported from its base's module."""
+    return load_descriptor_text(draft_descriptor(tree, MOE, ANSWERS).text, "qwen3_vl_moe.yaml")
+
+
+def test_a_port_of_the_base_is_not_overridden_unasked(release_tree):
+    tree = release_tree("0.33.0")
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(heir(tree), tree)
+
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "VCG520"
+    assert problem.message == f"{MOE} inherits an implementation of SupportsEncoderCudaGraph from {BASE}"
+    assert problem.span is not None
+    assert problem.span.file.endswith("qwen3_vl_moe.py")
+    assert "add --replace" in (problem.help or "")
+
+
+def test_a_class_gets_methods_of_its_own_with_replace(release_tree):
+    tree = release_tree("0.33.0")
+    (change,) = [change for change in prepare_port(heir(tree), tree, replace=True).changed if "models/" in change.path]
+    assert change.path == f"{MODELS}/qwen3_vl_moe.py"
+    assert "EncoderCudaGraphConfig(" in config_of((change.after or b"").decode(), MOE)
+
+
+def test_no_method_of_the_base_runs_beside_the_port(release_tree):
+    """The port of tiles puts nothing together after a replay, as that of its base's two paths does."""
+    port = port_of("mllama4", {"model.module": "step_vl", "model.class": "StepVLForConditionalGeneration"})
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port, release_tree("0.33.0"), replace=True)
+
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "VCG520"
+    assert problem.message.endswith("Step3VLForConditionalGeneration, and the port has no postprocess_encoder_output")
+    assert "--replace" not in (problem.help or "")

@@ -14,7 +14,7 @@ from scaffold.descriptor import AnyPort, load_descriptor_text
 from scaffold.plan.methods import refusal, render_methods
 from scaffold.plan.views import TreeFacts
 from scaffold.protocol import GENERATIONS, known_profile
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 DOCUMENT = """\
 schema: 1
@@ -64,10 +64,10 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 def test_config_of_each_generation(first: str, said: str) -> None:
     profile = known_profile(generation(first))
 
-    source = render_methods(load_spec("step3_vl"), profile, TreeFacts()).source
+    source = render_methods(load_port("step3_vl"), profile, TreeFacts()).source
 
     assert said in " ".join(source.split()).replace("( ", "(")
-    assert refusal(load_spec("step3_vl"), profile.dialect) is None
+    assert refusal(load_port("step3_vl"), profile.dialect) is None
     defined = functions(source)
     assert ("postprocess_encoder_output" in defined) == (first != "0.20")
     assert ("_get_encoder_cudagraph_row_index" in defined) == (first < "0.24")

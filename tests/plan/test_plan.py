@@ -12,7 +12,7 @@ from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.plan import Plan, plan_changes
 from scaffold.plan.methods import refusal
 from scaffold.protocol import GENERATIONS, SourceTree, known_profile, read_protocol
-from scaffold.workflow import load_spec, prepare_port
+from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -36,7 +36,7 @@ def test_places_that_a_descriptor_does_not_name_are_left_out(release_tree):
 def test_installed_tree_has_the_model_class_only(release_tree):
     tree = dataclasses.replace(release_tree("0.22.0"), installed=True)
 
-    planned = plan(tree, load_spec("internvl"))
+    planned = plan(tree, load_port("internvl"))
 
     assert [file.path for file in planned.files] == [f"{MODELS}/internvl.py"]
     (note,) = [note for note in planned.notes if note.code == "VCG426"]
@@ -44,7 +44,7 @@ def test_installed_tree_has_the_model_class_only(release_tree):
 
 
 def test_subclasses_are_named_unless_they_opt_out(release_tree):
-    spec = load_spec("internvl")
+    spec = load_port("internvl")
     tree = release_tree("0.22.0")
 
     (note,) = plan(tree, spec).notes
@@ -83,7 +83,7 @@ def test_tower_in_a_file_of_its_own_is_a_file_of_the_plan(release_tree, tmp_path
 
     monkeypatch.setattr(planner, "plan_tower", split_elsewhere)
 
-    planned = plan(release_tree("0.20.0"), load_spec("qwen2_5_vl"))
+    planned = plan(release_tree("0.20.0"), load_port("qwen2_5_vl"))
 
     assert [file.path for file in planned.files][:2] == [path, elsewhere]
     assert planned.files[1].reason == "split the tower of Qwen2_5_VLForConditionalGeneration"
@@ -93,7 +93,7 @@ def test_tower_in_a_file_of_its_own_is_a_file_of_the_plan(release_tree, tmp_path
 @pytest.mark.parametrize("release", ["0.20.0", "0.22.0"])
 def test_split_port_is_proven(release_tree, release):
     """A pristine tower and a split one: both ports pass every static proof."""
-    port = prepare_port(load_spec("qwen2_5_vl"), release_tree(release), replace=True)
+    port = prepare_port(load_port("qwen2_5_vl"), release_tree(release), replace=True)
 
     assert port.changed[0].path == f"{MODELS}/qwen2_5_vl.py"
     assert (port.plan.split is None) is (release == "0.22.0")

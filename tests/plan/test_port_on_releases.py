@@ -1,4 +1,4 @@
-"""InternVL on every release: what `new` plans is proven, is complete, and is nothing the second time."""
+"""InternVL and Step3-VL on releases: what `new` plans is proven, is complete, and is nothing the second time."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ import pytest
 
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.protocol import SourceTree, open_tree
-from scaffold.workflow import Port, load_spec, prepare_port
+from scaffold.workflow import PreparedPort, load_port, prepare_port
 
 MODEL = "vllm/model_executor/models/internvl.py"
+STEP3 = "vllm/model_executor/models/step3_vl.py"
 TEST = "tests/models/multimodal/generation/test_vit_cudagraph.py"
 DOCS = "docs/design/cuda_graphs_multimodal.md"
 EXAMPLE = "examples/generate/multimodal/vision_language_offline.py"
-#: Release -> files that change. From 0.23 on the release has an implementation; the other places are listed already.
+#: Files that change. A release that has an implementation lists the model in the other places already.
 RELEASES = {
-    "0.22.0": {MODEL, TEST, DOCS, EXAMPLE},
-    **{f"0.{minor}.0": {MODEL} for minor in range(23, 34)},
+    ("internvl", "0.22.0"): {MODEL, TEST, DOCS, EXAMPLE},
+    **{("internvl", f"0.{minor}.0"): {MODEL} for minor in range(23, 34)},
+    ("step3_vl", "0.20.0"): {STEP3, TEST, DOCS, "examples/offline_inference/vision_language.py"},
+    ("step3_vl", "0.21.0"): {STEP3, TEST, DOCS, EXAMPLE},
+    **{("step3_vl", f"0.{minor}.0"): {STEP3} for minor in (22, 23, 24, 26, 27, 30, 33)},
 }
 
 pytestmark = pytest.mark.trees
 
 
-def write_over(tree: SourceTree, port: Port, root: Path) -> SourceTree:
+def write_over(tree: SourceTree, port: PreparedPort, root: Path) -> SourceTree:
     """A tree of links to `tree` with the port's files written over it."""
     for entry in tree.root.iterdir():
         (root / entry.name).symlink_to(entry)
@@ -47,22 +51,30 @@ def _make_real(source: Path, root: Path, path: Path) -> None:
     (root / path).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_port_changes_what_it_should_and_nothing_twice(release_tree, tmp_path, release):
-    tree = release_tree(release)
-    spec = load_spec("internvl")
+@pytest.mark.parametrize(("model", "release"), RELEASES)
+def test_port_changes_what_it_should_and_nothing_twice(release_tree, tmp_path, model, release):
+    tree, port, files = release_tree(release), load_port(model), RELEASES[model, release]
 
-    port = prepare_port(spec, tree, replace=release != "0.22.0")
+    prepared = prepare_port(port, tree, replace=len(files) == 1)
 
-    assert {change.path for change in port.changed} == RELEASES[release]
-    ported = write_over(tree, port, tmp_path)
+    assert {change.path for change in prepared.changed} == files
+    ported = write_over(tree, prepared, tmp_path)
     # Without `replace`: our own methods are recognised, by their meaning and not by a mark.
-    assert prepare_port(spec, ported).changed == ()
-    assert prepare_port(spec, ported, replace=True).changed == ()
+    assert prepare_port(port, ported).changed == ()
+    assert prepare_port(port, ported, replace=True).changed == ()
+
+
+def test_constants_come_from_the_tree(release_tree):
+    prepared = prepare_port(load_port("step3_vl"), release_tree("0.21.0"))
+
+    (model,) = (change for change in prepared.changed if change.path == STEP3)
+    before, after = ((text or b"").decode() for text in (model.before, model.after))
+    assert after.count("504") == before.count("504")
+    assert "Step3VLImageProcessor().patch_size" in after
 
 
 def test_port_of_the_pristine_release_only_adds(release_tree):
-    port = prepare_port(load_spec("internvl"), release_tree("0.22.0"))
+    port = prepare_port(load_port("internvl"), release_tree("0.22.0"))
 
     removed = {path: [line for line in lines if line.startswith("-")] for path, lines in _differences(port).items()}
     # Two lines of the model file grow: the import from typing, and the header of the class.
@@ -74,7 +86,7 @@ def test_port_of_the_pristine_release_only_adds(release_tree):
 
 def test_hand_written_implementation_is_not_touched_unasked(release_tree):
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(load_spec("internvl"), release_tree("0.30.0"))
+        prepare_port(load_port("internvl"), release_tree("0.30.0"))
 
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "VCG520"
@@ -85,14 +97,14 @@ def test_hand_written_implementation_is_not_touched_unasked(release_tree):
 
 
 def test_replacing_removes_the_helpers_that_only_the_old_methods_used(release_tree):
-    port = prepare_port(load_spec("internvl"), release_tree("0.33.0"), replace=True)
+    port = prepare_port(load_port("internvl"), release_tree("0.33.0"), replace=True)
 
     after = port.changed[0].after or b""
     assert b"_get_internvl_patches_list" not in after
     assert after.count(b"# -- SupportsEncoderCudaGraph protocol methods --") == 1
 
 
-def _differences(port: Port) -> Mapping[str, list[str]]:
+def _differences(port: PreparedPort) -> Mapping[str, list[str]]:
     return {
         change.path: [
             line

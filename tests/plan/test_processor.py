@@ -11,7 +11,7 @@ from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.processor import check_processor
 from scaffold.protocol import SourceTree, open_tree
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 PROCESSOR = "vllm/transformers_utils/processors/step3_vl.py"
 SOURCE = """\
@@ -50,11 +50,11 @@ def tree_with(tmp_path: Path) -> Callable[[str | None], SourceTree]:
 
 @pytest.fixture
 def step3() -> AnyPort:
-    return load_spec("step3_vl")
+    return load_port("step3_vl")
 
 
 def test_a_model_without_one_needs_none(tree_with: Callable[[str | None], SourceTree]) -> None:
-    assert check_processor(load_spec("internvl"), tree_with(None)) == ()
+    assert check_processor(load_port("internvl"), tree_with(None)) == ()
 
 
 def test_it_is_found(tree_with: Callable[[str | None], SourceTree], step3: AnyPort) -> None:
@@ -94,6 +94,17 @@ def test_it_is_not_there(
     assert help_text in (diagnostic.help or "")
     assert diagnostic.span is not None
     assert diagnostic.span.file.endswith("step3_vl.yaml")
+
+
+def test_a_port_makes_it_without_arguments(tree_with: Callable[[str | None], SourceTree], step3: AnyPort) -> None:
+    source = SOURCE.format(attribute="patch_size").replace("size: int = 504", "size, *, more=1, limit")
+    with pytest.raises(DiagnosticError) as caught:
+        check_processor(step3, tree_with(source))
+
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "VCG438"
+    assert "Step3VLImageProcessor cannot be made without size, limit" in diagnostic.message
+    assert diagnostic.span == step3.span("processor.class")
 
 
 @pytest.mark.trees

@@ -6,6 +6,7 @@ import ast
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,81 +69,25 @@ _V0_20 = Dialect(
     zero_path_tokens=False,
     modality_called=True,
 )
-_V0_22 = Dialect(
+#: Each generation by what it says otherwise than the one before.
+_V0_22 = replace(
+    _V0_20,
     item_specs=True,
     frames_method=False,
     frames_field=True,
-    input_key_by_modality=True,
-    values=False,
-    padding_logics=False,
-    path_argument=False,
-    paths=Paths.NONE,
-    capture_axes=False,
     postprocess=Postprocess.GRAPH_ONLY,
     postprocess_outputs=PostprocessOutputs.SINGLE,
-    zero_path_tokens=False,
-    modality_called=True,
 )
-_V0_23 = Dialect(
-    item_specs=True,
-    frames_method=False,
-    frames_field=True,
-    input_key_by_modality=False,
-    values=True,
-    padding_logics=True,
-    path_argument=False,
-    paths=Paths.NONE,
-    capture_axes=False,
-    postprocess=Postprocess.GRAPH_ONLY,
-    postprocess_outputs=PostprocessOutputs.SINGLE,
-    zero_path_tokens=False,
-    modality_called=False,
-)
-_V0_24 = Dialect(
-    item_specs=True,
-    frames_method=False,
-    frames_field=True,
-    input_key_by_modality=False,
-    values=True,
-    padding_logics=True,
-    path_argument=True,
-    paths=Paths.DUAL,
-    capture_axes=False,
-    postprocess=Postprocess.GRAPH_ONLY,
-    postprocess_outputs=PostprocessOutputs.DUAL,
-    zero_path_tokens=False,
-    modality_called=False,
-)
-_V0_27 = Dialect(
-    item_specs=True,
-    frames_method=False,
-    frames_field=True,
-    input_key_by_modality=False,
-    values=True,
-    padding_logics=True,
-    path_argument=True,
+_V0_23 = replace(_V0_22, input_key_by_modality=False, values=True, padding_logics=True, modality_called=False)
+_V0_24 = replace(_V0_23, path_argument=True, paths=Paths.DUAL, postprocess_outputs=PostprocessOutputs.DUAL)
+_V0_27 = replace(
+    _V0_24,
     paths=Paths.NAMED,
-    capture_axes=False,
     postprocess=Postprocess.ALWAYS,
     postprocess_outputs=PostprocessOutputs.BY_PATH,
     zero_path_tokens=True,
-    modality_called=False,
 )
-_V0_30 = Dialect(
-    item_specs=True,
-    frames_method=False,
-    frames_field=True,
-    input_key_by_modality=False,
-    values=True,
-    padding_logics=True,
-    path_argument=True,
-    paths=Paths.NAMED,
-    capture_axes=True,
-    postprocess=Postprocess.ALWAYS,
-    postprocess_outputs=PostprocessOutputs.BY_PATH,
-    zero_path_tokens=True,
-    modality_called=False,
-)
+_V0_30 = replace(_V0_27, capture_axes=True)
 DIALECT_OF = {
     "v0_20": _V0_20,
     "v0_22": _V0_22,

@@ -19,7 +19,7 @@ from scaffold.plan.views import TreeFacts
 from scaffold.protocol import GENERATIONS as KNOWN
 from scaffold.protocol import ProtocolProfile
 from scaffold.protocol.profile import known_profile
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 GENERATIONS = {generation.name: generation for generation in KNOWN}
 FACTS = {
@@ -32,7 +32,7 @@ PRIVATE = ("_get_encoder_cudagraph_", "_pad_", "_encode", "_cover", "_put")
 
 
 def render(model: str, generation: str, facts: TreeFacts = FACTS["unknown"]) -> Methods:
-    return render_methods(load_spec(model), profile_of(generation), facts)
+    return render_methods(load_port(model), profile_of(generation), facts)
 
 
 def profile_of(generation: str) -> ProtocolProfile:
@@ -48,7 +48,7 @@ def functions(methods: Methods) -> dict[str, ast.FunctionDef]:
 @pytest.mark.parametrize("facts", FACTS)
 def test_methods_are_the_protocols(model, generation, facts):
     profile = profile_of(generation)
-    if refusal(load_spec(model), profile.dialect):
+    if refusal(load_port(model), profile.dialect):
         pytest.skip("the protocol has no place for what the model needs")
     methods = render(model, generation, FACTS[facts])
     found = functions(methods)
@@ -72,14 +72,16 @@ def test_methods_are_the_protocols(model, generation, facts):
 @pytest.mark.parametrize("facts", FACTS)
 def test_every_name_is_bound(model, generation, facts):
     """By an import that the plan adds, by the method itself, or by what every model file of vLLM has."""
-    if refusal(load_spec(model), profile_of(generation).dialect):
+    if refusal(load_port(model), profile_of(generation).dialect):
         pytest.skip("the protocol has no place for what the model needs")
     methods = render(model, generation, FACTS[facts])
     imported = {name for _, name in methods.imports} | {"torch"} | set(dir(builtins))
 
     for node in functions(methods).values():
         bound = {item.arg for item in ast.walk(node) if isinstance(item, ast.arg)}
-        bound |= {item.name for item in ast.walk(node) if isinstance(item, ast.FunctionDef)}
+        bound |= {
+            item.name for item in ast.walk(node) if isinstance(item, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler))
+        }
         bound |= {item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
         bound |= {
             (alias.asname or alias.name).split(".")[0]
@@ -239,7 +241,7 @@ def test_parameters_keep_the_names_of_the_tree():
             methods.append(method)
 
     source = render_methods(
-        load_spec("internvl"), dataclasses.replace(profile, methods=tuple(methods)), FACTS["unknown"]
+        load_port("internvl"), dataclasses.replace(profile, methods=tuple(methods)), FACTS["unknown"]
     ).source
 
     assert "vllm_config: VllmConfig, phase: str | None = None, extra=1):" in source
@@ -262,7 +264,7 @@ ASKED_FIRST = ("item_specs", "num_items", "per_item", "eager_encoder_items", "se
 @pytest.mark.parametrize("model", shipped_names())
 def test_nothing_is_read_before_a_capture_that_a_capture_sets(model, generation):
     """A manager may capture no graph of a path, and asks for its items all the same (Step3-VL of 0.26 raised)."""
-    if refusal(load_spec(model), profile_of(generation).dialect):
+    if refusal(load_port(model), profile_of(generation).dialect):
         pytest.skip("the protocol has no place for what the model needs")
     found = functions(render(model, generation))
     kept = {

@@ -18,7 +18,7 @@ from scaffold.protocol.dialect import ManagerFacts, derive_dialect
 from scaffold.protocol.profile import _read_method
 from scaffold.render import Signatures, template_root
 from scaffold.syntax import SourceLines
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 HOOK = "postprocess_encoder_output"
 
@@ -124,7 +124,7 @@ def test_no_template_writes_a_name_of_the_protocol_itself() -> None:
 def test_any_renamed_method_changes_its_name_and_nothing_else(generation: Generation) -> None:
     """Each method of each generation, in every shipped port: what is derived from the protocol stays as it is."""
     profile = known_profile(generation)
-    specs = [spec for spec in map(load_spec, shipped_names()) if not refusal(spec, profile.dialect)]
+    specs = [spec for spec in map(load_port, shipped_names()) if not refusal(spec, profile.dialect)]
     before = {spec.name: render_methods(spec, profile, TreeFacts()).source for spec in specs}
     for method in profile.methods:
         new = f"renamed_{method.name}"

@@ -206,11 +206,11 @@ def test_split_that_is_not_proven_is_not_used(
     make: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof runs on what is about to be used, and its answer counts."""
-    from scaffold.tower import load
+    from scaffold.tower import running
 
     tower = make(BODY).Tower()
-    put = load._put
-    monkeypatch.setattr(load, "_put", lambda text, edit: put(text, edit).replace("+ pos", "- pos"))
+    put = running._put
+    monkeypatch.setattr(running, "_put", lambda text, edit: put(text, edit).replace("+ pos", "- pos"))
 
     with pytest.raises(DiagnosticError, match="VCG64"):
         split_at_load(tower, **WANTED)

@@ -357,6 +357,28 @@ RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
         [],
         ["return x + pos"],
     ),
+    "the outputs of layers are kept in a list": (
+        """
+        chosen = self.full
+        cu_seqlens = self.offsets(grid_thw)
+        x = self.patch_embed(x)
+        kept = []
+        for number, block in enumerate(self.blocks):
+            x = block(x, cu_seqlens)
+            if chosen is not None and number in chosen:
+                kept.append(x)
+        if chosen is not None:
+            joined = [x]
+            for index, part in enumerate(kept):
+                part = self.plain(part, None) + index
+                joined.append(part)
+            x = torch.cat(joined, dim=1)
+        return x
+        """,
+        {"cu_seqlens": "cumulative"},
+        ["cu_seqlens = self.offsets(grid_thw)"],
+        ["chosen = self.full", "kept = []", "for index, part in enumerate(kept):"],
+    ),
     "state of the module is written by metadata": (
         """
         self.cached = self.lookup(grid_thw)
@@ -427,6 +449,49 @@ REFUSALS: dict[str, tuple[str, str, str, str]] = {
         """,
         "VCG452",
         "for t, h, w in grid_thw:",
+        "a loop over metadata touches data",
+    ),
+    "a list that metadata fills": (
+        """
+        kept = []
+        for t, h, w in grid_thw:
+            kept.append(x * t)
+        for part in kept:
+            x = x + part
+        return x
+        """,
+        "VCG452",
+        "for t, h, w in grid_thw:",
+        "a loop over metadata touches data",
+    ),
+    "a list that a branch on metadata fills": (
+        """
+        cu_seqlens, kept = self.offsets(grid_thw), []
+        kept = []
+        for block in self.blocks:
+            if len(grid_thw) > 1:
+                kept.append(block(x, cu_seqlens))
+        for part in kept:
+            x = x + part
+        return x
+        """,
+        "VCG452",
+        "for part in kept:",
+        "a loop over metadata touches data",
+    ),
+    "a list that metadata cuts": (
+        """
+        cu_seqlens = self.offsets(grid_thw)
+        kept = []
+        for block in self.blocks:
+            kept.append(block(x, cu_seqlens))
+        kept = kept[: len(grid_thw)]
+        for part in kept:
+            x = x + part
+        return x
+        """,
+        "VCG452",
+        "for part in kept:",
         "a loop over metadata touches data",
     ),
     "branch on the grid's values": (

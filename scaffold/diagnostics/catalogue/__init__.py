@@ -10,8 +10,8 @@ from functools import cache
 from importlib import import_module
 
 _STAGES = (
-    "descriptor", "draft", "target", "plan", "tower", "profile", "plugin", "conflict", "proof", "numeric", "publish",
-    "trace",
+    "descriptor", "draft", "target", "plan", "cut", "tower", "profile", "plugin", "conflict", "proof", "numeric",
+    "publish", "trace",
 )  # fmt: skip
 
 

@@ -55,7 +55,8 @@ CODES: tuple[Code, ...] = (
         "VCG108",
         "values are nested too deeply",
         "No field is deeper than a handful of levels, so this is a slip of brackets, or a file made to exhaust a "
-        "parser.",
+        "parser. The text alone decides, before a parser sees it: a bracket in a comment or in quotes counts as open "
+        "until another closes it.",
     ),
     Code(
         "VCG109",
@@ -275,7 +276,7 @@ CODES: tuple[Code, ...] = (
         "VCG331",
         "a call does not pass what it works on",
         "What is recorded, or run eagerly, depends on `pixels`; what runs after a replay, on `output`. A call without "
-        "it would give the same result for every batch.",
+        "it would give the same result for every batch. What `forward.with` describes is an argument of the call, too.",
     ),
     Code(
         "VCG332",
@@ -288,6 +289,13 @@ CODES: tuple[Code, ...] = (
         "the merge size is unclear",
         "Capture grids are built from whole merged squares, so the side of the square must be known. It is read from "
         "`tokens` where that has the form t * (h // m) * (w // m); otherwise `item.merge` states it. Both must agree.",
+    ),
+    Code(
+        "VCG334",
+        "the width of a row is a number",
+        "A packed port copies rows of pixels into a buffer of this width, and the tower cuts its patches out of them. "
+        "Both widths follow from the checkpoint's patches: 1176 is 3 channels, 2 frames and 14 x 14 pixels, 588 the "
+        "same with one frame. A number fits one of them; a path of the tower fits all.",
     ),
     # --- paths
     Code(
@@ -306,6 +314,27 @@ CODES: tuple[Code, ...] = (
         "the assembly of an item is wrong",
         "`post.assemble` gives the order in which the outputs of the paths form an item. Each path is used exactly "
         "once.",
+    ),
+    Code(
+        "VCG343",
+        "the inputs of a cut are not complete",
+        "The manager encodes any selection of a batch's items, so `fields` says how items lie in each input: `batched` "
+        "(an entry for each) or `{sizes: KEY}` (behind each other, cut by the counts in KEY). Pixels and sizes belong "
+        "there; what all items share is left out. The processor's `_get_mm_fields_config` says all of it.",
+    ),
+    Code(
+        "VCG344",
+        "the parts of the encoder's result have no features",
+        "Where the encoder's call gives a tuple, `forward.result` names its parts in order. Exactly one of them is "
+        "`features`, one row or more a unit; the model's own code gets None for the others. Where the call "
+        "gives a list, `forward.layers` says which of its elements the model uses.",
+    ),
+    Code(
+        "VCG345",
+        "the pixels of an item do not follow from its patches",
+        "A port of the layout `rows` counts the patches of an item by its pixels, and makes items of zeros at start-up "
+        "to see how the model calls its encoder. So `item.shape` is the shape of the pixels of h x w patches, and "
+        "grows with `h` and with `w`, each of which it names once.",
     ),
     # --- integration
     Code(

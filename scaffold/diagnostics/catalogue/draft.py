@@ -32,9 +32,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG483",
         "the model is beyond the layouts",
-        "A descriptor says models of three layouts: packed rows with metadata, tiles, and two paths of tiles. This "
-        "model does something between its inputs and its embeddings that none of them says, or that cannot be read; "
-        "each reason is a message of its own, with its line. There is no draft, because no port could be generated "
+        "A descriptor says models of four layouts: packed rows with metadata, tiles, two paths of tiles, and the "
+        "encoder alone on units of one shape (a cut, from 0.22 on). This model does something between its inputs and "
+        "its embeddings that none of them says, or that cannot be read; each reason is a message of its own, with its "
+        "line. What speaks against a cut stands last. There is no draft, because no port could be generated "
         "from one.\n\nA reason is often one statement. If the model is yours to change, change it: what layers compute "
         "from sizes goes into the tower's `forward`, what runs behind a packed tower goes into the tower. Otherwise "
         "the port has to be written by hand, or the tool taught: docs/design.md says where a layout is added.",
@@ -45,6 +46,19 @@ CODES: tuple[Code, ...] = (
         "The source has it in a form that the layout cannot express, and the descriptor is complete without it. A "
         "modality that is left out, whose tokens follow another formula or whose inputs lie otherwise in memory, runs "
         "eagerly, as before.",
+    ),
+    Code(
+        "VCG485",
+        "the model has a port already",
+        "The class speaks the protocol, by itself or through a base class. The draft is made as if it did not, and "
+        "`new` refuses it (VCG520) unless --replace is given. A base's port serves all its subclasses: port the base, "
+        "unless the subclass encodes its items in another way.",
+    ),
+    Code(
+        "VCG486",
+        "the model has no images and no videos",
+        "The fields of the model's processor are of other modalities, such as audio. vLLM's encoder graphs are for "
+        "images and videos: there is nothing to port.",
     ),
     Code(
         "VCG510",

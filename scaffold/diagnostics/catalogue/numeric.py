@@ -103,6 +103,13 @@ CODES: tuple[Code, ...] = (
         "must run eagerly then; a copy into a buffer that is too short raises in the middle of serving.",
     ),
     Code(
+        "VCG668",
+        "no recipe can be made automatically",
+        "The model has no shipped recipe, and the lab could not build it small by itself, or its results there could "
+        "not tell a right port from a wrong one. The message names the first thing that is missing. The checkpoint's "
+        "`config.json`, given with `--config`, helps most; the last resort is a recipe in Python (`docs/verify.md`).",
+    ),
+    Code(
         "VCG667",
         "the model has no encoder CUDA graph methods",
         "The host class under check does not implement the protocol, so there is no graph to compare. Either the tree "

@@ -52,14 +52,17 @@ CODES: tuple[Code, ...] = (
         "VCG438",
         "the image processor is not in this tree",
         "The descriptor reads a constant from an attribute of the model's image processor. The tree has no such class "
-        "in the module that is named, or the class does not set the attribute.",
+        "in the module that is named, the class does not set the attribute, or it cannot be made without arguments, as "
+        "a port makes it.",
     ),
     Code(
         "VCG520",
         "the class implements the protocol already",
         "The class defines protocol methods that are not what the descriptor generates. They may be written by hand, "
         "so they are not touched unasked.\n\nWith --replace they are swapped for the generated methods, together with "
-        "the private helpers that only they use; `revert` brings them back.",
+        "the private helpers that only they use; `revert` brings them back. A class may also inherit one: then the "
+        "base is what to port, and --replace gives the subclass methods of its own, as long as none of the base's is "
+        "left to run beside them.",
     ),
     Code(
         "VCG521",

@@ -1,0 +1,13 @@
+"""The encode/assemble cut: give the functions from a model's entry to its encoder call one parameter, `encode`.
+
+With `encode=None` the functions are what they were. With a callable it stands in the encoder's place: one that notes
+the units, or one that hands out features which a graph has computed. So everything around the encoder, in whatever way
+a model assembles embeddings, stays the model's own code.
+"""
+
+from scaffold.cut.edits import cut_edits
+from scaffold.cut.load import cut_at_load
+from scaffold.cut.proof import prove_cut
+from scaffold.cut.way import Station, Way, find_way
+
+__all__ = ["Station", "Way", "cut_at_load", "cut_edits", "find_way", "prove_cut"]

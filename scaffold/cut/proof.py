@@ -1,0 +1,150 @@
+"""Substitution: without `encode`, every method of a way is what it was.
+
+Written from the rule alone: it shares no code with the search or the edits, so that a mistake there is not repeated.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from scaffold.diagnostics import Diagnostic, Span
+
+_PARAMETER = "encode"
+_PUBLIC, _PRIVATE = "embed_multimodal", "_embed_multimodal"
+
+
+def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path: str) -> tuple[Diagnostic, ...]:
+    """That the classes' `methods` of `after` are those of `before` if `encode` is None: nothing, or VCG646.
+
+    Undone are a last parameter `encode` whose default is None, its line in the docstring, an argument `encode=encode`
+    of a call, `E if encode is None else encode(x, y)`, which becomes `E` where `x` and `y` are arguments of the call
+    `E`, and a call of `E if encode is None else encode`, which becomes one of `E`. What is left must be the same tree,
+    without another word of `encode`. The body of `embed_multimodal` may have moved into a private method that it calls
+    with all that it is given.
+    """
+    old, new = _methods(before), _methods(after)
+    for owner, name in methods:
+        if name == _PUBLIC and (owner, _PRIVATE) not in old:
+            _unmove(owner, new)
+    found: list[Diagnostic] = []
+    for owner, name in sorted(methods):
+        line = getattr(new.get((owner, name)), "lineno", 1)
+        if _undone(new.get((owner, name))) != _dump(old.get((owner, name))):
+            found.append(
+                Diagnostic(
+                    "VCG646",
+                    f"`{owner}.{name}` does something else than before when `encode` is None",
+                    Span(path, line, 1, line, 1),
+                    "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and "
+                    "the vLLM release",
+                )
+            )
+    return tuple(found)
+
+
+def _methods(text: str) -> dict[tuple[str, str], ast.AST]:
+    return {
+        (owner.name, node.name): node
+        for owner in ast.walk(ast.parse(text))
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def _unmove(owner: str, methods: dict[tuple[str, str], ast.AST]) -> None:
+    """Take the private method for the public one, if that one does nothing but call it."""
+    public, private = methods.get((owner, _PUBLIC)), methods.get((owner, _PRIVATE))
+    if not isinstance(public, ast.FunctionDef) or not isinstance(private, ast.FunctionDef):
+        return
+    arguments = public.args
+    bare = [parameter.arg for parameter in arguments.args] == ["self"] and arguments.kwarg is not None
+    call = f"return self.{_PRIVATE}(**{arguments.kwarg.arg})" if arguments.kwarg else ""
+    if not bare or ast.dump(ast.Module(public.body, [])) != ast.dump(ast.parse(call)):
+        return
+    private.name = _PUBLIC
+    methods[owner, _PUBLIC] = private
+
+
+def _dump(node: ast.AST | None) -> str | None:
+    return None if node is None else ast.dump(node)
+
+
+def _undone(node: ast.AST | None) -> str | None:
+    if node is None:
+        return None
+    _Undo(node).visit(node)
+    _undocument(node)
+    names = (getattr(part, "id", None) or getattr(part, "arg", None) for part in ast.walk(node))
+    return None if _PARAMETER in names else _dump(node)
+
+
+def _undocument(function: ast.AST) -> None:
+    """Take the parameter's line out of the docstring."""
+    body: list[ast.stmt] = getattr(function, "body", [])
+    text = body[0].value if body and isinstance(body[0], ast.Expr) else None
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        lines = text.value.split("\n")
+        own = [number for number, line in enumerate(lines) if line.lstrip().startswith(f"{_PARAMETER}: ")]
+        text.value = "\n".join(line for number, line in enumerate(lines) if number not in own[-1:])
+
+
+class _Undo(ast.NodeTransformer):
+    def __init__(self, function: ast.AST) -> None:
+        arguments: ast.arguments = function.args  # type: ignore[attr-defined]
+        positional, keyword_only = arguments.args, arguments.kwonlyargs
+        if keyword_only and keyword_only[-1].arg == _PARAMETER and _is_none(arguments.kw_defaults[-1]):
+            del keyword_only[-1], arguments.kw_defaults[-1]
+        elif positional and positional[-1].arg == _PARAMETER and _has_none(arguments.defaults):
+            del positional[-1], arguments.defaults[-1]
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        last = node.keywords[-1] if node.keywords else None
+        if last is not None and last.arg == _PARAMETER and _is_parameter(last.value):
+            node.keywords.pop()
+        if isinstance(node.func, ast.IfExp) and _is_given(node.func.test) and _is_parameter(node.func.orelse):
+            node.func = node.func.body
+        return self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        other = node.orelse
+        substituted = (
+            _is_given(node.test)
+            and isinstance(other, ast.Call)
+            and _is_parameter(other.func)
+            and other.args
+            and not other.keywords
+            and isinstance(node.body, ast.Call)
+        )
+        if not substituted:
+            return self.generic_visit(node)
+        assert isinstance(node.body, ast.Call)
+        assert isinstance(other, ast.Call)
+        given = [*node.body.args, *(keyword.value for keyword in node.body.keywords)]
+        if Counter(map(ast.dump, other.args)) - Counter(map(ast.dump, given)):
+            return self.generic_visit(node)
+        kept: ast.AST = self.visit(node.body)
+        return kept
+
+
+def _is_given(test: ast.expr) -> bool:
+    """Whether it is `encode is None`."""
+    return (
+        isinstance(test, ast.Compare)
+        and _is_parameter(test.left)
+        and [type(operator) for operator in test.ops] == [ast.Is]
+        and _is_none(test.comparators[0])
+    )
+
+
+def _is_parameter(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == _PARAMETER
+
+
+def _is_none(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _has_none(defaults: list[ast.expr]) -> bool:
+    return bool(defaults) and _is_none(defaults[-1])

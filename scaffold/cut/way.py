@@ -1,0 +1,288 @@
+"""The way from a model's entry to the call of its encoder, found in source: which functions lie on it, which calls."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+from scaffold.syntax import FunctionNode, bind_call, find_class, name_path
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.expressions import Argument
+    from scaffold.protocol import SourceTree
+    from scaffold.tower.source import Module, Owner, Program
+
+#: A place of the model: the attributes that lead to it from the model itself, which is ().
+Place: TypeAlias = tuple[str, ...]
+
+#: In the place of the units' argument: all arguments of a call are handed over.
+EVERY = ("*",)
+
+_HELP = "write it as the model calls its encoder, seen from the model class; `entry` must lead to it"
+
+
+@dataclass(frozen=True)
+class Station:
+    """A method on the way. `sites` are its calls of the encoder, `forwards` those that lead on.
+
+    `units` are the arguments of each site that have an entry for each unit, by position or keyword, the pixels first;
+    `EVERY` stands for all arguments.
+
+    Calls are `(line, column)` of their nodes in the file's syntax tree, columns in bytes.
+    """
+
+    file: str
+    class_name: str
+    function: str
+    line: int
+    sites: tuple[tuple[int, int], ...]
+    units: tuple[tuple[int | str, ...], ...]
+    forwards: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Way:
+    """Every method from the entries to the encoder's calls, the entries first."""
+
+    stations: tuple[Station, ...]
+    #: Calls of the encoder with other arguments: what they encode is not cut, and such a batch is the model's own.
+    notes: tuple[Diagnostic, ...] = ()
+
+    @property
+    def every(self) -> bool:
+        """Whether all arguments of the encoder are handed over."""
+        return any(EVERY in station.units for station in self.stations)
+
+    @property
+    def units(self) -> int:
+        """How many arguments of the encoder have an entry for each unit."""
+        return next(len(units) for station in self.stations for units in station.units)
+
+    @property
+    def sites(self) -> int:
+        """How many calls of the encoder are cut."""
+        return sum(len(station.sites) for station in self.stations)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A method as it is reached: what `self` and its other names stand for in the model."""
+
+    module: Module
+    owner: ast.ClassDef
+    function: FunctionNode
+    holder: Owner
+    place: Place
+    names: Mapping[str, Place]
+
+    @property
+    def key(self) -> tuple[int, Place, tuple[tuple[str, Place], ...]]:
+        return id(self.function), self.place, tuple(sorted(self.names.items()))
+
+
+def find_way(
+    tree: SourceTree, path: str, class_name: str, entries: Mapping[str, Span], call: Call | str, span: Span
+) -> Way:
+    """The methods from `entries` (paths such as `self._process_image_input`) to `call`, the encoder's call.
+
+    `call` is seen from the class `class_name` of the file `path`, with `pixels` in the place of the units; a path such
+    as `self.vision_tower.transformer` stands for every call of that. Raises VCG443 where no entry leads there, or where
+    the call on the way has other arguments.
+    """
+    from scaffold.tower.source import Program
+
+    program = Program(tree)
+    module = program.module(path)
+    assert module is not None, "read before"
+    owner = find_class(module.tree, class_name)
+    assert owner is not None, "found before"
+    search = _Search(program, (module, owner), call, span)
+    for entry, place in entries.items():
+        frame = search.method((module, owner), (), entry.removeprefix("self."), {})
+        if frame is None or not search.leads(frame):
+            raise DiagnosticError(
+                search.problems
+                or [
+                    Diagnostic("VCG443", f"`{entry}` does not lead to `{_text(call)}`", place, _HELP),
+                    *search.left,
+                ]
+            )
+    if search.problems:
+        raise DiagnosticError(search.problems)
+    return Way(tuple(search.stations.values()), tuple(search.left))
+
+
+class _Search:
+    def __init__(self, program: Program, model: Owner, call: Call | str, span: Span) -> None:
+        self.program = program
+        self.model = model
+        self.call = call
+        self.span = span
+        self.target: Place = tuple((call if isinstance(call, str) else call.path).split(".")[1:])
+        self.stations: dict[int, Station] = {}
+        self.problems: list[Diagnostic] = []
+        self.left: list[Diagnostic] = []
+        self._known: dict[object, bool] = {}
+
+    def leads(self, frame: _Frame) -> bool:
+        """Whether a method leads to the encoder; if so it is a station."""
+        if frame.key in self._known:
+            return self._known[frame.key]
+        self._known[frame.key] = False  # a recursion leads nowhere new
+        names = {**frame.names, **dict(_aliases(frame))}
+        sites: list[tuple[ast.Call, tuple[int | str, ...]]] = []
+        forwards: list[ast.Call] = []
+        for node in _calls(frame.function):
+            place = _place(node.func, frame.place, names)
+            if place == self.target:
+                units = self._units(node, frame, names)
+                if units is not None:
+                    sites.append((node, units))
+                continue
+            following = self._callee(node, place, frame, names)
+            if following is not None and self.leads(following):
+                forwards.append(node)
+        if sites or forwards:
+            self._known[frame.key] = True
+            self._keep(frame, sites, forwards)
+        return self._known[frame.key]
+
+    def _keep(
+        self, frame: _Frame, sites: list[tuple[ast.Call, tuple[int | str, ...]]], forwards: list[ast.Call]
+    ) -> None:
+        station = Station(
+            frame.module.file,
+            frame.owner.name,
+            frame.function.name,
+            frame.function.lineno,
+            tuple((node.lineno, node.col_offset) for node, _ in sites),
+            tuple(units for _, units in sites),
+            tuple((node.lineno, node.col_offset) for node in forwards),
+        )
+        other = self.stations.setdefault(id(frame.function), station)
+        if other != station:
+            self._refuse(frame, frame.function, f"`{frame.function.name}` leads to the encoder in one place only")
+
+    def _refuse(self, frame: _Frame, node: ast.AST, message: str) -> None:
+        notes = (f"asked for by {self.span}",)
+        self.problems.append(Diagnostic("VCG443", message, frame.module.span(node), _HELP, notes=notes))
+
+    def _units(self, node: ast.Call, frame: _Frame, names: Mapping[str, Place]) -> tuple[int | str, ...] | None:
+        """Where a call of the encoder has the units, the pixels first. Its other arguments must be those of `call`."""
+        if isinstance(self.call, str):
+            return EVERY
+        given: dict[int | str, ast.expr] = dict(enumerate(node.args))
+        given |= {keyword.arg or "**": keyword.value for keyword in node.keywords}
+        wanted: dict[int | str, Argument] = dict(enumerate(self.call.args))
+        wanted |= {keyword.name: keyword.value for keyword in self.call.keywords}
+        units = {value.name: key for key, value in wanted.items() if isinstance(value, Name)}
+        same = given.keys() == wanted.keys() and all(
+            key in units.values() or _is(given[key], value, frame.place, names) for key, value in wanted.items()
+        )
+        if same:
+            return (units.pop("pixels"), *units.values())
+        text = " ".join(frame.module.segment(node).split())
+        self.left.append(
+            Diagnostic(
+                "VCG447",
+                f"`{text}` is not cut: it has other arguments than forward.call",
+                frame.module.span(node),
+                "what it encodes runs eagerly, in the model's own code",
+                Severity.INFO,
+            )
+        )
+        return None
+
+    def _callee(self, node: ast.Call, place: Place | None, frame: _Frame, names: Mapping[str, Place]) -> _Frame | None:
+        """The method that a call reaches, with what its parameters stand for."""
+        given = [_place(argument, frame.place, names) for argument in node.args]
+        keywords = {keyword.arg: _place(keyword.value, frame.place, names) for keyword in node.keywords if keyword.arg}
+        if _is_super(node.func):
+            assert isinstance(node.func, ast.Attribute)
+            found = self.program.method((frame.module, frame.owner), node.func.attr, inherited=True)
+            return found and _framed(found, frame.holder, frame.place, given, keywords)
+        if place is None:
+            return None
+        holder: Owner | None = self.model
+        for depth, name in enumerate(place):
+            if holder is None:
+                return None
+            last = depth == len(place) - 1
+            found = self.program.method(holder, name) if last else None
+            if found is not None:
+                return _framed(found, holder, place[:-1], given, keywords)
+            holder = self.program.attribute_class(holder, name, returned=True)
+        found = self.program.method(holder, "forward") if holder is not None and place else None
+        return _framed(found, holder, place, given, keywords) if found is not None and holder is not None else None
+
+    def method(self, holder: Owner, place: Place, name: str, names: Mapping[str, Place]) -> _Frame | None:
+        found = self.program.method(holder, name)
+        return found and _Frame(*found, holder, place, names)
+
+
+def _text(call: Call | str) -> str:
+    return call if isinstance(call, str) else call.text or call.python()
+
+
+def _framed(
+    found: tuple[Module, ast.ClassDef, FunctionNode],
+    holder: Owner,
+    place: Place,
+    given: list[Place | None],
+    keywords: Mapping[str, Place | None],
+) -> _Frame:
+    bound = bind_call(found[2], given, keywords, skip_first=True).given
+    return _Frame(*found, holder, place, {name: value for name, value in bound.items() if value is not None})
+
+
+def _calls(function: FunctionNode) -> Iterator[ast.Call]:
+    """Calls in the body, in the order of the text. Decorators and defaults run elsewhere."""
+    for statement in function.body:
+        found = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _aliases(frame: _Frame) -> Iterator[tuple[str, Place]]:
+    """Local names of parts of the model: `tower = self.vision_tower`, if nothing else is assigned to the name."""
+    stores = Counter(
+        node.id for node in ast.walk(frame.function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    for node in ast.walk(frame.function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            place = _place(node.value, frame.place, frame.names)
+            if place and stores[node.targets[0].id] == 1:
+                yield node.targets[0].id, place
+
+
+def _place(node: ast.expr, own: Place, names: Mapping[str, Place]) -> Place | None:
+    """The part of the model that an expression names, None where it names none."""
+    path = name_path(node)
+    if not path:
+        return None
+    if path[0] == "self":
+        return (*own, *path[1:])
+    return (*names[path[0]], *path[1:]) if path[0] in names else None
+
+
+def _is(node: ast.expr, wanted: Argument, own: Place, names: Mapping[str, Place]) -> bool:
+    """Whether an argument is what the descriptor says: an attribute of the model, or a literal."""
+    if isinstance(wanted, Attribute):
+        return _place(node, own, names) == tuple(wanted.path.split(".")[1:])
+    if isinstance(wanted, Literal):
+        try:
+            value = ast.literal_eval(node)
+        except ValueError:
+            return False
+        return type(value) is type(wanted.value) and bool(value == wanted.value)
+    return False
+
+
+def _is_super(node: ast.expr) -> bool:
+    """Whether `super().name` is called, or `super(...).name`."""
+    owner = node.value if isinstance(node, ast.Attribute) else None
+    return isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"

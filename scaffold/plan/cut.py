@@ -1,0 +1,88 @@
+"""The cut's part of a port: the parameter `encode` on the way from the entries to the encoder's call."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scaffold.descriptor import RowsPort
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.plan.model import Fact
+from scaffold.protocol import find_subclasses
+from scaffold.syntax import assigned_to, find_class, find_method
+
+if TYPE_CHECKING:
+    from scaffold.cut import Way
+    from scaffold.descriptor import ReentryPort
+    from scaffold.protocol import ModelAnchor, SourceTree
+
+#: What a class says that can encode items on each rank by itself.
+_DATA_PARALLEL = "supports_encoder_tp_data"
+
+
+def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
+    """The way of a port in this tree. Raises VCG443 to VCG446."""
+    from scaffold.cut import find_way
+    from scaffold.tower import attention_leaves_rows
+
+    if isinstance(port, RowsPort) and attention_leaves_rows(tree):
+        raise DiagnosticError(leaves_rows(port))
+    entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
+    way = find_way(tree, model.path, model.class_name, entries, port.encoder, port.span(port.encoder_key))
+    problems = [*_overridden(port, tree, way), *_ungated(port, tree, model)]
+    if problems:
+        raise DiagnosticError(problems)
+    return way
+
+
+def leaves_rows(port: RowsPort) -> Diagnostic:
+    """Why a release before 0.31 has no graphs of rows whose sequences are not known."""
+    return Diagnostic(
+        "VCG446",
+        "attention of this release leaves rows behind those of a batch unwritten",
+        port.span("layout"),
+        "port the model into 0.31 or later",
+    )
+
+
+def way_facts(way: Way) -> tuple[Fact, ...]:
+    return tuple(
+        Fact("on the way", f"{station.class_name}.{station.function}", f"{station.file}:{station.line}")
+        for station in way.stations
+    )
+
+
+def _overridden(port: ReentryPort, tree: SourceTree, way: Way) -> Iterator[Diagnostic]:
+    """Subclasses of a class on the way that have a method of their own where the parameter is handed on."""
+    for station in way.stations:
+        module = station.file.removesuffix(".py").replace("/", ".")
+        for heir in find_subclasses(tree, module, station.class_name):
+            owner = find_class(tree.parse(heir.path), heir.class_name)
+            method = find_method(owner, station.function) if owner is not None else None
+            on_the_way = any((other.file, other.class_name) == (heir.path, heir.class_name) for other in way.stations)
+            if method is not None and not on_the_way:
+                yield Diagnostic(
+                    "VCG444",
+                    f"{heir.class_name} overrides `{station.class_name}.{station.function}`, which gets a parameter",
+                    tree.span(heir.path, method.lineno),
+                    f"port {heir.class_name} by itself, or give an entry below the method",
+                    notes=(f"asked for by {port.span(port.encoder_key)}",),
+                )
+
+
+def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
+    """A class that may run its encoder data-parallel, without a gate."""
+    owner = find_class(tree.parse(model.path), model.class_name)
+    if owner is None or port.gate is not None or isinstance(port, RowsPort):
+        return  # The tokens of rows are known, and looked at when a model starts.
+    for node in owner.body:
+        named = any(isinstance(target, ast.Name) and target.id == _DATA_PARALLEL for target in assigned_to(node))
+        if named and isinstance(getattr(node, "value", None), ast.Constant) and node.value.value:  # type: ignore[attr-defined]
+            yield Diagnostic(
+                "VCG445",
+                f"{model.class_name} can run its encoder data-parallel, where graphs of a cut cannot be gathered",
+                tree.span(model.path, node.lineno),
+                "add `gates: {modalities: not self.use_data_parallel}`, or what the class calls it",
+                notes=(f"asked for by {port.span('layout')}",),
+            )

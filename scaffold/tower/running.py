@@ -1,0 +1,141 @@
+"""Other methods for the classes of a model that runs, in the namespaces of the modules that they come from.
+
+What a stand-alone adapter changes of the installed vLLM it changes when a model is made, and for that model alone: the
+source of the class that runs is read, edited and proven like that of a tree, and what comes out becomes a subclass.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import linecache
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode, find_class, find_method, first_line
+from scaffold.tower.model import MethodEdit
+
+_HELP = (
+    "port the model into a vLLM tree (`vitcg-scaffold new MODEL --vllm TREE`), or run the release's own class "
+    "without encoder CUDA graphs"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Replaced:
+    """A class of the release, and its new methods; the first of them is the one that is replaced."""
+
+    owner: type[Any]
+    methods: dict[str, Callable[..., Any]]
+
+    def run_by(self, cls: type[Any]) -> bool:
+        """Whether instances of `cls` run the replaced method, not one of a class between."""
+        name = next(iter(self.methods))
+        return issubclass(cls, self.owner) and getattr(cls, name) is getattr(self.owner, name)
+
+
+def give_methods(model: Any, replaced: Sequence[Replaced]) -> None:
+    """Let `model` and its submodules run the new methods. Other models keep their classes as they are."""
+    for module in model.modules():
+        old: Any = type(module)
+        module.__class__ = subclass(old, tuple(replaced))
+
+
+def edited_files(tree: SourceTree, edits: Sequence[MethodEdit]) -> dict[str, tuple[str, str]]:
+    """Each file that `edits` change, before and after."""
+    files: dict[str, tuple[str, str]] = {}
+    for edit in edits:
+        before, after = files.get(edit.file) or (read_text(tree, edit.file),) * 2
+        files[edit.file] = (before, _put(after, edit))
+    return files
+
+
+def tree_of(owner: type[Any]) -> tuple[SourceTree, str]:
+    """The folder that the class's top package lies in, as a tree, and the class's file in it."""
+    module = sys.modules.get(owner.__module__)
+    found = getattr(module, "__file__", None)
+    path = Path(found) if found else None
+    relative = Path(*owner.__module__.split(".")).with_suffix(".py")
+    if path is None or path.parts[-len(relative.parts) :] != relative.parts or not path.is_file():
+        raise refused(owner, f"the source of its module {owner.__module__} is not there")
+    root = path.parents[len(relative.parts) - 1]
+    return SourceTree(root, str(root), None, read_only=True, installed=True), relative.as_posix()
+
+
+def read_text(tree: SourceTree, file: str) -> str:
+    """As the slicer reads it: without a byte order mark, lines end with a line feed."""
+    return tree.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _put(text: str, edit: MethodEdit) -> str:
+    """`text` with the lines of one method replaced."""
+    old = _method(ast.parse(text), edit.class_name, edit.replaces)
+    lines = text.split("\n")
+    new = textwrap.indent(edit.source.rstrip("\n"), " " * old.col_offset).split("\n")
+    return "\n".join([*lines[: first_line(old) - 1], *new, *lines[old.end_lineno or old.lineno :]])
+
+
+def compiled(owner: type[Any], tree: SourceTree, edit: MethodEdit, after: str) -> Replaced:
+    """The class that an edit names, and its new methods. Tracebacks show their lines."""
+    module = sys.modules.get(edit.file.removesuffix(".py").replace("/", "."))
+    cls = getattr(module, edit.class_name, None)
+    if module is None or not isinstance(cls, type):
+        raise refused(owner, f"{edit.class_name} of {edit.file} is not what was imported")
+    before = _method(ast.parse(read_text(tree, edit.file)), edit.class_name, edit.replaces)
+    running = inspect.unwrap(vars(cls).get(edit.replaces, cls))
+    code = getattr(running, "__code__", None)
+    if code is None or code.co_firstlineno != first_line(before) or not _same_file(code.co_filename, module):
+        raise refused(owner, f"{edit.class_name}.{edit.replaces} is not the one of its source: something replaced it")
+    names = (edit.replaces, *edit.adds)
+    parsed = ast.parse(after)
+    methods: list[ast.stmt] = [_method(parsed, edit.class_name, name) for name in names]
+    for node in (inner for method in methods for inner in ast.walk(method)):
+        if isinstance(node, ast.Name) and node.id in ("super", "__class__"):
+            raise refused(owner, f"{edit.class_name}.{edit.replaces} uses `{node.id}`, which means another class")
+    # In a class of its old name, so that private names are the old ones; nothing lands in the module.
+    block = ast.ClassDef(edit.class_name, bases=[], keywords=[], body=methods, decorator_list=[])
+    block.lineno, block.end_lineno, block.col_offset, block.end_col_offset = methods[0].lineno, methods[0].lineno, 0, 0
+    if sys.version_info >= (3, 12):
+        block.type_params = []
+    filename = f"{module.__file__} (edited)"
+    flags = __future__.annotations.compiler_flag
+    made: dict[str, Any] = {}
+    exec(compile(ast.Module([block], []), filename, "exec", flags=flags, dont_inherit=True), vars(module), made)
+    linecache.cache[filename] = (len(after), None, after.splitlines(keepends=True), filename)
+    return Replaced(cls, {name: vars(made[edit.class_name])[name] for name in names})
+
+
+@cache
+def subclass(cls: type[Any], replaced: tuple[Replaced, ...]) -> type[Any]:
+    """`cls` with the new methods, or `cls` itself where it runs none of the replaced ones."""
+    methods: dict[str, Any] = {}
+    for one in replaced:
+        methods |= one.methods if one.run_by(cls) else {}
+    if not methods:
+        return cls
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (cls,), names | methods)
+
+
+def _method(tree: ast.Module, class_name: str, name: str) -> FunctionNode:
+    owner = find_class(tree, class_name)
+    found = find_method(owner, name) if owner is not None else None
+    assert found is not None, f"{class_name}.{name} was found before"
+    return found
+
+
+def _same_file(filename: str, module: Any) -> bool:
+    return Path(filename).name == Path(module.__file__).name
+
+
+def refused(owner: type[Any], reason: str, *because: Diagnostic) -> DiagnosticError:
+    message = f"the class {owner.__module__}.{owner.__name__} cannot be used by this adapter: {reason}"
+    return DiagnosticError([Diagnostic("VCG462", message, help=_HELP), *because])

@@ -1,0 +1,308 @@
+"""The cut on real classes of vLLM 0.33: the way that is found, the edits, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from cut_models import LLAVA_NEXT, MODELS, PARSED, Model
+
+from scaffold.cut import cut_edits, find_way, prove_cut
+from scaffold.descriptor import CutPort, load_descriptor_text
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.edit import apply_edits
+from scaffold.plan.cut import plan_way
+from scaffold.protocol import SourceTree, find_model
+from scaffold.workflow import prepare_port
+
+pytestmark = pytest.mark.trees
+
+RELEASE = "0.33.0"
+#: What else a tree must have for a model class to be found in it.
+PROTOCOL_FILES = (
+    "vllm/model_executor/models/interfaces.py",
+    "vllm/v1/worker/encoder_cudagraph.py",
+    "vllm/v1/worker/encoder_cudagraph_defs.py",
+)
+
+
+def port_of(text: str) -> CutPort:
+    port = load_descriptor_text(text, "model.yaml")
+    assert isinstance(port, CutPort)
+    return port
+
+
+def way_of(tree: SourceTree, text: str) -> Any:
+    port = port_of(text)
+    return plan_way(port, tree, find_model(tree, port.module, port.class_name))
+
+
+def problems_of(tree: SourceTree, text: str) -> tuple[Diagnostic, ...]:
+    with pytest.raises(DiagnosticError) as caught:
+        way_of(tree, text)
+    return caught.value.diagnostics
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.module)
+def test_the_way_is_found_and_proven(model: Model, release_tree: Any) -> None:
+    tree = release_tree(RELEASE)
+    way = way_of(tree, model.text())
+    assert {station.function: len(station.sites) for station in way.stations} == model.way
+    assert way.sites == sum(model.way.values())
+
+    port = prepare_port(port_of(model.text()), tree)
+    [change] = port.changed
+    assert change.after is not None
+    text = change.after.decode()
+    assert text.count(" if encode is None") + text.count("\n                if encode is None") >= way.sites
+    assert model.encode in text
+    assert model.cut in text
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.module)
+def test_a_second_run_finds_nothing_to_do(model: Model, release_tree: Any, copied_tree: Any) -> None:
+    path = f"vllm/model_executor/models/{model.module}.py"
+    source = release_tree(RELEASE)
+    tree = copied_tree(RELEASE, path)
+    edits = cut_edits(source, way_of(source, model.text()))[path]
+    once = apply_edits(tree.read(path), edits, path=path).text
+    assert apply_edits(once, edits, path=path).text == once
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entry": "self.no_such_method(**inputs)"}, "`self.no_such_method` does not lead to"),
+        ({"entry": PARSED.replace("_process_image_input", "compute_logits")}, "`self.compute_logits` does not lead to"),
+        ({"call": "self.multi_modal(pixels)"}, "`self._process_image_input` does not lead to"),
+        # The call is there, but with the tower as its first argument.
+        ({"call": "self._image_pixels_to_features(pixels)"}, "`self._process_image_input` does not lead to"),
+        ({"call": "self._image_pixels_to_features(self.other, pixels)"}, "does not lead to"),
+        ({"call": "self._image_pixels_to_features(1, pixels)"}, "does not lead to"),
+    ],
+)
+def test_an_encoder_that_is_not_on_the_way_is_refused(change: dict[str, str], message: str, release_tree: Any) -> None:
+    problem, *others = problems_of(release_tree(RELEASE), LLAVA_NEXT.text(**change))
+    assert (problem.code, message in problem.message) == ("VCG443", True), problem
+    assert {other.code for other in others} <= {"VCG447"}
+
+
+def test_calls_in_another_form_are_left_and_named(release_tree: Any) -> None:
+    """Nemotron's tower is called with sizes for images of any resolution, and with frames for videos."""
+    text = LLAVA_NEXT.text(
+        module="nano_nemotron_vl",
+        name="NemotronH_Nano_VL_V2",
+        entry="self._process_image_input(self._parse_and_validate_image_input(**inputs))",
+        call="self.vision_model(pixels)",
+    )
+    way = way_of(release_tree(RELEASE), text)
+    assert [note.code for note in way.notes] == ["VCG447"]
+    assert way.sites == 1
+
+
+def test_a_subclass_that_overrides_a_method_on_the_way_is_refused(copied_tree: Any) -> None:
+    path = "vllm/model_executor/models/llava_next.py"
+    tree = copied_tree(RELEASE, path, *PROTOCOL_FILES)
+    tree.path(path).write_text(
+        tree.read(path)
+        + "\n\nclass Heir(LlavaNextForConditionalGeneration):\n"
+        + "    def _process_image_pixels(self, inputs):\n        return super()._process_image_pixels(inputs)\n"
+    )
+    [problem] = problems_of(tree.reread(), LLAVA_NEXT.text())
+    assert (problem.code, "Heir overrides" in problem.message) == ("VCG444", True)
+
+
+def test_a_name_that_is_taken_is_refused(copied_tree: Any) -> None:
+    path = "vllm/model_executor/models/llava_next.py"
+    tree = copied_tree(RELEASE, path, *PROTOCOL_FILES)
+    changed = tree.read(path).replace("num_patches_per_batch", "encode")
+    assert changed != tree.read(path)
+    tree.path(path).write_text(changed)
+    tree = tree.reread()
+    with pytest.raises(DiagnosticError) as caught:
+        cut_edits(tree, way_of(tree, LLAVA_NEXT.text()))
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG444"]
+
+
+def test_a_data_parallel_encoder_needs_a_gate(release_tree: Any) -> None:
+    """Eagle 2.5 keeps the switch, so that its graphs can be off where items are spread over ranks."""
+    text = LLAVA_NEXT.text(
+        module="eagle2_5_vl", name="Eagle2_5_VLForConditionalGeneration", call="self.extract_feature(pixels)"
+    )
+    [problem] = problems_of(release_tree(RELEASE), text)
+    assert (problem.code, "data-parallel" in problem.message) == ("VCG445", True)
+    assert way_of(release_tree(RELEASE), f"{text}gates: {{modalities: not self.use_data_parallel}}\n").sites == 1
+
+
+@pytest.mark.parametrize("release", ["0.20.0", "0.21.0"])
+def test_releases_that_cut_the_output_themselves_are_refused(release: str, release_tree: Any) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port_of(LLAVA_NEXT.text()), release_tree(release))
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG442"]
+
+
+@pytest.mark.parametrize(
+    ("release", "inputs"),
+    [
+        # The manager reads the input key of every batch, so a selection has one.
+        (
+            "0.22.0",
+            ["no_pixels=torch.empty(0)", 'no_pixels = {"no_pixels": torch.empty(0)}', 'buffers["pixel_values"]'],
+        ),
+        ("0.23.0", ["values=units", "output_tokens=units * tokens or largest"]),
+        ("0.26.0", ["values=units", "output_tokens=units * tokens or largest"]),
+        ("0.27.0", ["values=units", 'path_output_tokens={"default": units * tokens}']),
+    ],
+)
+def test_what_no_graph_serves_is_a_batch_of_its_own_before_named_paths(
+    release: str, inputs: list[str], release_tree: Any
+) -> None:
+    [change] = prepare_port(port_of(LLAVA_NEXT.text()), release_tree(release)).changed
+    assert change.after is not None
+    text = change.after.decode()
+    assert [part for part in inputs if part not in text] == []
+
+
+def test_an_encoder_with_a_mask_is_called_with_it(release_tree: Any) -> None:
+    """Whatever the order of the arguments: what stands in its place gets the pixels first."""
+    aria = next(model for model in MODELS if model.module == "aria")
+    turned = aria.text(call="self.vision_tower(patch_attention_mask=mask, pixel_values=pixels)")
+    way = way_of(release_tree(RELEASE), turned)
+    assert [station.units for station in way.stations] == [(("pixel_values", "patch_attention_mask"),)]
+    [problem, note] = problems_of(
+        release_tree(RELEASE), aria.text(call="self.vision_tower(pixel_values=pixels)", further="")
+    )
+    assert (problem.code, note.code) == ("VCG443", "VCG447")
+
+
+# -- the proof --------------------------------------------------------------------------------------------------------
+
+BEFORE = '''
+class A:
+    def run(self, x, *, scale=None):
+        return self.encode_it(x, scale=scale)
+
+    def encode_it(self, x, scale):
+        """Args:
+            x: Units.
+        """
+        # a comment
+        y = self.tower(x, self.layer)
+        return [y * s for s in scale]
+
+    def embed_multimodal(self, **kwargs):
+        """Text."""
+        return self.run(**kwargs)
+'''
+AFTER = '''
+class A:
+    def run(self, x, *, scale=None, encode=None):
+        return self.encode_it(x, scale=scale, encode=encode)
+
+    def encode_it(self, x, scale, encode=None):
+        """Args:
+            x: Units.
+            encode: Instead.
+        """
+        # a comment
+        y = self.tower(x, self.layer) if encode is None else encode(x)
+        return [y * s for s in scale]
+
+    def embed_multimodal(self, **kwargs):
+        return self._embed_multimodal(**kwargs)
+
+    def _embed_multimodal(self, encode=None, **kwargs):
+        """Text."""
+        return self.run(**kwargs, encode=encode)
+'''
+METHODS = frozenset({("A", "run"), ("A", "encode_it"), ("A", "embed_multimodal")})
+
+
+def test_the_cut_is_proven() -> None:
+    assert prove_cut(BEFORE, AFTER, METHODS, "a.py") == ()
+    # Several arguments of the encoder may have an entry for each unit.
+    with_layer = AFTER.replace("else encode(x)", "else encode(x, self.layer)")
+    assert prove_cut(BEFORE, with_layer, METHODS, "a.py") == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "method"),
+    [
+        ('scale, encode=None):\n        """A', 'scale, encode=1):\n        """A', "encode_it"),
+        ("            x: Units.\n", "", "encode_it"),
+        ("*, scale=None, encode=None", "*, scale=None, encode=0", "run"),
+        ("else encode(x)", "else encode(x, x)", "encode_it"),
+        ("else encode(x)", "else encode(y)", "encode_it"),
+        ("else encode(x)", "else encode()", "encode_it"),
+        ("else encode(x)", "else encode(x, y)", "encode_it"),
+        ("else encode(x)", "else encode(x, at=1)", "encode_it"),
+        ("else encode(x)", "else decode(x)", "encode_it"),
+        ("if encode is None", "if encode is not None", "encode_it"),
+        ("if encode is None", "if encode == None", "encode_it"),
+        ("if encode is None", "if not encode", "encode_it"),
+        ("if encode is None", "if x is None", "encode_it"),
+        ("self.tower(x, self.layer) if", "self.tower(x) if", "encode_it"),
+        ("self.tower(x, self.layer) if", "(self.tower) if", "encode_it"),
+        ("scale=scale, encode=encode)", "scale=scale, encode=None)", "run"),
+        ("scale=scale, encode=encode)", "scale=None, encode=encode)", "run"),
+        ("y * s for s", "y + s for s", "encode_it"),
+        ("y * s for s in scale]", "y * s for s in scale if encode]", "encode_it"),
+        ("(self, x, scale, encode=None)", "(self, scale, x, encode=None)", "encode_it"),
+        ("return self._embed_multimodal(**kwargs)", "return self._embed_multimodal()", "embed_multimodal"),
+        ("return self._embed_multimodal(**kwargs)", "return self.run(**kwargs)", "embed_multimodal"),
+        ('"""Text."""', '"""Other."""', "embed_multimodal"),
+        ("def _embed_multimodal", "def _embed_other", "embed_multimodal"),
+        ("def embed_multimodal(self, **kwargs)", "def embed_multimodal(self, x=1, **kwargs)", "embed_multimodal"),
+        ("    def run(", "    def ran(", "run"),
+    ],
+)
+def test_another_change_is_refused(old: str, new: str, method: str) -> None:
+    after = AFTER.replace(old, new, 1)
+    assert after != AFTER
+    ast.parse(after)
+    assert [problem.code for problem in prove_cut(BEFORE, after, METHODS, "a.py") if method in problem.message] == [
+        "VCG646"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("callee", "codes"),
+    [
+        ("(self.tower if encode is None else encode)", []),
+        ("(self.tower if encode is not None else encode)", ["VCG646"]),
+        ("(self.tower if x is None else encode)", ["VCG646"]),
+        ("(self.other if encode is None else encode)", ["VCG646"]),
+        ("(self.tower if encode is None else decode)", ["VCG646"]),
+        ("(encode if encode is None else self.tower)", ["VCG646"]),
+        ("(encode or self.tower)", ["VCG646"]),
+    ],
+)
+def test_all_arguments_may_be_handed_over(callee: str, codes: list[str]) -> None:
+    after = AFTER.replace("self.tower(x, self.layer) if encode is None else encode(x)", f"{callee}(x, self.layer)")
+    assert after != AFTER
+    assert [problem.code for problem in prove_cut(BEFORE, after, METHODS, "a.py")] == codes
+
+
+def test_all_arguments_are_the_same() -> None:
+    after = AFTER.replace(
+        "self.tower(x, self.layer) if encode is None else encode(x)", "(self.tower if encode is None else encode)(x)"
+    )
+    assert [problem.code for problem in prove_cut(BEFORE, after, METHODS, "a.py")] == ["VCG646"]
+
+
+def test_a_method_that_means_two_things_on_the_way_is_refused(copied_tree: Any) -> None:
+    """One method encodes by `tower` twice where it is given that, and once where it is given another part."""
+    path = "vllm/model_executor/models/twins.py"
+    tree = copied_tree(RELEASE)
+    tree.path(path).write_text(
+        "class Model:\n"
+        "    def both(self, part, x):\n        return self.tower(x) + part(x)\n"
+        "    def run(self, x):\n        return self.both(self.tower, x) + self.both(self.other, x)\n"
+    )
+    call = port_of(LLAVA_NEXT.text(call="self.tower(pixels)")).forward.call
+    place = port_of(LLAVA_NEXT.text()).span("")
+    with pytest.raises(DiagnosticError) as caught:
+        find_way(tree.reread(), path, "Model", {"self.run": place}, call, place)
+    [problem] = caught.value.diagnostics
+    assert (problem.code, "`both`" in problem.message) == ("VCG443", True)

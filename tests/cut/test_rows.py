@@ -1,0 +1,248 @@
+"""The layout `rows` on real classes of vLLM 0.33: the edits, refusals, and the numerical proof with its mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changed_ports import port_of
+
+from scaffold.cut import cut_at_load
+from scaffold.diagnostics import DiagnosticError
+from scaffold.edit import apply_edits
+from scaffold.plan.cut import plan_way
+from scaffold.protocol import find_model
+from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+
+pytestmark = pytest.mark.trees
+
+RELEASE = "0.33.0"
+PIXTRAL = "vllm/model_executor/models/pixtral.py"
+MODEL = "vllm/model_executor/models/mistral3.py"
+WAYS = {
+    "mistral3": {"_process_image_input": 0, "PixtralHFVisionModel.forward": 1},
+    "pixtral": {"_process_image_input": 0, "VisionTransformer.forward": 1},
+    "isaac": {"_process_image_input": 0, "IsaacVisionEmbedding.forward": 0, "Siglip2VisionTransformer.forward": 1},
+}
+
+
+def recipe(model: str) -> str | None:
+    """The recipe of a model that has no shipped one."""
+    path = Path(__file__).with_name(f"{model}_rows.py")
+    return str(path) if path.exists() else None
+
+
+@pytest.mark.parametrize("model", WAYS)
+def test_the_way_is_found_and_proven(model: str, release_tree: Any) -> None:
+    tree, spec = release_tree(RELEASE), port_of(model)
+    way = plan_way(spec, tree, find_model(tree, spec.module, spec.class_name))
+    found = {station.class_name: station for station in way.stations}
+    assert {
+        f"{name}.forward" if station.function == "forward" else station.function: len(station.sites)
+        for name, station in found.items()
+    } == WAYS[model]
+    port = prepare_port(spec, tree)
+    text = "".join((change.after or b"").decode() for change in port.changed)
+    assert text.count(" if encode is None else encode)(") == 1
+
+
+def test_the_arguments_stay_where_they_are(release_tree: Any) -> None:
+    port = prepare_port(port_of("mistral3"), release_tree(RELEASE))
+    [change] = [change for change in port.changed if change.path == PIXTRAL]
+    before, after = (text.decode().splitlines() for text in (change.before, change.after))
+    assert [line for line in after if line not in before] == [
+        "from collections.abc import Callable, Iterable, Mapping, Sequence",
+        "        encode: Callable[..., torch.Tensor] | None = None,",
+        "            encode: What is called in the place of the encoder, if anything.",
+        "        out = (self.transformer if encode is None else encode)(",
+    ]
+    assert len(after) == len(before) + 2
+
+
+def test_a_second_run_finds_nothing_to_do(release_tree: Any, copied_tree: Any) -> None:
+    tree = copied_tree(RELEASE, MODEL, PIXTRAL)
+    port = prepare_port(port_of("mistral3"), release_tree(RELEASE))
+    for file in [file for file in port.plan.files if file.path in (MODEL, PIXTRAL)]:
+        once = apply_edits(tree.read(file.path), file.edits, path=file.path).text
+        assert once != tree.read(file.path)
+        assert apply_edits(once, file.edits, path=file.path).text == once
+
+
+def test_a_subclass_in_another_file_is_named(release_tree: Any) -> None:
+    port = prepare_port(port_of("mistral3"), release_tree(RELEASE))
+    assert ["LightOnOCRForConditionalGeneration" in note.message for note in port.notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("release", "changes", "code", "message"),
+    [
+        ("0.30.0", {}, "VCG446", "leaves rows behind those of a batch unwritten"),
+        ("0.26.0", {}, "VCG446", "leaves rows behind those of a batch unwritten"),
+        ("0.21.0", {}, "VCG446", "leaves rows behind those of a batch unwritten"),
+        (RELEASE, {"forward.encoder": "self.vision_tower.encoder"}, "VCG443", "does not lead to"),
+    ],
+)
+def test_what_cannot_be_ported_is_refused(
+    release: str, changes: dict[str, Any], code: str, message: str, release_tree: Any
+) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port_of("mistral3", changes), release_tree(release))
+    [problem] = caught.value.diagnostics
+    assert (problem.code, message in problem.message) == (code, True), problem
+
+
+def test_a_class_that_shares_items_between_ranks_needs_no_gate(release_tree: Any) -> None:
+    """Its rows declare their tokens, and the generated code looks at them when the model starts."""
+    tree = release_tree(RELEASE)
+    assert "supports_encoder_tp_data = True" in tree.read("vllm/model_executor/models/isaac.py")
+    change, *_ = prepare_port(port_of("isaac"), tree).changed
+    assert b'getattr(self, "supports_encoder_tp_data", False)' in (change.after or b"")
+
+
+TINY = """\
+from torch import nn
+
+
+class Model(nn.Module):
+    def run(self, x):
+        return self.tower(x)
+"""
+
+
+def test_an_adapter_has_no_graphs_where_attention_leaves_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that worked without graphs goes on. A tree without vLLM's attention fills nothing with zeros."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    (tmp_path / "tiny_rows.py").write_text(TINY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cls = import_module("tiny_rows").Model
+    model = cls()
+    model.tower = abs
+    cut_at_load(model, cls, entries=["self.run"], call="self.tower")
+    assert model._encoder_cudagraph_call is None
+    assert "leaves rows unwritten" in caplog.text
+    assert (model.run(-2), model.run(-2, encode=str)) == (2, "-2")
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("model", WAYS)
+def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",), recipe=recipe(model))
+    text = "\n".join(report.lines())
+    assert report.passed, text
+    assert report.hits >= 15, text
+    assert report.misses >= 3, text
+    assert report.negative_lengths == 0, text
+
+
+#: LightOnOCR inherits Mistral 3's port. It takes ready embeddings, one list entry an item.
+LIGHTON = """\
+import torch
+from scaffold.verify.numeric.recipes import mistral3
+
+
+class LightOnOCR(type(mistral3.RECIPE)):
+    module = "lightonocr"
+    host_class = "LightOnOCRForConditionalGeneration"
+
+    def embeds_inputs(self, modality, items, generator):
+        return {"image_embeds": [torch.randn(self.tokens(modality, item), 32, generator=generator) for item in items]}
+
+
+RECIPE = LightOnOCR()
+"""
+
+
+@pytest.mark.lab
+def test_a_subclass_inherits_a_right_port(release_tree: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    file = tmp_path / "lightonocr.py"
+    file.write_text(LIGHTON)
+    [report] = prove_numerics(port_of("mistral3"), release_tree(RELEASE), recipe=str(file))
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits > 30
+    assert [check.name for check in report.checks if check.name.startswith("precomputed")]
+
+
+@pytest.mark.lab
+def test_offsets_in_two_sections_have_no_graphs(release_tree: Any) -> None:
+    """FlashInfer's kernel gets the offsets of queries and of values behind each other, in elements."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [report] = prove_numerics(port_of("mistral3"), release_tree(RELEASE), tails=("cudnn",))
+    text = "\n".join(report.lines())
+    failed = [check for check in report.checks if not check.passed]
+    assert {(check.code, check.detail) for check in failed} == {
+        ("VCG657", "the configuration does not list the modality")
+    }, text
+    assert report.hits == 0
+    assert [check for check in report.checks if check.passed and check.name.startswith("a context of 63")], text
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fragment of the generated file that is replaced, the code that must be reported, and what is said."""
+
+    name: str
+    before: str
+    after: str
+    code: str
+    says: str = ""
+
+
+PADDED = "values[key] = torch.cat([value, value[-1:].expand(missing)])"
+MUTANTS = (
+    Mutant("offsets are not padded", PADDED, "pass", "VCG665", "negative length"),
+    Mutant("bound too small", "torch.tensor(num_rows, dtype", "torch.tensor(num_rows // 8, dtype", "VCG650"),
+    Mutant(
+        "rows shifted", 'buffers[f"{name}_{index}"] = leaf', 'buffers[f"{name}_{index}"] = leaf.roll(1, 0)', "VCG650"
+    ),
+    Mutant("features of other rows", "output[: sum(rows)].clone()", "output[-sum(rows) :].clone()", "VCG650"),
+    Mutant("a graph with too few rows", "num_rows = token_budget * ", "num_rows = token_budget // 2 * ", "VCG654"),
+    # What the generated code cannot classify has no graphs, and runs eagerly.
+    Mutant("offsets are not known", "list(accumulate(lengths, initial=0))", "lengths", "VCG657", "modality"),
+    Mutant("nothing is constant", 'kinds.add(("constant", leaf))', "pass", "VCG657", "modality"),
+    # Nor is what a graph gave used where the model calls its encoder in another way.
+    Mutant("another call at a replay", "if structure != wanted:", "if structure == wanted:", "VCG657", "eager"),
+)
+
+
+@pytest.fixture(scope="module")
+def reports(release_tree: Any) -> Callable[[], dict[str, NumericReport]]:
+    """Every mutant of Mistral 3's port, run once."""
+
+    @cache
+    def run() -> dict[str, NumericReport]:
+        [request] = numeric_requests(port_of("mistral3"), release_tree(RELEASE), recipe=recipe("mistral3"))
+        text = request.overlay[MODEL].decode()
+        requests = []
+        for mutant in MUTANTS:
+            changed = text.replace(mutant.before, mutant.after)
+            assert changed != text, mutant.name
+            requests.append(replace(request, overlay={**request.overlay, MODEL: changed.encode()}))
+        return dict(zip((mutant.name for mutant in MUTANTS), check_numerics_all(requests), strict=True))
+
+    return run
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_mutants_are_rejected(mutant: Mutant, reports: Callable[[], dict[str, NumericReport]]) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    report = reports()[mutant.name]
+    text = "\n".join(report.lines())
+    problems = [problem for problem in report.diagnostics() if problem.code == mutant.code]
+    assert problems, text
+    assert any(mutant.says in f"{problem.message} {problem.help}" for problem in problems), text
+    if mutant.code == "VCG657":
+        assert {check.code for check in report.checks if not check.passed} == {"VCG657"}, text
