@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,7 @@ from scaffold.cli.output import write_output
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from scaffold.draft import Draft, Question
-    from scaffold.protocol import SourceTree
 
 
 #: What diagnostics call a draft that is no file.
@@ -42,7 +40,13 @@ _STDOUT = "<draft>"
 @click.option(
     "--answer", "given", multiple=True, metavar="KEY=VALUE", help="Answer the question KEY, such as budget.min=64."
 )
+@click.option(
+    "--layout",
+    type=click.Choice(["packed", "tiles", "paths", "cut"]),
+    help="Draft this layout [the one that fits the model best].",
+)
 @click.option("--no-input", is_flag=True, help="Ask nothing: leave what is open as TODO.")
+@click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file.")
 @click.pass_obj
 def command(
@@ -51,7 +55,9 @@ def command(
     vllm: str,
     output: Path | None,
     given: tuple[str, ...],
+    layout: str | None,
     no_input: bool,
+    yes: bool,
     force: bool,
 ) -> None:
     """Draft a descriptor from a model's own source, by syntax only: nothing of vLLM is imported.
@@ -59,24 +65,31 @@ def command(
     MODEL is an architecture of the tree's registry, a model's file, or FILE:CLASS. Each value comes with the line that
     shows it, as a comment. What the source does not tell is asked on a terminal; unanswered, it is written as TODO,
     which `validate` reports with what to look at. An empty answer takes the first candidate, `-` leaves the question
-    open.
+    open. With --yes the first candidate answers every question, and a question without one exits with 3.
     """
-    from scaffold.draft import draft_descriptor
+    from scaffold.draft import draft_descriptor, interview
 
+    if yes and no_input:
+        raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
     tree = open_target(console, vllm).tree
-    draft = draft_descriptor(tree, model, answers)
-    if not no_input and sys.stdin.isatty() and sys.stderr.isatty():
-        draft = _interview(tree, model, draft, answers)
-    _check_answers(draft, answers)
+    if yes:
+        draft = interview(tree, model, answers, partial(_take_first, console), layout)
+    elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
+        draft = interview(tree, model, answers, _ask, layout)
+    else:
+        draft = draft_descriptor(tree, model, answers, layout)
+    _check_answers(draft)
+    if yes and draft.open:
+        raise DiagnosticError(_questions(draft, output, Severity.ERROR))
     if output is None:
         console.document(draft.text)
     else:
         write_output(output, draft.text)
         console.result(f"wrote {output}")
-    console.report([*draft.notes, *_questions(draft, output)])
+    console.report([*draft.notes, *_questions(draft, output, Severity.WARNING)])
     _say_next(console, draft, output)
 
 
@@ -87,35 +100,27 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _interview(tree: SourceTree, model: str, draft: Draft, answers: dict[str, str]) -> Draft:
-    """Ask on the terminal until nothing is open that was not put off. An answer may raise further questions."""
-    from scaffold.draft import draft_descriptor
-
-    skipped: set[str] = set()
-    while True:
-        question = next((question for question in draft.open if question.key not in skipped), None)
-        if question is None:
-            return draft
-        answer = _ask(question)
-        if answer in ("", "-"):
-            skipped.add(question.key)
-            continue
-        answers[question.key] = answer
-        draft = draft_descriptor(tree, model, answers)
-
-
-def _ask(question: Question) -> str:
+def _ask(question: Question) -> str | None:
+    """The answer that is typed on the terminal; `-` leaves the question open."""
     click.echo(f"\n{question.key}: {question.what}", err=True)
     for candidate in question.candidates:
         click.echo(f"  candidate: {candidate}", err=True)
     for look in question.look:
         click.echo(f"  look at: {look}", err=True)
     default = question.candidates[0].value if question.candidates else "-"
-    answer: str = click.prompt(question.key, default=default, err=True)
-    return answer.strip()
+    answer = str(click.prompt(question.key, default=default, err=True)).strip()
+    return None if answer in ("", "-") else answer
 
 
-def _check_answers(draft: Draft, answers: Mapping[str, str]) -> None:
+def _take_first(console: Console, question: Question) -> str | None:
+    """The first candidate, which is said; none where there is no candidate."""
+    if not question.candidates:
+        return None
+    console.note(f"{question.key}: took the first candidate, {question.candidates[0]}")
+    return question.candidates[0].value
+
+
+def _check_answers(draft: Draft) -> None:
     """Refuse answers that no question asked for, and those that make the descriptor wrong."""
     if draft.unused:
         from difflib import get_close_matches
@@ -145,7 +150,7 @@ def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
     return Diagnostic(problem.code, f"{problem.message}: `{text}`", problem.span, problem.help, problem.severity)
 
 
-def _questions(draft: Draft, output: Path | None) -> list[Diagnostic]:
+def _questions(draft: Draft, output: Path | None, severity: Severity) -> list[Diagnostic]:
     """The open questions, as they stand in the written draft."""
     from scaffold.descriptor.load import load_descriptor_text
 
@@ -154,7 +159,7 @@ def _questions(draft: Draft, output: Path | None) -> list[Diagnostic]:
         load_descriptor_text(draft.text, name)
     except DiagnosticError as error:
         return [
-            Diagnostic(found.code, found.message, found.span, found.help, Severity.WARNING, found.notes)
+            Diagnostic(found.code, found.message, found.span, found.help, severity, found.notes)
             for found in error.diagnostics
             if found.code == "VCG390"
         ]

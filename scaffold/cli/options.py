@@ -51,6 +51,34 @@ def descriptor_argument(name: str = "descriptor", **settings: Any) -> Callable[[
     return click.argument(name, shell_complete=_complete_descriptor, callback=locate, **settings)
 
 
+class _RecipePath(click.Path):
+    """A Python file, or the word for the automatic recipe."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from scaffold.verify.numeric.recipes import AUTOMATIC
+
+        return value if value == AUTOMATIC else super().convert(value, param, ctx)
+
+
+def recipe_option() -> Callable[[_Command], _Command]:
+    """`--recipe FILE.py | automatic`."""
+    return click.option(
+        "--recipe",
+        metavar="FILE.py|automatic",
+        type=_RecipePath(exists=True, dir_okay=False, resolve_path=True),
+        help="How the model is built tiny: a Python file, or by the lab itself [the shipped recipe, else automatic].",
+    )
+
+
+def config_option() -> Callable[[_Command], _Command]:
+    """`--config config.json`."""
+    return click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+        help="The checkpoint's config.json, for the automatic recipe.",
+    )
+
+
 def examples(*lines: str) -> str:
     """The end of a command's help: examples that click leaves on lines of their own."""
     return "\b\nExample:\n" + "\n".join(f"  {PROGRAM} {line}" for line in lines)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.inputs import Beyond, ModalityInputs, read_inputs
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.draft.cut import NoEncoder, draft_cut
+from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration
 from scaffold.draft.locate import Located, locate
-from scaffold.draft.modules import Part, assigned, model_path
+from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.packed import draft_packed, gate_of
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.tiles import draft_tiles, last_linear
+from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.values import Op, Place
+from scaffold.protocol import read_protocol
+from scaffold.protocol.dialect import Postprocess
+from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import last_name
 from scaffold.tower.source import Program
 
-__all__ = ["Draft", "draft_descriptor"]
+__all__ = ["Draft", "draft_descriptor", "interview"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +43,156 @@ class Draft:
         return not self.open
 
 
-def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str] | None = None) -> Draft:
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A sheet with everything but `schema`, `model` and `integration`, and the modalities that it serves."""
+
+    sheet: Sheet
+    modalities: tuple[str, ...]
+    notes: tuple[Diagnostic, ...]
+    tower: Part | None = None
+
+
+def draft_descriptor(
+    tree: SourceTree, reference: str, answers: Mapping[str, str] | None = None, layout: str | None = None
+) -> Draft:
     """Draft a descriptor of `reference` (an architecture, FILE or FILE:CLASS) from its source in `tree`.
 
-    `answers` by the key of a question take the place of its `TODO`. Pure but for reading the tree. Raises VCG480 to
-    VCG482 when there is no such model, VCG483 with everything about it that no descriptor expresses.
+    `answers` by the key of a question take the place of its `TODO`. Without a `layout` the better of those that can
+    express the model is taken. Pure but for reading the tree. Raises VCG480 to VCG482 when there is no such model,
+    VCG483 with everything about it that no descriptor expresses.
     """
     program = Program(tree)
     model = locate(tree, program, reference)
+    filled = _best(tree, program, model, answers or {}, layout)
+    sheet, notes = filled.sheet, filled.notes
+    sheet.put("schema", 1)
+    sheet.put("model.module", model.module, model.found)
+    sheet.put("model.class", model.class_name, model.place)
+    if filled.tower is not None:
+        sheet.put("model.tower", filled.tower.name, filled.tower.place)
+    draft_integration(sheet, tree, model, filled.modalities)
+    release = f" {tree.release}" if tree.release else ""
+    port = _has_port(tree, program, model)
+    title = [
+        f"{model.class_name}: drafted from the sources of vLLM{release}. Comments name the line that shows a value.",
+        *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
+        *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
+    ]
+    unused = tuple(key for key in sheet.answers if key not in sheet.used)
+    return Draft(
+        model.file.rpartition("/")[2].removesuffix(".py"),
+        sheet.text(title),
+        tuple(sheet.questions),
+        sheet.open,
+        unused,
+        (*notes, *([port] if port else [])),
+    )
+
+
+def _has_port(tree: SourceTree, program: Program, model: Located) -> Diagnostic | None:
+    """That the class, or the nearest of its bases that does, speaks the protocol already."""
+    for module, cls in program.lineage(model.owner):
+        if any(last_name(base) == PROTOCOL for base in cls.bases):
+            own = cls is model.owner[1]
+            return Diagnostic(
+                "VCG485",
+                f"{model.class_name} {'has a port already' if own else f'inherits the port of {cls.name}'}",
+                tree.span(module.file, cls.lineno),
+                "`new` replaces it with --replace"
+                if own
+                else f"port {cls.name} for all its subclasses; `new` gives this one its own with --replace",
+                Severity.WARNING,
+            )
+    return None
+
+
+def interview(
+    tree: SourceTree,
+    reference: str,
+    answers: Mapping[str, str],
+    ask: Callable[[Question], str | None],
+    layout: str | None = None,
+) -> Draft:
+    """Draft `reference` and ask what is open, one question at a time: an answer may raise further ones.
+
+    `ask` gives the answer, None where the question stays open. Raises what `draft_descriptor` raises.
+    """
+    given = dict(answers)
+    put_off: set[str] = set()
+    while True:
+        draft = draft_descriptor(tree, reference, given, layout)
+        question = next((question for question in draft.open if question.key not in put_off), None)
+        if question is None:
+            return draft
+        answer = ask(question)
+        if answer is None:
+            put_off.add(question.key)
+        else:
+            given[question.key] = answer
+
+
+def _best(
+    tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str], layout: str | None
+) -> _Filled:
+    """The draft of a layout, or of the one that fits a model best.
+
+    A tower that can be split is captured as a whole, and tiles whose rows are the embeddings need no second pass over
+    the model's code. Otherwise a cut is the better one: it has no formula that can be wrong.
+    """
+    if layout == "cut":
+        return _cut(tree, program, model, answers, "asked for")
+    refused: tuple[Diagnostic, ...] = ()
+    items, reason = None, ""
+    try:
+        items, reason = _of_items(tree, program, model, answers)
+    except DiagnosticError as error:
+        beyond_layouts = any(problem.code == "VCG483" for problem in error.diagnostics)
+        if layout is not None or not beyond_layouts or not _speaks_cuts(tree):
+            raise
+        refused = error.diagnostics
+        reason = refused[0].message.partition(": ")[2]
+    if items is not None and layout not in (None, items.sheet.value("layout")):
+        raise beyond(tree, model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
+    tiles = items is not None and items.sheet.value("layout") == "tiles"
+    asked = len(items.sheet.questions) if items is not None and tiles else 0
+    if items is not None and (layout is not None or not (reason or asked > 1) or not _speaks_cuts(tree)):
+        return items
+    try:
+        cut = _cut(tree, program, model, answers, reason or f"as `tiles` {asked} values would have to be answered")
+    except NoEncoder:
+        if items is None:
+            raise DiagnosticError(refused) from None
+        return items
+    except DiagnosticError as error:
+        if items is None:
+            raise DiagnosticError(tuple(dict.fromkeys((*refused, *error.diagnostics)))) from None
+        return items
+    # Each question is one more value that may be wrong.
+    return items if items is not None and not reason and len(cut.sheet.questions) >= asked else cut
+
+
+def _speaks_cuts(tree: SourceTree) -> bool:
+    """Whether the protocol of a tree can express a cut: one with a hook for results."""
+    try:
+        return read_protocol(tree).dialect.postprocess is not Postprocess.NONE
+    except DiagnosticError:
+        return False
+
+
+def _cut(tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str], reason: str) -> _Filled:
+    sheet = Sheet(dict(answers))
+    cut = draft_cut(tree, program, model, sheet)
+    if sheet.obstacles:
+        raise DiagnosticError(sheet.obstacles)
+    sheet.put("layout", "cut", why=reason)
+    return _Filled(sheet, tuple(cut.modalities), cut.notes)
+
+
+def _of_items(tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str]) -> tuple[_Filled, str]:
+    """The draft of a layout that cuts the encoder's output into items, and what speaks against it."""
     inputs = read_inputs(tree, program, model)
-    sheet = Sheet(dict(answers or {}))
+    sheet = Sheet(dict(answers))
     first = inputs.modalities[0]
     notes = inputs.notes
     modalities = inputs.modalities
@@ -61,7 +206,12 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
         sheet.obstacles += met.diagnostics
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
-    _model(sheet, model, tower, first)
+    why = {
+        "packed": f"rows of all items, cut by the product of `{first.sizes}`; graphs hold the whole tower",
+        "tiles": f"whole tiles, cut by `{first.sizes}`, whose rows are the embeddings",
+        "paths": f"one `{first.pixels}` and `{first.sizes}` of `{first.more}` an item",
+    }
+    sheet.put("layout", first.layout, first.field.place, why=why[first.layout])
     for modality in modalities:
         _modality(sheet, modality)
     counted = inputs.fields[first.more] if first.more else first.field
@@ -70,41 +220,9 @@ def draft_descriptor(tree: SourceTree, reference: str, answers: Mapping[str, str
     gate = gate_of(program, model.owner, inputs.trace)
     if gate is not None:
         sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
-    draft_integration(sheet, tree, model, tuple(modality.name for modality in modalities))
-    release = f" {tree.release}" if tree.release else ""
-    ported = any("SupportsEncoderCudaGraph" in ast.unparse(base) for base in model.owner[1].bases)
-    title = [
-        f"{model.class_name}: drafted from the sources of vLLM{release}. Comments name the line that shows a value.",
-        *(
-            ["The class has a port already, which was not looked at: `new` replaces it with --replace."]
-            if ported
-            else []
-        ),
-        *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
-    ]
-    unused = tuple(key for key in sheet.answers if key not in sheet.used)
-    return Draft(
-        model.file.rpartition("/")[2].removesuffix(".py"),
-        sheet.text(title),
-        tuple(sheet.questions),
-        sheet.open,
-        unused,
-        notes,
-    )
-
-
-def _model(sheet: Sheet, model: Located, tower: Part, first: ModalityInputs) -> None:
-    sheet.put("schema", 1)
-    sheet.put("model.module", model.module, model.found)
-    sheet.put("model.class", model.class_name, model.place)
-    if first.layout == "packed":
-        sheet.put("model.tower", tower.name, tower.place)
-    why = {
-        "packed": f"rows of all items behind each other, cut by the product of `{first.sizes}`",
-        "tiles": f"whole tiles, cut by `{first.sizes}`",
-        "paths": f"one `{first.pixels}` and `{first.sizes}` of `{first.more}` an item",
-    }
-    sheet.put("layout", first.layout, first.field.place, why=why[first.layout])
+    against = against_tiles(inputs) if first.layout == "tiles" else ""
+    names = tuple(modality.name for modality in modalities)
+    return _Filled(sheet, names, notes, tower if first.layout == "packed" else None), against
 
 
 def _modality(sheet: Sheet, modality: ModalityInputs) -> None:
@@ -123,6 +241,12 @@ def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: 
     own = assigned(program, tower.cls, "out_hidden_size") if tower.cls else None
     if outer.name == f"self.{tower.name}" and own is not None:
         sheet.put(key, f"self.{tower.name}.out_hidden_size", own[1])
+        return
+    alone = first.layout == "packed" and outer.name == f"self.{tower.name}"
+    joined = joined_features(program, tower) if alone else None
+    if joined is not None:
+        what = "columns of the encoder's output: the tower puts several results beside each other"
+        sheet.ask(Question(key, what, (), (str(joined),)))
         return
     linear = last_linear(program, model.owner, outer)
     path = model_path(program, model.owner, linear[0]) if linear else None

@@ -48,7 +48,7 @@ _LITERAL_COMPARE: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
 
 
 @dataclass(slots=True)
-class _Frame:
+class Frame:
     """One evaluated function: its module, the class that defines it, and its variables."""
 
     module: Module
@@ -97,7 +97,7 @@ class Evaluator:
             return {}
         module, owner, node = found
         closure = Closure(module, (module, owner), node, {}, bound=True)
-        frame = _Frame(module, closure.owner, self._bind(closure, [], dict(arguments)), 0)
+        frame = Frame(module, closure.owner, self._bind(closure, [], dict(arguments)), 0)
         self._block(node.body, frame)
         return frame.variables
 
@@ -110,7 +110,7 @@ class Evaluator:
         call = bind_call(function.node, args, keywords, skip_first=bound)
         variables = dict(function.variables)
         if bound:
-            variables[names[0]] = Ref("self")
+            variables[names[0]] = Ref(function.receiver)
         for name, default in call.defaults.items():
             variables[name] = Op("parameter", (Literal(name),)) if default is None else _constant(default)
         variables |= call.given
@@ -123,19 +123,23 @@ class Evaluator:
     def _call(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> Value:
         if depth > _DEPTH:
             return Op("too deep", tuple(args))
-        self.trace.visited.append((function.module, function.node))
-        frame = _Frame(function.module, function.owner, self._bind(function, args, keywords), depth)
-        self._block(function.node.body, frame)
-        values = [value for value in frame.returns if value != Literal(None)]
+        values = [value for value in self._returned(function, args, keywords, depth) if value != Literal(None)]
         return values[-1] if values else Literal(None)
+
+    def _returned(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> list[Value]:
+        """What every `return` of a function gives."""
+        self.trace.visited.append((function.module, function.node))
+        frame = Frame(function.module, function.owner, self._bind(function, args, keywords), depth)
+        self._block(function.node.body, frame)
+        return frame.returns
 
     # --- statements -------------------------------------------------------------------------------------------------
 
-    def _block(self, statements: list[ast.stmt], frame: _Frame) -> bool:
+    def _block(self, statements: list[ast.stmt], frame: Frame) -> bool:
         """Whether the block was left by a return, raise, continue or break."""
         return any(self._statement(statement, frame) for statement in statements)
 
-    def _statement(self, node: ast.stmt, frame: _Frame) -> bool:
+    def _statement(self, node: ast.stmt, frame: Frame) -> bool:
         if isinstance(node, ast.Return):
             frame.returns.append(self._value(node.value, frame) if node.value else Literal(None))
             return True
@@ -166,7 +170,7 @@ class Evaluator:
             self._refuse(node.test, frame)
         return False
 
-    def _loop(self, node: ast.For, frame: _Frame) -> None:
+    def _loop(self, node: ast.For, frame: Frame) -> None:
         """The body once for each key of a mapping with known keys, once for anything else."""
         over = self._value(node.iter, frame)
         if isinstance(over, Table):
@@ -177,21 +181,21 @@ class Evaluator:
             self._assign(node.target, element, frame)
             self._block(node.body, frame)
 
-    def _refuse(self, test: ast.expr, frame: _Frame) -> None:
+    def _refuse(self, test: ast.expr, frame: Frame) -> None:
         """`assert NAME is None` of an input: the model does not take it."""
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
             value = self._value(test.left, frame)
             if isinstance(value, Input) and self._value(test.comparators[0], frame) == Literal(None):
                 self.trace.refused.add(value.key)
 
-    def _branch(self, node: ast.If, frame: _Frame) -> bool:
+    def _branch(self, node: ast.If, frame: Frame) -> bool:
         decided = self._truth(node.test, frame)
         if decided is not None:
             return self._block(node.body if decided else node.orelse, frame)
         left = self._block(node.body, frame)
         return self._block(node.orelse, frame) and left
 
-    def _assign(self, target: ast.expr, value: Value, frame: _Frame) -> None:
+    def _assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
         if isinstance(target, ast.Name):
             frame.variables[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -206,7 +210,7 @@ class Evaluator:
 
     # --- conditions -------------------------------------------------------------------------------------------------
 
-    def _truth(self, node: ast.expr, frame: _Frame) -> bool | None:
+    def _truth(self, node: ast.expr, frame: Frame) -> bool | None:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self._truth(node.operand, frame)
             return None if inner is None else not inner
@@ -228,19 +232,28 @@ class Evaluator:
             return bool(value.value)
         return True if isinstance(value, Table) and value.entries else None
 
-    def _compare(self, node: ast.Compare, frame: _Frame) -> bool | None:
+    def _compare(self, node: ast.Compare, frame: Frame) -> bool | None:
         left, right = self._value(node.left, frame), self._value(node.comparators[0], frame)
         if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and right == Literal(None):
-            absent = _is_absent(left)
+            absent = self._is_absent(left)
             return absent if isinstance(node.ops[0], ast.Is) or absent is None else not absent
         compare = _LITERAL_COMPARE.get(type(node.ops[0]))
         if compare is not None and isinstance(left, Literal) and isinstance(right, Literal):
             return compare(left.value, right.value)
         return None
 
+    def _is_absent(self, value: Value) -> bool | None:
+        """Whether a value is None: embeddings given instead of pixels are, everything else that is known is not."""
+        if isinstance(value, Literal):
+            return value.value is None
+        if isinstance(value, Input):
+            # Phi-4-MM calls its pixels `input_image_embeds`.
+            return value.key.endswith("_embeds") and not value.key.startswith("input_")
+        return None if isinstance(value, Op) and value.name == "parameter" else False
+
     # --- expressions ------------------------------------------------------------------------------------------------
 
-    def _value(self, node: ast.expr, frame: _Frame) -> Value:
+    def _value(self, node: ast.expr, frame: Frame) -> Value:
         if isinstance(node, ast.Constant):
             return Literal(node.value)
         if isinstance(node, ast.Name):
@@ -258,6 +271,8 @@ class Evaluator:
             return Items(values)
         if isinstance(node, ast.Dict):
             return self._dict(node, frame)
+        if isinstance(node, ast.DictComp):
+            return self._filtered(node, frame)
         if isinstance(node, ast.BinOp):
             left, right = self._value(node.left, frame), self._value(node.right, frame)
             return self._binary(_BINARY.get(type(node.op), "?"), left, right, node, frame)
@@ -270,7 +285,7 @@ class Evaluator:
             self._assign(node.target, value, frame)
             return value
         if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
-            inner = _Frame(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+            inner = Frame(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
             for generator in node.generators:
                 self._assign(generator.target, _each(self._value(generator.iter, inner), None), inner)
             return Items([self._value(node.elt, inner)])
@@ -284,16 +299,18 @@ class Evaluator:
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return Op(type(node).__name__, tuple(self._value(child, frame) for child in children))
 
-    def _attribute(self, value: Value, node: ast.Attribute, frame: _Frame) -> Value:
+    def _attribute(self, value: Value, node: ast.Attribute, frame: Frame) -> Value:
         place = self._place(node, frame)
         if isinstance(value, Ref):
             return Ref(f"{value.path}.{node.attr}", place)
+        if isinstance(value, Table) and value.made_by and node.attr in value.entries:
+            return value.entries[node.attr]
         return Op(f".{node.attr}", (value,), place=place)
 
     def _input(self, value: Input) -> Input:
         return self.trace.inputs.setdefault(value.key, value) if value.columns is None else value
 
-    def _dict(self, node: ast.Dict, frame: _Frame) -> Value:
+    def _dict(self, node: ast.Dict, frame: Frame) -> Value:
         table = Table({}, place=self._place(node, frame))
         for key, value in zip(node.keys, node.values, strict=True):
             found = self._value(value, frame)
@@ -303,12 +320,23 @@ class Evaluator:
                 table.entries[str(key.value)] = found
         return table
 
-    def _binary(self, name: str, left: Value, right: Value, node: ast.AST, frame: _Frame) -> Value:
+    def _filtered(self, node: ast.DictComp, frame: Frame) -> Value:
+        """`{key: value for key, value in inputs.items() if ...}` of the inputs: some of them, each under its key."""
+        generator = node.generators[0]
+        over = generator.iter
+        if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr == "items":
+            whole = self._value(over.func.value, frame)
+            same = ast.unparse(generator.target).strip("()") == f"{ast.unparse(node.key)}, {ast.unparse(node.value)}"
+            if isinstance(whole, Inputs) and same and len(node.generators) == 1:
+                return whole
+        return Op("DictComp", (self._value(over, frame),), place=self._place(node, frame))
+
+    def _binary(self, name: str, left: Value, right: Value, node: ast.AST, frame: Frame) -> Value:
         if name == "|" and isinstance(left, Table) and isinstance(right, Table):
             return Table(left.entries | right.entries, place=left.place)
         return Op(name, (left, right), place=self._place(node, frame))
 
-    def _subscript(self, node: ast.Subscript, frame: _Frame) -> Value:
+    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         value, key = self._value(node.value, frame), self._value(node.slice, frame)
         place = self._place(node, frame)
         if isinstance(key, Literal):
@@ -324,7 +352,7 @@ class Evaluator:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _evaluate_call(self, node: ast.Call, frame: _Frame) -> Value:
+    def _evaluate_call(self, node: ast.Call, frame: Frame) -> Value:
         args = [self._value(argument, frame) for argument in node.args]
         keywords: dict[str, Value] = {}
         for keyword in node.keywords:
@@ -347,9 +375,7 @@ class Evaluator:
             function = self._value(node.func, frame)
         return self._apply(function, args, keywords, node, frame)
 
-    def _of_container(
-        self, value: Value, method: str, args: list[Value], node: ast.Call, frame: _Frame
-    ) -> Value | None:
+    def _of_container(self, value: Value, method: str, args: list[Value], node: ast.Call, frame: Frame) -> Value | None:
         """What a method of a mapping or list gives; None when it is not one of those that are known."""
         first = args[0] if args else Literal(None)
         if isinstance(value, Inputs) and method in ("pop", "get") and isinstance(first, Literal):
@@ -367,7 +393,7 @@ class Evaluator:
         return None
 
     def _apply(
-        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call, frame: _Frame
+        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call, frame: Frame
     ) -> Value:
         place = self._place(node, frame)
         if isinstance(function, Closure):
@@ -382,7 +408,7 @@ class Evaluator:
         return made
 
     def _apply_named(
-        self, path: str, args: list[Value], keywords: dict[str, Value], place: Place, frame: _Frame
+        self, path: str, args: list[Value], keywords: dict[str, Value], place: Place, frame: Frame
     ) -> Value:
         if path == "dict":
             table = Table({}, place=place)
@@ -404,15 +430,20 @@ class Evaluator:
         if isinstance(target, Table):  # a constructed class
             self.trace.tables.append(Table(dict(keywords), target.made_by, place))
             return self.trace.tables[-1]
-        if isinstance(target, Closure) and (self._deep or _has_container(made)):
+        if isinstance(target, Closure) and (self._deep or _has_container(made) or self._runs_part(made)):
             return self._call(target, args, keywords, frame.depth + 1)
         return made
+
+    def _runs_part(self, made: Op) -> bool:
+        """Whether a function gets inputs and a module of the model, which it may run on them."""
+        given = [value.path.removeprefix("self.") for value in made.operands if isinstance(value, Ref)]
+        return bool(inputs_of(made)) and any(self._program.attribute_class(self._cls, name) for name in given)
 
     def _enters(self, made: Op) -> bool:
         """Whether to look into a method of the class: not when it gets pixels and nothing of their sizes."""
         return self._deep or _has_container(made) or not inputs_of(made) or bool(self._sizes & set(inputs_of(made)))
 
-    def _target(self, path: str, frame: _Frame) -> Value | None:
+    def _target(self, path: str, frame: Frame) -> Value | None:
         """What a dotted name means: a function or method of the tree, or an empty `Table` for a class."""
         parts = path.split(".")
         owner = frame.owner
@@ -426,17 +457,19 @@ class Evaluator:
         known = self._program.resolve(frame.module, parts[0]) if len(parts) == 1 else None
         return Table({}, known[1].name) if known is not None else None
 
-    def _super(self, name: str, args: list[Value], keywords: dict[str, Value], frame: _Frame) -> Value:
+    def _super(self, name: str, args: list[Value], keywords: dict[str, Value], frame: Frame) -> Value:
         if frame.owner is not None:
             method = self._program.method(frame.owner, name, inherited=True)
             if method is not None:
                 owner, definer, node = method
-                closure = Closure(owner, (owner, definer), node, {}, bound=True)
+                itself = frame.variables.get("self")
+                receiver = itself.path if isinstance(itself, Ref) else "self"
+                closure = Closure(owner, (owner, definer), node, {}, bound=True, receiver=receiver)
                 return self._call(closure, args, keywords, frame.depth + 1)
         return Op(f"super.{name}", tuple(args), tuple(keywords.items()))
 
     @staticmethod
-    def _place(node: ast.AST, frame: _Frame) -> Place:
+    def _place(node: ast.AST, frame: Frame) -> Place:
         return Place(frame.module.file, getattr(node, "lineno", 1))
 
 
@@ -453,15 +486,6 @@ def _each(value: Value, place: Place | None) -> Value:
 
 def _constant(node: ast.expr) -> Value:
     return Literal(node.value) if isinstance(node, ast.Constant) else Op("default", ())
-
-
-def _is_absent(value: Value) -> bool | None:
-    """Whether a value is None: embeddings given instead of pixels are, everything else that is known is not."""
-    if isinstance(value, Literal):
-        return value.value is None
-    if isinstance(value, Input):
-        return value.key.endswith("_embeds")
-    return None if isinstance(value, Op) and value.name == "parameter" else False
 
 
 def _has_container(made: Op) -> bool:

@@ -7,6 +7,7 @@ the model, which says what the encoder is called with.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from scaffold.descriptor.port import MODALITIES
@@ -113,8 +114,8 @@ def strip(value: Value, names: set[str] = _SAME) -> Value:
     return value
 
 
-def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInputs:
-    """Keys, layouts and encoder calls of every modality. Raises VCG483."""
+def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str, Field]:
+    """How the processor cuts each input into items. Raises VCG483."""
     config = Evaluator(program, model.processor, deep=True).method("_get_mm_fields_config", hf_inputs=Inputs())
     fields = (
         {key: value for key, value in config.entries.items() if isinstance(value, Field)}
@@ -123,6 +124,21 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
     )
     if not fields:
         raise beyond(tree, model.processor_place, "its processor does not list the inputs in a form that can be read")
+    if all("audio" in (field.modality or "") for field in fields.values()):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG486",
+                f"`{model.class_name}` encodes no images and no videos, only audio",
+                tree.span(model.file, model.place.line),
+                "encoder graphs are for images and videos",
+            )
+        )
+    return fields
+
+
+def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInputs:
+    """Keys, layouts and encoder calls of every modality. Raises VCG483."""
+    fields = read_fields(tree, program, model)
     sizes = {key: _size_input(field.sizes, key) for field in fields.values() for key in inputs_of_sizes(field)}
     evaluator = Evaluator(program, model.owner, sizes=frozenset(sizes))
     result = evaluator.method("embed_multimodal", **{"**": Inputs()}) or Literal(None)
@@ -144,7 +160,7 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
     modalities, refused = [], []
     for name, group in groups.items():
         try:
-            modalities.append(_modality(tree, program, model, name, group, fields, trace))
+            modalities.append(_modality(tree, program, model, name, group, fields, trace, result))
         except Beyond as found:
             refused.append((name, group[0].place, found.diagnostics))
     if refused and not modalities:
@@ -153,10 +169,8 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
         reason = "; ".join(problem.message.partition(": ")[2] for problem in problems)
         notes.append(left_out(tree, place, name, reason))
     if not modalities:
-        if notes:
-            raise DiagnosticError([*beyond(tree, model.place, "it has no images and no videos").diagnostics, *notes])
-        what = "no call of a part of the model on an input was found in `embed_multimodal`"
-        raise beyond(tree, model.place, what)
+        what = "no call of a part of the model on images or videos was found in `embed_multimodal`"
+        raise DiagnosticError([*beyond(tree, model.place, what).diagnostics, *notes])
     kept, others = _alike(tree, _own_embeds(tuple(modalities)))
     return ModelInputs(kept, fields, trace, result, (*notes, *others))
 
@@ -194,6 +208,7 @@ def _modality(
     roots: list[Encoded],
     fields: dict[str, Field],
     trace: Trace,
+    result: Value,
 ) -> ModalityInputs:
     """One modality. Raises `Beyond` with everything that no layout has words for."""
     first = roots[0]
@@ -232,6 +247,10 @@ def _modality(
     if met or size is None or columns is None:
         raise Beyond([problem for found in met for problem in found.diagnostics])
     two = bool(whole and flat)
+    changed = [] if two else list(_changed_results(tree, trace, roots))
+    changed += [] if two or packed else _changed_items(tree, trace, result)
+    if changed:
+        raise Beyond(changed)
     pixels = whole[0] if two else flat[0]
     return ModalityInputs(
         name,
@@ -335,24 +354,65 @@ def _parts(modality: ModalityInputs) -> set[str]:
     return {part.name for part in parts if isinstance(part, Op) and part.name.startswith("self.")}
 
 
+def _changed_results(tree: SourceTree, trace: Trace, roots: list[Encoded]) -> Iterator[Diagnostic]:
+    """What the model does to an encoder's result beside joining its first axes and splitting it into items, once.
+
+    A port hands out the rows of the result as they are: an index, a join or a second split would be lost.
+    """
+    for root in roots:
+        for split in trace.splits:
+            value = split.args[0]
+            if not any(part is root.call for part in walk_value(value)):
+                continue
+            while isinstance(value, Op) and value is not root.call and _joins_axes(value):
+                value = value.args[0]
+            if value is root.call or not isinstance(value, Op):
+                continue
+            again = any(isinstance(part, Op) and part.name == ".split" for part in walk_value(value))
+            word = "indexed" if value.name == "[]" else f"given to `{value.name.lstrip('.')}`"
+            word = "split again after it was" if again else f"{word} before it is"
+            what = f"the result of `{root.call.name}` is {word} split into items"
+            yield from beyond(tree, value.place or split.place, what).diagnostics
+
+
+def _joins_axes(step: Op) -> bool:
+    """Whether a step leaves [tiles, tokens, hidden] as it is, or makes it [tiles * tokens, hidden]."""
+    if step.name in (".view", ".reshape"):
+        return len(step.args) == 3 and step.args[1] == Literal(-1)
+    return step.name in _SAME or (step.name == ".flatten" and step.args[1:] == (Literal(0), Literal(1)))
+
+
+def _changed_items(tree: SourceTree, trace: Trace, result: Value) -> Iterator[Diagnostic]:
+    """What the model does to each item of a split result beside joining its first two axes."""
+    for part in walk_value(result):
+        of = part.args[0] if isinstance(part, Op) and part.args else None
+        piece = isinstance(of, Op) and of.name == "each" and any(of.args[0] is split for split in trace.splits)
+        if piece and isinstance(part, Op) and not _joins_axes(part):
+            shown = ", ".join(str(value.value) for value in part.args[1:] if isinstance(value, Literal))
+            what = f"each item goes through `{part.name.lstrip('.')}({shown})`, so it is no [tiles, tokens, hidden]"
+            yield from beyond(tree, part.place, what).diagnostics
+
+
 def schema_of(program: Program, home: Module, trace: Trace, key: str) -> tuple[tuple[object, ...], Place, Table] | None:
     """The annotated shape of an input (`TensorShape("n", 3, "h", "w")`), its place, and the values at construction."""
-    for table in trace.tables:
-        name = next((n for n, value in table.entries.items() if strip(value) == Input(key) or _is(value, key)), None)
-        found = program.resolve(home, table.made_by or "") if name else None
-        if name is None or found is None or not isinstance(found[1], ast.ClassDef):
+    return next(shapes_of(program, home, trace, key), None)
+
+
+def shapes_of(
+    program: Program, home: Module, trace: Trace, key: str, *, made: bool = False
+) -> Iterator[tuple[tuple[object, ...], Place, Table]]:
+    """Annotated shapes of an input, or (`made`) of values that are made of it alone."""
+    for table, name, value in [(t, name, value) for t in trace.tables for name, value in t.entries.items()]:
+        if not (inputs_of(value) == (key,) if made else _is(value, key)):
             continue
-        for statement in found[1].body:
-            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
-                shapes = [
-                    node
-                    for node in ast.walk(statement.annotation)
-                    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TensorShape")
-                ]
-                if shapes:
-                    parts = tuple(part.value for part in shapes[0].args if isinstance(part, ast.Constant))
-                    return parts, Place(found[0].file, shapes[0].lineno), table
-    return None
+        where = (program.module(table.place.file) if table.place else None) or home
+        found = program.resolve(where, table.made_by or "")
+        for statement in found[1].body if found is not None and isinstance(found[1], ast.ClassDef) else ():
+            if found is not None and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+                for node in ast.walk(statement.annotation):
+                    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TensorShape"):
+                        parts = tuple(part.value for part in node.args if isinstance(part, ast.Constant))
+                        yield parts, Place(found[0].file, node.lineno), table
 
 
 def _is(value: Value, key: str) -> bool:

@@ -100,7 +100,9 @@ def _placeholders(model: Located) -> Iterator[tuple[str, tuple[str, Place]]]:
                 returned = test.body[0] if test.body else None
                 if isinstance(returned, ast.Return) and isinstance(returned.value, ast.Constant):
                     for name in names:
-                        yield str(name), (str(returned.value.value), Place(model.file, returned.lineno))
+                        # None: the processor puts the image before the prompt by itself.
+                        text = str(returned.value.value or "")
+                        yield str(name), (text, Place(model.file, returned.lineno))
 
 
 def _families(tree: SourceTree, class_name: str) -> tuple[list[str], Place] | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.values import Place
 from scaffold.protocol.tree import SourceTree, module_file
-from scaffold.tower.source import Owner, Program
+from scaffold.syntax import FunctionNode, call_name, plain_base
+from scaffold.tower.source import Module, Owner, Program
 
 _MODELS = "vllm/model_executor/models"
 _REGISTRY = f"{_MODELS}/registry.py"
@@ -78,8 +79,34 @@ def _module_name(file: str) -> str:
     return ".".join(path.with_suffix("").parts)
 
 
-def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, Place]:
-    known: dict[str, tuple[str, str, int, str]] = {}
+def architectures(tree: SourceTree) -> list[str]:
+    """Every architecture of the registry whose class is a multimodal model, in the registry's order."""
+    program = Program(tree)
+    found = []
+    for name, entry in _registry(tree).items():
+        owner = _class_of(tree, program, entry)
+        if owner is not None and program.method(owner, _EMBED) is not None and _processor(program, owner) is not None:
+            found.append(name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One line of the registry; `table` is the name of the dictionary that it stands in."""
+
+    module: str
+    class_name: str
+    line: int
+    table: str
+
+    @property
+    def dotted(self) -> str:
+        return self.module if self.module.startswith("vllm.") else f"vllm.model_executor.models.{self.module}"
+
+
+def _registry(tree: SourceTree) -> dict[str, _Entry]:
+    """Architectures by name. One that is in several tables is that of the multimodal models, or the first."""
+    known: dict[str, _Entry] = {}
     for table in tree.parse(_REGISTRY).body:
         target = _registry_name(table)
         if (
@@ -91,11 +118,23 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
         for key, value in zip(table.value.keys, table.value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple) and len(value.elts) == 2:
                 module, cls = (part.value if isinstance(part, ast.Constant) else None for part in value.elts)
-                known.setdefault(str(key.value), (str(module), str(cls), key.lineno, target))
-                if target == _MULTIMODAL:
-                    known[str(key.value)] = (str(module), str(cls), key.lineno, target)
-    multimodal = [arch for arch, entry in known.items() if entry[3] == _MULTIMODAL]
+                entry = _Entry(str(module), str(cls), key.lineno, target)
+                if target == _MULTIMODAL or str(key.value) not in known:
+                    known[str(key.value)] = entry
+    return known
+
+
+def _class_of(tree: SourceTree, program: Program, entry: _Entry) -> Owner | None:
+    path = module_file(tree, entry.dotted)
+    home = program.module(path) if path else None
+    found = program.resolve(home, entry.class_name) if home else None
+    return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
+
+
+def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, Place]:
+    known = _registry(tree)
     if name not in known:
+        multimodal = [arch for arch, entry in known.items() if entry.table == _MULTIMODAL]
         near = (
             get_close_matches(name, multimodal, n=3)
             or [arch for arch in multimodal if _plain(name) in _plain(arch)][:3]
@@ -111,30 +150,27 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
                 notes=(f"the registry has {len(multimodal)} multimodal architectures",),
             )
         )
-    module, class_name, line, target = known[name]
-    if target != _MULTIMODAL:
+    entry = known[name]
+    found = _class_of(tree, program, entry)
+    if entry.table != _MULTIMODAL and (found is None or program.method(found, _EMBED) is None):
         raise DiagnosticError(
             Diagnostic(
                 "VCG481",
-                f"`{name}` is not multimodal: the registry lists it under `{target}`",
-                tree.span(_REGISTRY, line),
+                f"`{name}` is not multimodal: the registry lists it under `{entry.table}`",
+                tree.span(_REGISTRY, entry.line),
                 "only a model with a vision encoder can get encoder graphs",
             )
         )
-    dotted = module if module.startswith("vllm.") else f"vllm.model_executor.models.{module}"
-    path = module_file(tree, dotted)
-    home = program.module(path) if path else None
-    found = program.resolve(home, class_name) if home else None
-    if found is None or not isinstance(found[1], ast.ClassDef):
+    if found is None:
         raise DiagnosticError(
             Diagnostic(
                 "VCG481",
-                f"`{name}` should be the class `{class_name}` of `{dotted}`, which is not in the tree",
-                tree.span(_REGISTRY, line),
+                f"`{name}` should be the class `{entry.class_name}` of `{entry.dotted}`, which is not in the tree",
+                tree.span(_REGISTRY, entry.line),
                 "check that the tree is complete, or name the model's file",
             )
         )
-    return found[0].file, found[1].name, Place(_REGISTRY, line)
+    return found[0].file, found[1].name, Place(_REGISTRY, entry.line)
 
 
 def _registry_name(node: ast.stmt) -> str | None:
@@ -207,17 +243,40 @@ def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Pla
     """Processor class and info class of the registering decorator on the class or on its nearest base."""
     for module, node in program.lineage(owner):
         for decorator in node.decorator_list:
-            if (
-                isinstance(decorator, ast.Call)
-                and isinstance(decorator.func, ast.Attribute)
-                and decorator.func.attr == _REGISTER
-                and decorator.args
-            ):
-                processor = program.resolve(module, ast.unparse(decorator.args[0]))
-                name = next((ast.unparse(keyword.value) for keyword in decorator.keywords if keyword.arg == "info"), "")
-                info = program.resolve(module, name)
-                if processor is not None and isinstance(processor[1], ast.ClassDef):
-                    found = (processor[0], processor[1])
-                    about = (info[0], info[1]) if info is not None and isinstance(info[1], ast.ClassDef) else None
-                    return found, about, Place(module.file, decorator.lineno)
+            home, call = _registration(program, module, decorator)
+            if call is None:
+                continue
+            processor = _made_class(program, home, call.args[0])
+            info = next((keyword.value for keyword in call.keywords if keyword.arg == "info"), None)
+            if processor is not None:
+                about = _made_class(program, home, info) if info is not None else None
+                return processor, about, Place(module.file, decorator.lineno)
     return None
+
+
+def _registration(program: Program, module: Module, decorator: ast.expr) -> tuple[Module, ast.Call | None]:
+    """The call of `register_processor` that a decorator is, or that is in the function that it names."""
+    within: ast.AST = decorator
+    if isinstance(decorator, ast.Name):
+        function = program.resolve(module, decorator.id)
+        if function is not None and isinstance(function[1], FunctionNode):
+            module, within = function
+    for node in ast.walk(within):
+        if isinstance(node, ast.Call) and call_name(node) == _REGISTER and node.args:
+            return module, node
+    return module, None
+
+
+def _made_class(program: Program, module: Module, named: ast.expr) -> Owner | None:
+    """The class that a name means, `C` of `C[T]`; of a function that makes one of several the last, its plain case."""
+    found = program.resolve(module, ast.unparse(plain_base(named)))
+    if found is None:
+        return None
+    if isinstance(found[1], ast.ClassDef):
+        return found[0], found[1]
+    returns = sorted(
+        (node for node in ast.walk(found[1]) if isinstance(node, ast.Return)), key=lambda node: node.lineno
+    )
+    made = (node.value.func for node in returns if isinstance(node.value, ast.Call))
+    classes = [_made_class(program, found[0], name) for name in made]
+    return next((cls for cls in reversed(classes) if cls is not None), None)

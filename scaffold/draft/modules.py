@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from scaffold.draft.values import Place
-from scaffold.syntax import FunctionNode, bind_call, name_path, self_attribute
+from scaffold.syntax import FunctionNode, bind_call, call_name, name_path, self_attribute
 from scaffold.tower.source import Owner, Program
 
 _LINEAR_INPUT = {"nn.Linear": "in_features"}
@@ -72,8 +72,11 @@ def _class_of(program: Program, owner: Owner, made: ast.Call) -> Owner | None:
 def model_path(program: Program, owner: Owner, name: str) -> str | None:
     """An attribute path of the class for a value that `__init__` computes, where it is a plain path.
 
-    `config.text_config.hidden_size` is `self.config.text_config.hidden_size` when `self.config = config`.
+    `config.text_config.hidden_size` is `self.config.text_config.hidden_size` when `self.config = config`. None of
+    anything but names: `config.get_text_config().hidden_size` is no path.
     """
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
     root, _, rest = name.partition(".")
     if root == "self":
         return name if rest else None
@@ -126,6 +129,29 @@ def parameters(program: Program, owner: Owner, method: str) -> list[str]:
     """Names of a method's positional parameters after self; none when there is no such method."""
     found = program.method(owner, method)
     return [argument.arg for argument in (*found[2].args.posonlyargs, *found[2].args.args)][1:] if found else []
+
+
+def joined_features(program: Program, part: Part) -> Place | None:
+    """Where a module's `forward` joins what it returns on the axis of features: it is wider than one of its results."""
+    found = program.method(part.cls, "forward") if part.cls is not None else None
+    if found is None:
+        return None
+    returned = {
+        node.value.id
+        for node in ast.walk(found[2])
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+    }
+    for node in ast.walk(found[2]):
+        value = node.value if isinstance(node, (ast.Assign, ast.Return)) else None
+        kept = isinstance(node, ast.Return) or (
+            isinstance(node, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id in returned for target in node.targets)
+        )
+        if kept and isinstance(value, ast.Call) and call_name(value) in ("cat", "concat"):
+            axes = [*value.args[1:], *(keyword.value for keyword in value.keywords if keyword.arg == "dim")]
+            if axes and ast.unparse(axes[0]) in ("1", "-1"):
+                return Place(found[0].file, value.lineno)
+    return None
 
 
 def linear_width(part: Part) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from scaffold.draft.inputs import (
     Encoded,
@@ -17,17 +17,19 @@ from scaffold.draft.inputs import (
     schema_of,
 )
 from scaffold.draft.locate import Located
-from scaffold.draft.modules import Part, assigned, chain_path, outer_path, part_of
+from scaffold.draft.modules import Part, assigned, chain_path, model_path, outer_path, part_of
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.values import Items, Op, Place, Ref, Table, Value, inputs_of, walk_value
+from scaffold.draft.values import Items, Literal, Op, Place, Ref, Table, Value, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, call_name, name_path, required_parameters
 from scaffold.tower.source import Module, Owner, Program
 
 #: Names under which models keep the tokens of a tile.
 _TOKENS = re.compile(r"num_image_tokens?|image_seq_len|tokens_per_(image|tile|chunk|patch)|image_token_len", re.ASCII)
 _SIZES = re.compile(r"^(tile|crop|patch|image)_?size$")
 _FEATURES = re.compile(r"num_\w*feature_size|num_\w*tokens?|\w*seq_len(gth)?")
+#: What puts rows of tiles together or apart.
+_ROWS = {"+", "tuple", "list", ".split", "torch.split", "[]", "each", "slice", ".unsqueeze", "zip", "enumerate"}
 _SIDES = ("image_size", "crop_size", "tile_size")
 _SHARDED = "run_dp_sharded"
 _PROCESSORS = "vllm.transformers_utils.processors"
@@ -91,6 +93,41 @@ def _forward(tree: SourceTree, inputs: ModelInputs, sheet: Sheet, encoded: tuple
     sheet.put("forward.call", texts[0], encoded[0].place)
     splits = [split.place for split in inputs.trace.splits if id(encoded[0].call) in map(id, walk_value(split.args[0]))]
     sheet.put("forward.flatten", True, *splits[:1], why="items are cut out of [tiles, tokens, hidden]")
+
+
+def against_tiles(inputs: ModelInputs) -> str:
+    """Why tiles are not the layout to prefer, nothing if they are: rows of tiles that are the embeddings of an item."""
+    root = inputs.modalities[0].encoded[0].call
+    changed = next((op for op in _around(inputs.result, root) if not _keeps_rows(op)), None)
+    if changed is None:
+        return ""
+    return f"`{changed.name.lstrip('.')}` stands between the tiles and the embeddings ({changed.place})"
+
+
+def _around(value: Value, root: Op) -> list[Op]:
+    """What is done to the result of a call until it is part of a value, outermost first."""
+    if value is root:
+        return []
+    parts: Sequence[Value] = ()
+    if isinstance(value, Op):
+        parts = value.operands
+    elif isinstance(value, Items):
+        parts = value.values
+    elif isinstance(value, Table):
+        parts = list(value.entries.values())
+    inside = next((part for part in parts if any(inner is root for inner in walk_value(part))), None)
+    if inside is None:
+        return []
+    return [*([value] if isinstance(value, Op) else []), *_around(inside, root)]
+
+
+def _keeps_rows(op: Op) -> bool:
+    """Whether an operation leaves the rows of [tiles, tokens, hidden] what they are, in their order."""
+    if op.name == ".flatten":
+        return op.args[1:] == (Literal(0), Literal(1))
+    if op.name in (".view", ".reshape"):
+        return op.args[1:2] == (Literal(-1),)
+    return op.name in _ROWS
 
 
 # --- paths ----------------------------------------------------------------------------------------------------------
@@ -182,10 +219,14 @@ def _tile_shape(
     else:
         path = outer_path(program, model.owner, tower, str(channels)) if tower else None
         first = path[0] if path else ""
-    bound = _binding(table, str(height))
-    same = height == width or (bound is not None and bound == _binding(table, str(width)))
-    if same and bound is not None:
-        sheet.put(f"let.{side}", bound[0], bound[1], why="what the model checks its input against")
+    high, wide = _binding(table, str(height)), _binding(table, str(width))
+    sides = [side, side]
+    if high is not None and (height == width or (wide is not None and high[0] == wide[0])):
+        sheet.put(f"let.{side}", *high, why="what the model checks its input against")
+    elif high is not None and wide is not None and side == "side":
+        sides = ["height", "width"]
+        for name, bound in zip(sides, (high, wide), strict=True):
+            sheet.put(f"let.{name}", *bound, why="what the model checks its input against")
     else:
         built = _built_for(program, model, tower) if tower else None
         if built is not None:
@@ -197,7 +238,7 @@ def _tile_shape(
         look = (f"{place}: the channels are called `{channels}`, and nothing in the model says how many they are",)
         sheet.ask(Question(at, "shape of one tile", candidates, look))
         return None
-    return [first, side, side], place
+    return [first, *sides], place
 
 
 def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Place] | None:
@@ -225,9 +266,14 @@ def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Pla
 
 
 def _binding(table: Table, name: str) -> tuple[str, Place | None] | None:
+    """What a side is bound to where the input is checked: a path, or an element of one, and its place."""
     bindings = table.entries.get("resolve_bindings")
     value = bindings.entries.get(name) if isinstance(bindings, Table) else None
-    return (value.path, value.place) if isinstance(value, Ref) and value.path.startswith("self.") else None
+    element = value.args[1] if isinstance(value, Op) and value.name == "[]" else None
+    whole = value.args[0] if isinstance(value, Op) and isinstance(element, Literal) else value
+    if not isinstance(whole, Ref) or not whole.path.startswith("self."):
+        return None
+    return f"{whole.path}[{element.value}]" if isinstance(element, Literal) else whole.path, whole.place
 
 
 def _built_for(program: Program, model: Located, tower: Part) -> tuple[str, Place] | None:
@@ -241,8 +287,10 @@ def _built_for(program: Program, model: Located, tower: Part) -> tuple[str, Plac
 def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: Place) -> None:
     """The side of tiles that only the image processor knows: a value of it, or a number."""
     processor = _image_processor(program, model)
-    if processor is None:
-        sheet.ask(Question(f"let.{side}", f"the side of a tile, in pixels ({place})"))
+    init = program.method(processor[0], "__init__") if processor else None
+    if processor is None or (init is not None and required_parameters(init[2])):
+        given = tuple(_given_sides(program, model))
+        sheet.ask(Question(f"let.{side}", f"the side of a tile, in pixels ({place})", given))
         return
     owner, _ = processor
     candidates = tuple(
@@ -262,6 +310,28 @@ def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: 
             look,
         )
     )
+
+
+def _given_sides(program: Program, model: Located) -> Iterator[Candidate]:
+    """What the processing info makes its image processor with, as paths of the model. Of `A or B` the last comes first:
+    it is what a configuration always has."""
+    method = program.method(model.info, "get_image_processor") if model.info else None
+    local: dict[str, ast.expr] = {}
+    found: list[ast.expr] = []
+    for node in ast.walk(method[2]) if method else ():
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            local[node.targets[0].id] = node.value
+        elif isinstance(node, ast.Call) and call_name(node) == "setdefault" and len(node.args) == 2:
+            key, value = node.args
+            if isinstance(key, ast.Constant) and key.value in _SIDES:
+                found += reversed(value.values) if isinstance(value, ast.BoolOp) else [value]
+    for value in found:
+        names, known = name_path(value), dict(local)
+        while names and names[0] in known and (behind := name_path(known.pop(names[0]))):
+            names = [*behind, *names[1:]]
+        path = model_path(program, model.owner, ".".join(names)) if names else None
+        if path is not None and method is not None:
+            yield Candidate(path, "what the image processor is made with", Place(method[0].file, value.lineno))
 
 
 def _processor_module(module: Module) -> str:

@@ -24,7 +24,7 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """Base of all values."""
 
@@ -98,13 +98,25 @@ class Items(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Closure(Value):
-    """A function with the variables around it. `owner` is the class that defines it, `bound` whether self is given."""
+    """A function with the variables around it. `owner` is the class that defines it, `bound` whether self is given,
+    and `receiver` the path of that self from the evaluated class on: `self.vision_tower` in a method of the tower."""
 
     module: Module
     owner: Owner | None
     node: FunctionNode
     variables: dict[str, Value]
     bound: bool = False
+    receiver: str = "self"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made(Value):
+    """An object of a class of the tree, by the call that makes it."""
+
+    owner: Owner
+    args: tuple[Value, ...]
+    keywords: tuple[tuple[str, Value], ...]
+    place: Place
 
 
 def walk_value(value: Value) -> Iterator[Value]:

@@ -92,6 +92,12 @@ UPSTREAM = (
                 "moonvit.py",
                 ".tolist()",
             ),
+            (
+                "`self.vision_tower`, which runs the encoder, gets `image_grid_hws` besides the pixels: only pixels "
+                "may come from the batch",
+                "kimi_vl.py",
+                "self.vision_tower(",
+            ),
         ),
     ),
     Case(
@@ -124,6 +130,12 @@ UPSTREAM = (
                 "`self.image_pixels_to_features` also depends on `spatial_shapes`, which is no size of `pixel_values`",
                 "lfm2_vl.py",
                 "self.image_pixels_to_features(",
+            ),
+            (
+                "`self.vision_tower.vision_model.encoder`, which runs the encoder, gets several values that are "
+                "computed from the pixels: only one may come from the batch",
+                "lfm2_siglip2.py",
+                "self.encoder(",
             ),
         ),
     ),

@@ -509,7 +509,7 @@ def test_a_port_of_tiles_takes_ready_embeddings_of_one_modality(release_tree):
         ("image", "image_embeds"),
         ("video", None),
     ]
-    [note] = found.notes
+    [note] = [note for note in found.notes if note.code == "VCG484"]
     assert (note.code, note.severity) == ("VCG484", Severity.WARNING)
     assert "ready embeddings of `video` are left out" in note.message
 
@@ -564,3 +564,23 @@ def test_what_tells_nothing_is_refused(name, copied_tree):
     assert first.code == "VCG483"
     assert words in first.message
     assert first.span is not None
+
+
+# --- a port that is there already -------------------------------------------------------------------------------------
+
+#: architecture of 0.33 -> what is said of its port
+PORTED = {
+    "InternVLChatModel": ["InternVLChatModel has a port already"],
+    "NVLM_D": ["NVLM_D_Model inherits the port of InternVLChatModel"],
+    "JinaVLForRanking": ["JinaVLForSequenceClassification inherits the port of Qwen2VLForConditionalGeneration"],
+    "SkyworkR1VChatModel": [],
+}
+
+
+@pytest.mark.parametrize("architecture", PORTED)
+def test_a_port_of_the_class_or_of_a_base_is_said(architecture, release_tree):
+    found = draft_descriptor(release_tree("0.33.0"), architecture)
+    said = PORTED[architecture]
+    assert [note.message for note in found.notes if note.code == "VCG485"] == said
+    titles = [line for line in found.text.splitlines() if "which was not looked at" in line]
+    assert titles == [f"# {words}, which was not looked at: `new` replaces it with --replace." for words in said]

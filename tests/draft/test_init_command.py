@@ -147,6 +147,33 @@ def test_what_is_wrong_is_said(name, run, tree):
     assert not Path("my.yaml").exists()
 
 
+class TestYes:
+    def test_first_candidates_are_taken_and_said(self, run, tree):
+        code, out, err = run("init", ARCH, "--vllm", tree, "--yes")
+        assert code == 0
+        assert "  k: self.num_image_token    # answered\n" in out
+        assert "let.k: took the first candidate, self.num_image_token (set by the model, " in err
+
+    def test_an_answer_that_was_given_is_kept(self, run, tree):
+        _, out, err = run("init", ARCH, "--vllm", tree, "--yes", "--answer", "let.k=self.tokens")
+        assert "  k: self.tokens    # answered\n" in out
+        assert "took" not in err
+
+    def test_a_question_without_candidates(self, run, tree):
+        """Nothing in the model is named like the tokens of a tile any more."""
+        source = tree / MODELS / "internvl.py"
+        source.write_text(source.read_text().replace("num_image_token", "zebra"))
+        code, out, err = run("init", ARCH, "--vllm", tree, "--yes", "-o", "my.yaml")
+        assert (code, out) == (3, "")
+        assert "error[VCG390]: `let.k` is an open question" in err
+        assert not Path("my.yaml").exists()
+
+    def test_it_contradicts_no_input(self, run, tree):
+        code, _, err = run("init", ARCH, "--vllm", tree, "--yes", "--no-input")
+        assert code == 2
+        assert "exclude each other" in err
+
+
 class TestFiles:
     def test_by_file(self, run, tree):
         assert "class: InternVLChatModel" in run("init", f"{MODELS}/internvl.py", "--vllm", tree)[1]

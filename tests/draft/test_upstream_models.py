@@ -37,8 +37,8 @@ def test_what_no_descriptor_says_is_refused_with_its_line(case: Case, release_tr
 
 
 def test_the_pictures_of_llava_next_are_refused(release_tree):
-    """Lists of tiles of any number, and sizes that are no count of them: two reasons of one model."""
-    case = Case("LLaVA-NeXT", "0.23.0", "LlavaNextForConditionalGeneration")
+    """Lists of tiles of any number, and sizes that are no count of them: two reasons where no cut can be expressed."""
+    case = Case("LLaVA-NeXT", "0.21.0", "LlavaNextForConditionalGeneration")
     messages = [problem.message for problem in refusal(case, release_tree(case.release))]
     assert any("also depends on `image_sizes`" in message for message in messages)
     assert any("`pixel_values` arrives as one tensor an item" in message for message in messages)
@@ -57,7 +57,7 @@ def test_every_architecture_is_drafted_or_refused(release, release_tree):
     no images, or encodes them in a way that cannot be read."""
     tree = release_tree(release)
     outcomes = {name: _outcome(tree, name) for name in _architectures(tree)}
-    wrong = {name: found for name, found in outcomes.items() if found not in ("drafted", "VCG481", "VCG483")}
+    wrong = {name: found for name, found in outcomes.items() if found not in ("drafted", "VCG481", "VCG483", "VCG486")}
     assert wrong == {}
     assert sum(found == "drafted" for found in outcomes.values()) >= 31
 

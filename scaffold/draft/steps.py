@@ -1,0 +1,372 @@
+"""What a model does with its pixels, as a tree of calls: from `embed_multimodal` through methods and parts.
+
+A `Step` is one call on inputs. Methods are gone into, and so are parts of the model whose other arguments come from the
+batch, too; a part that gets one tensor of pixels and constants is left as the call that it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from scaffold.draft.evaluate import Evaluator, Frame
+from scaffold.draft.inputs import strip
+from scaffold.draft.objects import Objects
+from scaffold.draft.values import (
+    Closure,
+    Input,
+    Inputs,
+    Items,
+    Literal,
+    Op,
+    Place,
+    Ref,
+    Table,
+    Value,
+    inputs_of,
+    walk_value,
+)
+from scaffold.syntax import assigned_to, bind_call, call_name, name_path, self_attribute
+from scaffold.tower.source import Owner, Program
+
+#: What a tensor has besides its methods.
+_OF_TENSORS = {"shape", "dtype", "device", "ndim", "data", "T", "mT", "is_cuda", "requires_grad"}
+#: What makes several values of one.
+_SEVERAL = {"tuple", "list", ".split", "torch.split", ".unbind", "torch.unbind", ".chunk", "torch.chunk", ".tolist"}
+_TENSOR = re.compile(r"(^|\| ?)(torch\.)?(Float)?Tensor")
+_CONTAINERS = re.compile(r"\b(list|tuple|dict|List|Tuple|Dict|Iterable|Sequence)\b")
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """One call of a part or method of the model, by its path from the model on.
+
+    `caller` is the function that it stands in, `entered` what was evaluated for it, `module` whether a part is called
+    and no method. `result` is its value.
+    """
+
+    path: str
+    args: tuple[Value, ...]
+    keywords: dict[str, Value]
+    node: ast.Call
+    caller: Closure
+    place: Place
+    parent: Step | None
+    module: bool = False
+    encoder: bool = False
+    children: list[Step] = field(default_factory=list)
+    entered: Closure | None = None
+    returned: list[Value] = field(default_factory=list)
+    result: Value = field(default_factory=lambda: Literal(None))
+
+    @property
+    def given(self) -> dict[int | str, Value]:
+        """Arguments by position or keyword."""
+        return dict(enumerate(self.args)) | dict(self.keywords)
+
+    @property
+    def units(self) -> Value | None:
+        """The one argument that comes from the inputs, None if there are several or none."""
+        found = [value for value in self.given.values() if _of_batch(value)]
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def text(self) -> str | None:
+        """The call as a descriptor says it, with `pixels` in the place of the units; None if it cannot."""
+        parts = []
+        for key, value in self.given.items():
+            text = "pixels" if value is self.units else constant(value)
+            if text is None:
+                return None
+            parts.append(text if isinstance(key, int) else f"{key}={text}")
+        return f"{self.path}({', '.join(parts)})" if self.units is not None else None
+
+    @property
+    def axis(self) -> int:
+        """The axis of the units: 1 behind a batch axis that the model has put before them."""
+        units = strip(self.units) if self.units is not None else None
+        added = {".unsqueeze": Literal(0), "[]": Literal(None)}
+        return int(isinstance(units, Op) and units.name in added and units.args[1:] == (added[units.name],))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts of a result that the caller takes apart, `features` for the only one that it uses."""
+        above = parents_of(self.caller.node).get(id(self.node))
+        target = above.targets[0] if isinstance(above, ast.Assign) else None
+        names = [ast.unparse(part) for part in target.elts] if isinstance(target, (ast.Tuple, ast.List)) else []
+        loads = {node.id for node in ast.walk(self.caller.node) if isinstance(node, ast.Name) and _loads(node)}
+        used = [name for name in names if name in loads]
+        return tuple("features" if name in used else "_" for name in names) if len(used) == 1 else ()
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Layers that the caller takes of what is annotated as a list, as a descriptor says them; none if it does
+        anything else with it."""
+        if self.parts or self.entered is None or not _is_several(self.entered.node.returns):
+            return ()
+        parents = parents_of(self.caller.node)
+        above = parents.get(id(self.node))
+        names = {to.id for to in assigned_to(above) if isinstance(to, ast.Name)} if above is not None else set()
+        inside = [node for node in ast.walk(self.caller.node) if isinstance(node, ast.Name) and _loads(node)]
+        taken = [parents.get(id(node)) for node in inside if node.id in names]
+        found = [_layer(self.caller, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
+        return tuple(dict.fromkeys(text for text in found if text)) if found and all(found) else ()
+
+    @property
+    def raw(self) -> bool:
+        """Whether the units are a tensor of pixels that no part of the model has computed on."""
+        return self.units is not None and self.is_raw(self.units)
+
+    @staticmethod
+    def is_raw(value: Value) -> bool:
+        """Whether a value is a tensor of the inputs that no part of the model has computed on, or has its shape."""
+        if isinstance(value, Op) and value.name in (".view", ".reshape") and len(value.args) == 2:
+            shape = value.args[1]
+            if isinstance(shape, Op) and shape.name == ".shape" and inputs_of(shape) == inputs_of(value):
+                return Step.is_raw(shape.args[0])
+        return not isinstance(value, (Table, Items, Inputs)) and bool(inputs_of(value)) and not computed(value)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether an encoder runs in it."""
+        return self.encoder or any(step.encodes for step in self.children)
+
+    def walk(self) -> Iterator[Step]:
+        """The step and all below, in the order of the text."""
+        yield self
+        for step in self.children:
+            yield from step.walk()
+
+    def up(self) -> Iterator[Step]:
+        """The step and those that it is a part of, up to the root."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.up()
+
+
+def computed(value: Value) -> bool:
+    """Whether a part of the model has made a value of inputs."""
+    return any(isinstance(part, Op) and part.name.startswith("self.") and inputs_of(part) for part in walk_value(value))
+
+
+def constant(value: Value) -> str | None:
+    """An argument that a descriptor's call can have beside the units: an attribute of the model or a literal."""
+    if isinstance(value, Literal):
+        plain = value.value is None or isinstance(value.value, (bool, int, str))
+        return repr(value.value) if plain else None
+    return value.path if isinstance(value, Ref) and value.path.startswith("self.") else None
+
+
+def _of_batch(value: Value) -> bool:
+    return any(isinstance(part, (Input, Inputs)) for part in walk_value(value))
+
+
+def against(step: Step) -> str | None:
+    """Why a call on pixels cannot be captured; None if it can."""
+    others = [value for value in step.given.values() if _of_batch(value) and value is not pixels_of(step)]
+    if others:
+        pixels = pixels_of(step)
+        own = inputs_of(pixels) if pixels is not None else ()
+        keys = dict.fromkeys(key for value in others for key in inputs_of(value) if key not in own)
+        if not keys:
+            return "gets several values that are computed from the pixels: only one may come from the batch"
+        return f"gets `{'`, `'.join(keys)}` besides the pixels: only pixels may come from the batch"
+    if step.text is None:
+        return "is called with an argument that is neither an attribute of the model nor a literal"
+    if _takes_list(step):
+        return "takes a list of images, whose sizes may differ"
+    if step.parts or step.layers:
+        return None
+    if _several(step):
+        return "gives a list or tuple, not one tensor"
+    part = _taken(step)
+    if part:
+        return f"gives an object of which the model takes {part}, not a tensor"
+    return None
+
+
+def pixels_of(step: Step) -> Value | None:
+    """The argument that holds the pixels, among several that come from the batch: the first that is named so."""
+    if step.units is not None:
+        return step.units
+    found = [value for value in step.given.values() if _of_batch(value)]
+    named = [value for value in found if any(is_pixels(key) for key in inputs_of(value)[:1])]
+    return next(iter(named or found), None)
+
+
+def is_pixels(key: str) -> bool:
+    """Whether an input is called as pixels are."""
+    return "pixel_values" in key or key == "images"
+
+
+def _takes_list(step: Step) -> bool:
+    """Whether the callee says that its units are a list."""
+    if step.entered is None:
+        return False
+    function = step.entered.node
+    bound = bind_call(function, step.args, step.keywords, skip_first=True).given
+    name = next((name for name, value in bound.items() if value is step.units), "")
+    spec = function.args
+    annotations = {argument.arg: argument.annotation for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+    return _is_several(annotations.get(name))
+
+
+def _is_several(annotation: ast.expr | None) -> bool:
+    """Whether an annotation says several tensors and not one."""
+    text = ast.unparse(annotation) if annotation is not None else ""
+    return bool(_CONTAINERS.search(text)) and not _TENSOR.search(text)
+
+
+def _several(step: Step) -> bool:
+    """Whether the callee says that it gives more than one tensor: by its annotation, or by what it returns."""
+    if step.entered is None:
+        return False
+    return _is_several(step.entered.node.returns) or any(
+        isinstance(value, (Items, Table)) or (isinstance(value, Op) and value.name in _SEVERAL)
+        for value in step.returned
+    )
+
+
+def _layer(caller: Closure, index: ast.expr) -> str | None:
+    """A layer that is an attribute of the model or a number, or a column of a table that the caller goes over."""
+    if isinstance(index, ast.Constant) and isinstance(index.value, int):
+        return str(index.value)
+    path = name_path(index)
+    if path[:1] == ["self"] and len(path) > 1:
+        return ".".join([caller.receiver, *path[1:]])
+    for loop in ast.walk(caller.node) if isinstance(index, ast.Name) else ():
+        if not isinstance(loop, ast.For):
+            continue
+        row, table = loop.target, loop.iter
+        if call_name(table) == "enumerate" and isinstance(table, ast.Call) and isinstance(row, ast.Tuple):
+            row, table = row.elts[1], table.args[0]
+        names = [ast.unparse(part) for part in row.elts] if isinstance(row, ast.Tuple) else []
+        attribute = self_attribute(table)
+        if attribute and ast.unparse(index) in names:
+            return f"{{table: {caller.receiver}.{attribute}, column: {names.index(ast.unparse(index))}}}"
+    return None
+
+
+def parents_of(function: ast.AST) -> dict[int, ast.AST]:
+    """The node above each node of a function, by its identity."""
+    return {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+
+
+def _loads(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def _taken(step: Step) -> str | None:
+    """What the caller takes of the result, if that is no tensor: `.last_hidden_state`, or one of several."""
+    parents = parents_of(step.caller.node)
+    above = parents.get(id(step.node))
+    names: set[str] = set()
+    if isinstance(above, ast.Attribute):
+        return _attribute(above, parents)
+    if isinstance(above, ast.Subscript) and isinstance(above.slice, (ast.Constant, ast.UnaryOp)) and not step.axis:
+        return f"`[{ast.unparse(above.slice)}]`"  # of a batch axis that was put before the units it takes the only one
+    if isinstance(above, ast.Assign):
+        if any(isinstance(target, (ast.Tuple, ast.List)) for target in above.targets):
+            return "one of several"
+        names = {target.id for target in above.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(step.caller.node):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            found = _attribute(node, parents)
+            if found:
+                return found
+    return None
+
+
+def _attribute(node: ast.Attribute, parents: dict[int, ast.AST]) -> str | None:
+    above = parents.get(id(node))
+    called = isinstance(above, ast.Call) and above.func is node
+    return None if called or node.attr in _OF_TENSORS else f"`.{node.attr}`"
+
+
+class Walker(Evaluator):
+    """Evaluates `embed_multimodal` and keeps its calls: `root` is that of `embed_multimodal` itself."""
+
+    def __init__(self, program: Program, owner: Owner, objects: Objects) -> None:
+        super().__init__(program, owner)
+        self._objects = objects
+        self._callers: list[Closure] = []
+        found = program.method(owner, "embed_multimodal")
+        assert found is not None, "what makes it a model"
+        module, definer, node = found
+        entry = Closure(module, (module, definer), node, {}, bound=True)
+        call = ast.parse("self.embed_multimodal(**kwargs)", mode="eval").body
+        assert isinstance(call, ast.Call)
+        self.root = Step(
+            "self.embed_multimodal", (), {"**": Inputs()}, call, entry, Place(module.file, node.lineno), None
+        )
+        self.root.entered = entry
+        self._step = self.root
+        self.root.result = self._call(entry, [], {"**": Inputs()}, 0)
+
+    def _is_absent(self, value: Value) -> bool | None:
+        """A batch has the inputs of one modality, so that each of them may be absent."""
+        return super()._is_absent(value) or (None if isinstance(value, Input) else False)
+
+    def _branch(self, node: ast.If, frame: Frame) -> bool:
+        """An `else` does not see what its `if` has assigned: two parses of an input are two ways."""
+        if self._truth(node.test, frame) is not None:
+            return super()._branch(node, frame)
+        variables = frame.variables
+        before = dict(variables)
+        left = self._block(node.body, frame)
+        body = {} if left else dict(variables)
+        variables.clear()
+        variables.update(before)
+        other = self._block(node.orelse, frame)
+        changed = {name: value for name, value in variables.items() if before.get(name) is not value}
+        variables.update(body | changed)
+        return left and other
+
+    def _returned(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> list[Value]:
+        self._callers.append(function)
+        found = super()._returned(function, args, keywords, depth)
+        self._callers.pop()
+        if function is self._step.entered:
+            self._step.returned = found
+        return found
+
+    def _target(self, path: str, frame: Frame) -> Value | None:
+        if not path.startswith("self."):
+            return super()._target(path, frame)
+        holder, _, name = path.rpartition(".")
+        for receiver, method in ((holder, name), (path, "forward")):
+            cls = self._objects.cls(receiver)
+            found = self._program.method(cls, method) if cls is not None else None
+            if found is not None:
+                return Closure(found[0], (found[0], found[1]), found[2], {}, bound=True, receiver=receiver)
+        return None
+
+    def _apply(
+        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call, frame: Frame
+    ) -> Value:
+        made = Op("", tuple(args), tuple(keywords.items()))
+        if not isinstance(function, Ref) or not function.path.startswith("self.") or not _of_batch(made):
+            return super()._apply(function, args, keywords, node, frame)
+        place = self._place(node, frame)
+        step = Step(function.path, tuple(args), keywords, node, self._callers[-1], place, self._step)
+        target = self._target(function.path, frame)
+        step.entered = target if isinstance(target, Closure) else None
+        step.module = step.entered is None or step.entered.receiver == step.path
+        holder = function.path.rpartition(".")[0]
+        outside = step.entered is None and holder != "self" and self._objects.outside(holder)
+        step.encoder = step.module and (outside or self._objects.encodes(step.path))
+        self._step.children.append(step)
+        step.result = Op(step.path, step.args, tuple(keywords.items()), place)
+        if step.entered is not None and self._goes_into(step):
+            self._step = step
+            step.result = self._call(step.entered, args, keywords, frame.depth + 1)
+            assert step.parent is not None, "set above"
+            self._step = step.parent
+        return step.result
+
+    @staticmethod
+    def _goes_into(step: Step) -> bool:
+        """Not into a part without an encoder, nor into one that can be captured as it is."""
+        return not step.module or (step.encoder and not (step.raw and against(step) is None))

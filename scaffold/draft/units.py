@@ -1,0 +1,195 @@
+"""Drafts the shape of one unit: what enters the encoder's call once for each leading index."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scaffold.draft.evaluate import Trace
+from scaffold.draft.inputs import shapes_of
+from scaffold.draft.locate import Located
+from scaffold.draft.objects import Objects, said
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.steps import Step
+from scaffold.draft.values import Op, Place, Ref, Table, Value
+from scaffold.syntax import assigned_to
+from scaffold.tower.source import Program
+
+_SIDE = re.compile(r"(^|\.)(force_)?(image|crop|img|tile)_size$")
+_COUNT = re.compile(r"^(num_patches|patch_num|image_num_patch|grid_size)$")
+#: Names of dimensions in annotated shapes: of channels that have no number there, and of sides.
+_CHANNELS = {"c", "C"}
+_SIDES = {"h": "height", "w": "width", "H": "height", "W": "width"}
+#: Units that no annotation says anything of.
+_IMAGE: tuple[object, ...] = ("n", 3, "h", "w")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    text: str
+    place: Place | None
+    why: str
+
+
+def draft_unit(
+    program: Program,
+    model: Located,
+    objects: Objects,
+    trace: Trace,
+    keys: tuple[str, ...],
+    encoder: Step,
+    sheet: Sheet,
+) -> None:
+    """Fill in `pixels.shape` and the names that it uses. Asks for what the source does not tell.
+
+    `keys` are the inputs of pixels, `encoder` the call of the part that gets them. A side is what the model checks its
+    input against, else the only size that its constructor reads, else what the encoder is built for.
+    """
+    shapes = [list(shapes_of(program, model.owner[0], trace, key, made=True)) for key in keys]
+    shown = next((max(found, key=_tells) for found in shapes if found), None)
+    if shown is None:
+        dimensions, place, bindings = _IMAGE, None, None
+    else:
+        dimensions, place, bindings = shown[0], shown[1], shown[2].entries.get("resolve_bindings")
+    unit = _unit(dimensions)
+    if place is not None and len(unit) == 2:
+        _patches(objects, encoder, unit, place, sheet)
+        return
+    bound = {name: _bound(program, objects, bindings, name) for name in unit if name in _SIDES}
+    same = len({known.text if known else None for known in bound.values()}) < 2
+    lets = {name: "side" if same else _SIDES[name] for name in bound}
+    lists = _lists(bindings, objects, encoder.path)
+    for name, let in lets.items():
+        known = bound[name] or _read(objects, lists) or _built_for(objects, encoder.path, lists)
+        if known is not None:
+            sheet.put(f"let.{let}", known.text, known.place, why=known.why)
+        elif not sheet.has(f"let.{let}"):
+            look = (f"{place or encoder.place}: the pixels have no size that the model's source tells",)
+            what = f"the {let} of one unit, in pixels"
+            sheet.ask(Question(f"let.{let}", what, tuple(_candidates(model, lists)), look))
+    for name in dict.fromkeys(part for part in unit if not part.isdigit() and part not in bound):
+        what = f"the number that the annotated shape calls `{name}`"
+        colours = (Candidate("3", "colour channels"),) if name in _CHANNELS else ()
+        sheet.ask(Question(f"let.{name}", what, colours, (str(place),)))
+    why = "" if shown is not None else "an RGB image; no annotation says its shape"
+    sheet.put("pixels.shape", [lets.get(part, part) for part in unit], place, why=why)
+
+
+def _tells(shape: tuple[tuple[object, ...], Place, Table]) -> tuple[int, bool, int]:
+    """How much an annotated shape says: axes, what they are bound to, and numbers."""
+    dimensions, _, table = shape
+    return len(dimensions), "resolve_bindings" in table.entries, sum(isinstance(part, int) for part in dimensions)
+
+
+def _unit(dimensions: tuple[object, ...]) -> list[str]:
+    """The dimensions of one unit: from the channels on, else all but the first."""
+    channels = (i for i, part in enumerate(dimensions) if isinstance(part, int) or part in _CHANNELS)
+    return [str(part) for part in dimensions[max(next(channels, 1), 1) :]]
+
+
+def _patches(objects: Objects, encoder: Step, names: list[str], place: Place, sheet: Sheet) -> None:
+    """A unit of flat patches: as wide as the layer that gets them, and as many as the encoder says."""
+    rows, width = names
+    for step in encoder.walk():
+        made = objects.value(step.path)
+        if isinstance(made, Op) and made.name.endswith("nn.Linear") and step.raw:
+            sheet.put(f"let.{width}", f"{step.path}.in_features", step.place, why="the input of a linear layer")
+            break
+    else:
+        sheet.ask(Question(f"let.{width}", "the width of a patch", (), (f"{encoder.place}: the encoder's call",)))
+    paths = [f"{encoder.path}.{name}" for name in objects.attributes(encoder.path) if _COUNT.search(name)]
+    found = [(text, objects.place(path)) for path in paths for text in _counts(path)]
+    why = "what the encoder says of its patches"
+    if len(found) == 1:
+        sheet.put(f"let.{rows}", *found[0], why=why)
+    else:
+        candidates = tuple(Candidate(text, why, at) for text, at in found)
+        what = f"the patches of one unit ({place}: {rows}, {width})"
+        sheet.ask(Question(f"let.{rows}", what, candidates, (f"{encoder.place}: the encoder's call",)))
+    sheet.put("pixels.shape", [rows, width], place)
+
+
+def _counts(path: str) -> Iterator[str]:
+    """A number of patches, or the product of its two sides."""
+    name = path.rpartition(".")[2]
+    if name.startswith("num_"):
+        yield path
+    else:
+        text = said(f"{path}[0] * {path}[1]")
+        if text is not None:
+            yield text
+
+
+def _bound(program: Program, objects: Objects, bindings: Value | None, name: str) -> _Known | None:
+    """What a dimension is bound to where the model checks its input."""
+    value = bindings.entries.get(name) if isinstance(bindings, Table) else None
+    why = "what the model checks its input against"
+    if isinstance(value, Ref) and not value.path.startswith("self."):
+        found = _of_module(program, value)
+        return _Known(found, value.place, why) if found else None
+    text = objects.text(value)
+    place = value.place if isinstance(value, (Ref, Op)) else None
+    return _Known(text, place, why) if text is not None else None
+
+
+def _of_module(program: Program, value: Ref) -> str | None:
+    """`336` of `CONFIG.image_size`, where the module says `CONFIG = SomeConfig(image_size=336)`."""
+    module = program.module(value.place.file) if value.place else None
+    name, _, attribute = value.path.partition(".")
+    for node in module.tree.body if module else ():
+        if any(isinstance(target, ast.Name) and target.id == name for target in assigned_to(node)):
+            for keyword in node.value.keywords if isinstance(getattr(node, "value", None), ast.Call) else ():  # type: ignore[attr-defined]
+                if keyword.arg == attribute and isinstance(keyword.value, ast.Constant):
+                    return str(keyword.value.value)
+    return None
+
+
+def _lists(bindings: Value | None, objects: Objects, encoder: str) -> set[str]:
+    """Attributes whose elements are read somewhere: they are no side themselves."""
+    values = [*(bindings.entries.values() if isinstance(bindings, Table) else ()), *objects.taken("self")]
+    values += objects.taken(encoder)
+    found = (value.args[0] for value in values if isinstance(value, Op) and value.name == "[]")
+    return {text for text in map(objects.text, found) if text is not None}
+
+
+def _sides(objects: Objects, values: Iterator[Value]) -> Iterator[tuple[str, Place | None]]:
+    for value in values:
+        name = value.path if isinstance(value, Ref) else value.name if isinstance(value, Op) else ""
+        text = objects.text(value) if _SIDE.search(name) else None
+        if text is not None:
+            yield text, value.place if isinstance(value, (Ref, Op)) else None
+
+
+def _built_for(objects: Objects, encoder: str, lists: set[str]) -> _Known | None:
+    """The size that the constructor of the encoder reads."""
+    why = "what the encoder is built for"
+    for text, place in _sides(objects, objects.reads(encoder)):
+        return None if text in lists else _Known(text, place, why)
+    found = (path for path, value in objects.kept(encoder) if _SIDE.search(path) and _is_element(value))
+    return next((_Known(path, objects.place(path), why) for path in found), None)
+
+
+def _is_element(value: Value) -> bool:
+    return isinstance(value, Op) and value.name == "[]"
+
+
+def _read(objects: Objects, lists: set[str]) -> _Known | None:
+    """The only size that the constructor of the model reads."""
+    found = dict(_sides(objects, iter(objects.part_reads("self"))))
+    if len(found) != 1 or found.keys() & lists:
+        return None
+    [(text, place)] = found.items()
+    return _Known(text, place, "the size that the model reads")
+
+
+def _candidates(model: Located, lists: set[str]) -> Iterator[Candidate]:
+    """Configuration entries that the model's module reads as a size."""
+    seen = set(lists)
+    for node in ast.walk(model.owner[0].tree):
+        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        path = re.sub(r"^(self\.)?(hf_)?config\.", "self.config.", text)
+        if _SIDE.search(text) and path.startswith("self.config.") and path not in seen:
+            seen.add(path)
+            yield Candidate(path, "read from the configuration", Place(model.file, getattr(node, "lineno", 1)))
