@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
-    from scaffold.verify.numeric import NumericReport, NumericRequest, Tail
+    from scaffold.verify import PlannedFile
+    from scaffold.verify.numeric import Automatic, NumericReport, NumericRequest, Tail
 
 
 _REPORT_IT = "this is a bug of vitcg-scaffold or of a snippet of yours: report it with the descriptor and these files"
 
 
 @dataclass(frozen=True)
-class Port:
+class PreparedPort:
     """A planned, rendered and proven port of one model into one tree."""
 
     plan: Plan
@@ -44,7 +45,7 @@ class RefusedResult(DiagnosticError):
         self.changes = changes
 
 
-def load_spec(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] | None = None) -> AnyPort:
+def load_port(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] | None = None) -> AnyPort:
     """The port that the descriptor `reference` (a file or a shipped name) describes.
 
     `report` is handed the descriptor's warnings. Raises `DiagnosticError` when it has errors.
@@ -57,8 +58,8 @@ def load_spec(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] 
     return port
 
 
-def prepare_port(spec: AnyPort, tree: SourceTree, *, replace: bool = False) -> Port:
-    """Plan, render and prove `spec` for `tree`.
+def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> PreparedPort:
+    """Plan, render and prove `port` for `tree`.
 
     Raises `DiagnosticError`: VCG4xx when the tree is not understood, VCG5xx when it has an implementation that only
     `replace` may swap, VCG6xx when a proof refuses our own result.
@@ -69,7 +70,7 @@ def prepare_port(spec: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
     from scaffold.verify import PlannedFile, format_changed, verify_changes
 
     profile = read_protocol(tree)
-    plan = plan_changes(spec, tree, profile, replace=replace)
+    plan = plan_changes(port, tree, profile, replace=replace)
     planned: list[PlannedFile] = []
     changes: list[FileChange] = []
     for file in plan.files:
@@ -92,10 +93,10 @@ def prepare_port(spec: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
             )
         )
         changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))
-    found = (*_prove_split(plan, tree), *verify_changes(planned))
+    found = (*_prove_split(plan, tree), *_prove_cut(plan, planned), *verify_changes(planned))
     if any(diagnostic.severity is Severity.ERROR for diagnostic in found):
         raise RefusedResult(found, tuple(change for change in changes if not change.is_noop))
-    return Port(plan, tuple(changes), (*plan.notes, *found))
+    return PreparedPort(plan, tuple(changes), (*plan.notes, *found))
 
 
 def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:
@@ -114,6 +115,21 @@ def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:
         ]
         after = apply_edits(before, edits, path=path, display=tree.display(path)).text
         found += prove_split(before, after, plan.split, path)
+    return tuple(found)
+
+
+def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, ...]:
+    """The methods on the way to the encoder, which are what they were without `encode`."""
+    if plan.way is None:
+        return ()
+    from scaffold.cut import prove_cut
+
+    found: list[Diagnostic] = []
+    for path in dict.fromkeys(station.file for station in plan.way.stations):
+        methods = frozenset((one.class_name, one.function) for one in plan.way.stations if one.file == path)
+        file = next(file for file in planned if file.path == path)
+        assert file.before is not None, "a way leads through files that are there"
+        found += prove_cut(file.before, file.after, methods, path)
     return tuple(found)
 
 
@@ -138,7 +154,7 @@ def keep_refused(error: RefusedResult) -> Diagnostic:
 
 
 def prove_numerics(
-    spec: AnyPort,
+    port: AnyPort,
     tree: SourceTree,
     *,
     tails: Sequence[Tail] = ("fa2",),
@@ -147,65 +163,106 @@ def prove_numerics(
     recipe: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[NumericReport]:
-    """Run the port of `spec` in the CPU lab: one report an attention kernel (`tail`).
+    """Run `port` in the CPU lab: one report an attention kernel (`tail`).
 
     The generated code replaces whatever the tree has; with `as_is` the tree's own implementation is checked instead.
     `recipe` is a Python file that knows how to build the model tiny, for a model that no shipped recipe is for.
     """
     from scaffold.verify.numeric import check_numerics_all
 
-    requests = numeric_requests(spec, tree, tails=tails, modalities=modalities, as_is=as_is, recipe=recipe)
+    requests = numeric_requests(port, tree, tails=tails, modalities=modalities, as_is=as_is, recipe=recipe)
     return list(check_numerics_all(requests, progress=progress))
 
 
-def tails_of(spec: AnyPort, tree: SourceTree) -> tuple[Tail, ...]:
+def tails_of(port: AnyPort, tree: SourceTree) -> tuple[Tail, ...]:
     """The attention kernels that a port must be right with.
 
     FlashInfer's wants the lengths of sequences beside their offsets, which not every release's tower makes
     (Qwen2.5-VL's from 0.22 on); elsewhere that backend raises, with and without graphs.
     """
-    if not spec.flashinfer:
+    if not port.flashinfer:
         return ("fa2", "fa3")
-    source = tree.read(spec.module.replace(".", "/") + ".py")
+    source = tree.read(port.module.replace(".", "/") + ".py")
     return ("fa2", "fa3", "cudnn") if "maybe_compute_seq_lens(" in source else ("fa2", "fa3")
 
 
 def numeric_requests(
-    spec: AnyPort,
+    port: AnyPort,
     tree: SourceTree,
     *,
     tails: Sequence[Tail] = ("fa2",),
     modalities: Sequence[str] = (),
     as_is: bool = False,
     recipe: str | None = None,
+    config: str | None = None,
 ) -> list[NumericRequest]:
-    """What `prove_numerics` asks the lab, one request a kernel (`tail`). Requests of one tree share its import."""
+    """What `prove_numerics` asks the lab, one request a kernel (`tail`). Requests of one tree share its import.
+
+    `recipe` is a file, AUTOMATIC, or None for the shipped one, and the automatic one where none is shipped. `config` is
+    the checkpoint's `config.json`, which only the automatic recipe reads. A port that stands in the tree already is
+    compared with what the last `new` found there; where nothing tells that, it is checked as it is.
+    """
+    from scaffold.publish import published_changes
     from scaffold.verify.numeric import NumericOptions, NumericRequest
-    from scaffold.verify.numeric.recipes import recipe_of
 
     overlay: dict[str, bytes] = {}
+    before: dict[str, bytes] = {}
     if not as_is:
-        port = prepare_port(spec, tree, replace=True)
-        overlay = {change.path: change.after for change in port.changed if change.after and _is_package(change.path)}
+        changes = prepare_port(port, tree, replace=True).changed
+        if not changes:
+            changes = published_changes(tree.root, f"new {port.name}")
+            before = {change.path: change.before or b"" for change in changes if _is_package(change.path)}
+        overlay = {change.path: change.after for change in changes if change.after and _is_package(change.path)}
+    label, automatic = choose_recipe(port, recipe, config, modalities)
     options = NumericOptions(
-        image_embeds=spec.embeds is not None,
-        data_parallel_switch=bool(spec.switches),
+        image_embeds=port.embeds is not None,
+        data_parallel_switch=bool(port.switches),
         min_budget_above_max=True,
         frames_above_capacity=True,
         edges=True,
+        timeout_s=600.0 if automatic else 240.0,  # sizes are the processor's, not tiny
     )
     return [
         NumericRequest(
             tree=tree.root,
             overlay=overlay,
-            recipe=recipe or recipe_of(spec.name, spec.module),
-            modalities=tuple(modalities) or tuple(spec.modalities),
+            recipe=label,
+            automatic=automatic,
+            modalities=tuple(modalities) or tuple(port.modalities),
             release=tree.release or "",
             tail=tail,
             options=options,
+            before=before,
         )
         for tail in tails
     ]
+
+
+def choose_recipe(
+    port: AnyPort, recipe: str | None = None, config: str | None = None, modalities: Sequence[str] = ()
+) -> tuple[str, Automatic | None]:
+    """What the lab builds the model with: a recipe's name or file, or a label and the settings of an automatic one."""
+    from scaffold.descriptor.load import shipped_path
+    from scaffold.descriptor.model import Verify
+    from scaffold.verify.numeric import Automatic
+    from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe, recipe_of
+
+    chosen = recipe or (AUTOMATIC if config or port.verify else recipe_of(port.name, port.module))
+    if chosen != AUTOMATIC and (recipe or is_recipe(chosen)):
+        return chosen, None
+    said = port.verify or Verify()
+    if said.config and not config:
+        config = str((shipped_path(port.name) or Path(port.file)).parent / said.config)
+    settings = Automatic(
+        module=port.module,
+        host_class=port.class_name,
+        config=config or "",
+        set=said.set,
+        keep=said.keep,
+        images=tuple((width, height) for width, height in said.images),
+        modalities=tuple(modalities) or tuple(port.modalities),
+    )
+    return f"{port.name} with an automatic recipe", settings
 
 
 def _is_package(path: str) -> bool:

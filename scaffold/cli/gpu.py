@@ -29,9 +29,9 @@ def tower_options(command: _Command) -> _Command:
 def sized_model(descriptor: str) -> str:
     """The descriptor's name. Raises VCG473 where no tower of real sizes is known."""
     from scaffold.measure import MODELS
-    from scaffold.workflow import load_spec
+    from scaffold.workflow import load_port
 
-    name = load_spec(descriptor).name
+    name = load_port(descriptor).name
     if name not in MODELS:
         help_text = f"take one of {', '.join(MODELS)}, or add a preset in scaffold/measure/towers.py"
         raise _error("VCG473", f"there is no tower of real sizes for {name}", help_text)

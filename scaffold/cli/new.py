@@ -15,7 +15,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree, Target
-    from scaffold.workflow import Port
+    from scaffold.workflow import PreparedPort
 
 
 @click.command(
@@ -59,30 +59,30 @@ def command(
     protocol generation go to ./generated.
     """
     from scaffold.publish import require_finished
-    from scaffold.workflow import load_spec, prepare_port
+    from scaffold.workflow import load_port, prepare_port
 
     if diff and check:
         raise click.UsageError("--diff and --check exclude each other: the one exits with 0, the other with 1.")
     mode = "diff" if diff else "check" if check else None
     if vllm is None:
-        load_spec(descriptor)  # what is wrong with it is said in the words of the command
+        load_port(descriptor)  # what is wrong with it is said in the words of the command
         _generate_adapters(console, descriptor, mode, into or Path("generated"), allow_dirty=allow_dirty)
         return
 
-    spec = load_spec(descriptor, report=console.report)
+    port = load_port(descriptor, report=console.report)
     place = _place(open_target(console, vllm), into, mode)
     require_finished(place.tree.root)
-    port = prepare_port(spec, place.tree, replace=replace)
-    console.report(port.notes)
+    prepared = prepare_port(port, place.tree, replace=replace)
+    console.report(prepared.notes)
     if mode == "diff":
-        show_differences(console, port.changed)
-        _summarise(console, port, "would change")
+        show_differences(console, prepared.changed)
+        _summarise(console, prepared, "would change")
     elif mode == "check":
-        _summarise(console, port, "would change")
+        _summarise(console, prepared, "would change")
         options = [*(["--replace"] if replace else []), *(["--into", str(into)] if into is not None else [])]
-        _require_nothing(console, port, command_line("new", descriptor, "--vllm", vllm, *options))
+        _require_nothing(console, prepared, command_line("new", descriptor, "--vllm", vllm, *options))
     else:
-        _publish(console, place, port, allow_dirty=allow_dirty)
+        _publish(console, place, prepared, allow_dirty=allow_dirty)
 
 
 @dataclass(frozen=True)
@@ -134,60 +134,60 @@ def _refuse_cache(tree: SourceTree) -> None:
         )
 
 
-def _publish(console: Console, place: _Place, port: Port, *, allow_dirty: bool) -> None:
+def _publish(console: Console, place: _Place, prepared: PreparedPort, *, allow_dirty: bool) -> None:
     from scaffold.publish import publish_changes, require_clean
 
     root, label = place.tree.root, place.tree.label
-    if place.copy is not None and port.changed:
+    if place.copy is not None and prepared.changed:
         from scaffold.protocol import unpack_release
 
         console.note(f"Making a working copy of vLLM {place.tree.release} in {place.copy}")
         root, label = unpack_release(place.tree.release or "", place.copy), str(place.copy)
     if not allow_dirty:
-        console.report(require_clean(root, [change.path for change in port.changed]))
-    publish_changes(root, port.changed, label=f"new {port.plan.port.name}")
-    _summarise(console, port, "changed")
-    if port.changed:
+        console.report(require_clean(root, [change.path for change in prepared.changed]))
+    publish_changes(root, prepared.changed, label=f"new {prepared.plan.port.name}")
+    _summarise(console, prepared, "changed")
+    if prepared.changed:
         console.note(f"Undo with: {command_line('revert', label)}")
 
 
-def _require_nothing(console: Console, port: Port, run: str) -> None:
+def _require_nothing(console: Console, prepared: PreparedPort, run: str) -> None:
     """The verdict of `--check`: one diagnostic a file that would change, for machines; exit 1 if there are any.
 
     `run` is the command that would change them.
     """
-    if not port.changed:
+    if not prepared.changed:
         return
-    reasons = {file.path: file.reason for file in port.plan.files}
+    reasons = {file.path: file.reason for file in prepared.plan.files}
     if not console.is_text:
         console.report(
             [
                 Diagnostic(
                     "VCG521",
                     f"{change.path} would change: {reasons[change.path]}",
-                    port.plan.port.span("model"),
+                    prepared.plan.port.span("model"),
                     help=f"run `{run}` to change it, or add --diff to see how",
                     severity=Severity.WARNING,
                 )
-                for change in port.changed
+                for change in prepared.changed
             ]
         )
     console.note(f"To change them: {run}")
     raise click.exceptions.Exit(Exit.DRIFT)
 
 
-def _summarise(console: Console, port: Port, verb: str) -> None:
+def _summarise(console: Console, prepared: PreparedPort, verb: str) -> None:
     """One line a file, with the reason; then what was proven."""
-    changed = {change.path for change in port.changed}
-    for file in port.plan.files:
+    changed = {change.path for change in prepared.changed}
+    for file in prepared.plan.files:
         state = verb if file.path in changed else "unchanged"
         console.result(f"{state:>12}  {file.path}  ({file.reason})")
-    generation = port.plan.profile.generation
+    generation = prepared.plan.profile.generation
     console.note(
-        f"{port.plan.port.name}: protocol {generation.name}, {len(changed)} of {len(port.plan.files)} files {verb}, "
-        "all static proofs passed"
+        f"{prepared.plan.port.name}: protocol {generation.name}, "
+        f"{len(changed)} of {len(prepared.plan.files)} files {verb}, all static proofs passed"
         if changed
-        else f"{port.plan.port.name}: nothing to do, the tree has this port already"
+        else f"{prepared.plan.port.name}: nothing to do, the tree has this port already"
     )
 
 

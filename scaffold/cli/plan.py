@@ -24,14 +24,14 @@ def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose
     """Show what `new` would change in a vLLM tree, and why. Writes nothing."""
     from scaffold.plan import plan_changes
     from scaffold.protocol import read_protocol
-    from scaffold.workflow import load_spec
+    from scaffold.workflow import load_port
 
-    spec = load_spec(descriptor, report=console.report)
+    port = load_port(descriptor, report=console.report)
     tree = open_target(console, vllm).tree
     profile = read_protocol(tree)
-    plan = plan_changes(spec, tree, profile, replace=replace)
+    plan = plan_changes(port, tree, profile, replace=replace)
     console.report(plan.notes)
-    console.result(f"{spec.name} on {tree.label}: protocol {profile.generation.name}")
+    console.result(f"{port.name} on {tree.label}: protocol {profile.generation.name}")
     if verbose:
         for fact in plan.facts:
             console.result(f"  {fact.name} = {fact.value}  ({fact.evidence})")

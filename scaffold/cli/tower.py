@@ -68,19 +68,19 @@ def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
     from scaffold.descriptor import PackedPort
     from scaffold.plan.towers import slice_of
     from scaffold.protocol import find_model
-    from scaffold.workflow import load_spec
+    from scaffold.workflow import load_port
 
-    spec = load_spec(reference)
-    if not isinstance(spec, PackedPort):
+    port = load_port(reference)
+    if not isinstance(port, PackedPort):
         raise DiagnosticError(
             Diagnostic(
                 "VCG451",
-                f"{spec.name} names no tower to split: the layout `{spec.layout}` has no metadata",
-                spec.span("layout"),
+                f"{port.name} names no tower to split: the layout `{port.layout}` has no metadata",
+                port.span("layout"),
                 "to look at a tower all the same, name it as MODULE:CLASS",
             )
         )
-    return slice_of(spec, tree, find_model(tree, spec.module, spec.class_name))
+    return slice_of(port, tree, find_model(tree, port.module, port.class_name))
 
 
 def _slice_class(

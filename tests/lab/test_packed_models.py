@@ -14,7 +14,7 @@ import pytest
 
 from scaffold.verify.numeric import NumericReport, check_numerics_all
 from scaffold.verify.numeric.model import Tail
-from scaffold.workflow import load_spec, numeric_requests, tails_of
+from scaffold.workflow import load_port, numeric_requests, tails_of
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -59,7 +59,7 @@ def reports(release_tree: Any) -> Reports:
             requests = [
                 request
                 for model in models
-                for request in numeric_requests(load_spec(model), tree, tails=tails(release, model))
+                for request in numeric_requests(load_port(model), tree, tails=tails(release, model))
             ]
             keys = [(request.recipe, str(request.tail)) for request in requests]
             served[release, models] = dict(zip(keys, check_numerics_all(requests), strict=True))
@@ -123,4 +123,4 @@ def test_the_sample_has_pristine_trees(release: str, model: str, release_tree: A
 def test_flashinfer_is_asked_for_where_the_tower_can_be_used_with_it(
     release: str, model: str, release_tree: Any
 ) -> None:
-    assert tails_of(load_spec(model), release_tree(release)) == tails(release, model)
+    assert tails_of(load_port(model), release_tree(release)) == tails(release, model)

@@ -12,7 +12,7 @@ import pytest
 
 from scaffold.protocol import find_subclasses
 from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics, check_numerics_all
-from scaffold.workflow import load_spec, numeric_requests, prepare_port, prove_numerics
+from scaffold.workflow import load_port, numeric_requests, prepare_port, prove_numerics
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
@@ -24,7 +24,7 @@ OTHERS = ("0.20.0", "0.22.0", "0.24.0", "0.25.0", "0.27.0", "0.28.0", "0.29.0", 
 
 @pytest.mark.parametrize("release", [*SAMPLE, *(pytest.param(release, marks=pytest.mark.slow) for release in OTHERS)])
 def test_generated_port_equals_the_pristine_tree(release_tree, release):
-    (report,) = prove_numerics(load_spec("step3_vl"), release_tree(release))
+    (report,) = prove_numerics(load_port("step3_vl"), release_tree(release))
 
     assert report.passed, "\n".join(report.lines())
     # A check that never replayed a graph would pass for the wrong reason. Two paths of 0.24 to 0.26 count no misses.
@@ -46,7 +46,7 @@ SUBCLASSES = {
 )
 def test_subclasses_with_another_tower_inherit_a_right_port(release_tree, release):
     """Their perception encoder has no data-parallel switch of its own, and is right with the parent's token counts."""
-    tree, spec = release_tree(release), load_spec("step3_vl")
+    tree, spec = release_tree(release), load_port("step3_vl")
     names = [heir.class_name for heir in find_subclasses(tree, spec.module, spec.class_name)]
     assert "StepVLForConditionalGeneration" in names
     (request,) = numeric_requests(spec, tree)
@@ -122,7 +122,7 @@ def test_what_the_generated_code_must_not_leave_out(release_tree, release, right
     tree = release_tree(release)
     (after,) = (
         change.after
-        for change in prepare_port(load_spec("step3_vl"), tree, replace=True).changed
+        for change in prepare_port(load_port("step3_vl"), tree, replace=True).changed
         if change.path == MODEL
     )
     assert right in after.decode()

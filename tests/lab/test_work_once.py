@@ -13,7 +13,7 @@ import pytest
 
 from scaffold.protocol import SourceTree
 from scaffold.verify.numeric import Probe, ProbeReport, probe_buffers
-from scaffold.workflow import load_spec, numeric_requests
+from scaffold.workflow import load_port, numeric_requests
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -49,7 +49,7 @@ Releases = Callable[[str], SourceTree]
 
 
 def probe(model: str, tree: SourceTree, probes: tuple[Probe, ...], recipe: str | None = None) -> list[ProbeReport]:
-    (request,) = numeric_requests(load_spec(model), tree, recipe=recipe)
+    (request,) = numeric_requests(load_port(model), tree, recipe=recipe)
     (reports,) = probe_buffers([(request, probes)])
     assert [report.error for report in reports] == [""] * len(probes)
     return list(reports)

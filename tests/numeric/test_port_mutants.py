@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scaffold.verify.numeric import NumericReport, check_numerics_all
-from scaffold.workflow import load_spec, numeric_requests
+from scaffold.workflow import load_port, numeric_requests
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -240,7 +240,7 @@ def reports(release_tree: Any) -> Callable[[Key, Mutant, bool], NumericReport]:
     @cache
     def run(key: Key, edges: bool) -> dict[str, NumericReport]:
         release, model, tail, _ = key
-        (request,) = numeric_requests(load_spec(model), release_tree(release), tails=(tail,))
+        (request,) = numeric_requests(load_port(model), release_tree(release), tails=(tail,))
         path = f"vllm/model_executor/models/{model}.py"
         right = request.overlay[path].decode()
         requests = []

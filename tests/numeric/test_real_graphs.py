@@ -19,7 +19,7 @@ from scaffold.verify.numeric import (
     installed,
     runner,
 )
-from scaffold.workflow import load_spec, numeric_requests
+from scaffold.workflow import load_port, numeric_requests
 
 MODEL = "vllm/model_executor/models/a.py"
 MANAGER = ("vllm/v1/worker/encoder_cudagraph.py", "vllm/v1/worker/encoder_cudagraph_defs.py")
@@ -114,7 +114,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def port(release_tree: Any, recipe: str) -> NumericRequest:
-    (request,) = numeric_requests(load_spec("internvl"), release_tree("0.33.0"), recipe=recipe)
+    (request,) = numeric_requests(load_port("internvl"), release_tree("0.33.0"), recipe=recipe)
     return replace(request, options=NumericOptions())
 
 
@@ -178,7 +178,7 @@ def test_a_vllm_that_does_not_import_is_named(release_tree: Any, short: str, mon
 def test_a_port_of_the_installed_release_on_this_gpu(model: str) -> None:
     from scaffold.protocol import resolve_target
 
-    (request,) = numeric_requests(load_spec(model), resolve_target("installed").tree)
+    (request,) = numeric_requests(load_port(model), resolve_target("installed").tree)
     root = find_installed(request)
     assert isinstance(root, Path)
     report = check_real_graphs(request, root)

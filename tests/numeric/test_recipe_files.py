@@ -11,7 +11,7 @@ import pytest
 from scaffold.diagnostics import DiagnosticError
 from scaffold.verify.numeric import NumericRequest, check_numerics
 from scaffold.verify.numeric.recipes import is_recipe, recipe_of
-from scaffold.workflow import load_spec, prove_numerics
+from scaffold.workflow import load_port, prove_numerics
 
 MINE = """
 from scaffold.verify.numeric.recipes.internvl import RECIPE as SHIPPED
@@ -42,7 +42,7 @@ def test_a_recipe_may_be_a_file(release_tree: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     tree = release_tree("0.22.0")
-    port = load_spec("internvl").replace(file="my_draft.yaml")
+    port = load_port("internvl").replace(file="my_draft.yaml")
     assert port.name == "my_draft"
 
     (mine,) = prove_numerics(port, tree, recipe=str(file))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from scaffold.verify.numeric import (
     NumericRequest,
     ObservedHazard,
     check_numerics,
+    check_real_graphs,
     runner,
 )
+from scaffold.verify.numeric.model import NoteTaker
 from scaffold.verify.numeric.overlay import build_overlay
 
 REPORT = {"checks": [], "hazards": [], "hits": 3, "misses": 1, "negative_lengths": 0}
@@ -142,6 +145,48 @@ def test_a_process_is_kept_warm_for_its_tree_only(
     for process in processes():
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+#: Says which content of a file each process sees: in its own tree, and in the changed one that it is asked about.
+SEES = f"""
+for line in sys.stdin:
+    asked = json.loads(line)
+    for root in (tree["root"], asked["changed_root"]):
+        if os.path.exists(root): say(event="progress", text=open(root + "/vllm/a/x.py").read())
+    if asked["role"] != "oracle": say(event="report", data={json.dumps(REPORT)})
+    say(event="ended", status=0)
+"""
+
+
+@pytest.mark.parametrize("before", [{}, {"vllm/a/x.py": b"old"}])
+def test_a_change_that_stands_in_the_tree_is_compared_with_what_was_there(
+    before: dict[str, bytes], request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = replace(request_for, overlay={"vllm/a/x.py": b"new"}, before=before)
+    child(monkeypatch, SEES)
+    said: list[str] = []
+    for warm in (nullcontext(), runner.keep_warm()):
+        with warm:
+            for request in (changed, request_for):
+                assert check_numerics(request, progress=said.append).failure is None
+    stands = "# vllm/a/x.py\n"
+    assert said == 2 * ["old" if before else stands, "new", stands]
+
+
+@pytest.mark.parametrize("before", [{}, {"vllm/a/x.py": b"old"}])
+def test_real_graphs_of_a_change_that_stands_are_compared_with_what_was_there(
+    before: dict[str, bytes], request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child(monkeypatch, SEES)
+    monkeypatch.setattr(runner._RealChild, "command", runner._Child.command)
+    said: list[str] = []
+    changed = replace(request_for, overlay={"vllm/a/x.py": b"new"}, before=before)
+    report = check_real_graphs(changed, request_for.tree, watch=NoteTaker(said.append))
+    assert report.failure is None, report.failure
+    # The oracle, with the changed tree beside it; what runs on the graph may be read before or after.
+    assert ("old" if before else "# vllm/a/x.py\n") in said
+    assert ("# vllm/a/x.py\n" in said) != bool(before)
+    assert "new" in said
 
 
 def test_everything_that_is_kept_lies_in_the_one_cache(

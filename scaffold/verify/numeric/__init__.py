@@ -11,6 +11,7 @@ The parent process imports neither torch nor vLLM; both live in child processes 
 from scaffold.verify.numeric.installed import Missing, find_installed
 from scaffold.verify.numeric.model import (
     TAILS,
+    Automatic,
     BufferSnapshot,
     Check,
     NumericOptions,
@@ -35,6 +36,7 @@ from scaffold.verify.numeric.runner import (
 __all__ = [
     "RECIPES",
     "TAILS",
+    "Automatic",
     "BufferSnapshot",
     "Check",
     "Missing",

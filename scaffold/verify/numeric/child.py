@@ -46,6 +46,10 @@ class Stages:
         self._events = events
         self.stage = "import"
 
+    def tell(self, event: str, **fields: Any) -> None:
+        """Send an event of this role."""
+        self._events.send(event, **fields)
+
     def run(self, steps: Callable[[Stages], None]) -> int:
         try:
             steps(self)
@@ -57,6 +61,7 @@ class Stages:
                 stage=self.stage,
                 kind=type(error).__name__,
                 message=str(error)[-2000:],
+                help=getattr(error, "help", ""),
                 traceback=lines[-12:],
             )
             return 1
@@ -90,9 +95,12 @@ def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
     elif role == "oracle":
         _write_oracle(request, stages)
     elif role == "check":
-        built = _build(request, stages, request["host"])
-        wait_for_oracle(request)
-        _check(request, _read_oracle(request, built[0], stages), built, events, stages)
+
+        def wait() -> bool:
+            wait_for_oracle(request)
+            return True
+
+        _check_changed(request, wait, events, stages)
     elif any(name in sys.modules for name in request["changed_modules"]):
         events.send("shared")
     elif role == "probe":
@@ -111,7 +119,7 @@ def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
     """Look at the buffers of the changed tree, or of the tree itself where nothing is changed."""
     from scaffold.verify.numeric import probe
     from scaffold.verify.numeric.cpu_imports import switch_tree
-    from scaffold.verify.numeric.recipes.base import load_recipe, randomise
+    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
 
     if request["changed_modules"]:
         switch_tree(Path(request["root"]), Path(request["changed_root"]))
@@ -120,9 +128,7 @@ def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
     randomise(host, request["options"]["seed"])
     process_weights(host)
     roots = [request["root"], request["changed_root"]]
-    reports = [
-        probe.run_probe(roots, host, config, load_recipe(request["recipe"]), asked) for asked in request["probes"]
-    ]
+    reports = [probe.run_probe(roots, host, config, recipe_of(request), asked) for asked in request["probes"]]
     events.send("probed", data=reports)
 
 
@@ -134,18 +140,36 @@ def _serve_pair(request: dict[str, Any], events: Events, stages: Stages) -> None
         from scaffold.verify.numeric.cpu_imports import switch_tree
 
         switch_tree(Path(request["root"]), Path(request["changed_root"]))
-        built = _build(request, stages, request["host"])
-        stages.stage = "weights"
-        status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
-        fork = 0
-        if status == 0:
-            _check(request, _read_oracle(request, built[0], stages), built, events, stages)
-        elif status < 0:
-            raise ChildProcessError(f"the oracle's process was ended by signal {-status}")
+
+        def wait() -> bool:
+            nonlocal fork
+            status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+            fork = 0
+            if status < 0:
+                raise ChildProcessError(f"the oracle's process was ended by signal {-status}")
+            return status == 0
+
+        _check_changed(request, wait, events, stages)
     finally:
         if fork:
             os.kill(fork, signal.SIGKILL)
             os.waitpid(fork, 0)
+
+
+def _check_changed(request: dict[str, Any], wait: Callable[[], bool], events: Events, stages: Stages) -> None:
+    """Check the changed tree against the oracle that another process writes; `wait` returns whether it is there."""
+    from scaffold.verify.numeric.recipes.base import recipe_of
+
+    recipe = recipe_of(request)
+    if recipe.learns:
+        # How the model is built is known when the other process has found it out.
+        if not wait():
+            return
+        recipe.recall(_load_oracle(request)["facts"])
+    built = _build(request, stages, request["host"])
+    stages.stage = "weights"
+    if recipe.learns or wait():
+        _check(request, _read_oracle(request, built[0], stages), built, events, stages)
 
 
 def _import_shared(tree: dict[str, Any]) -> None:
@@ -167,9 +191,9 @@ def _build(request: dict[str, Any], stages: Stages, host_class: str | None = Non
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
     from scaffold.verify.numeric.cpu_imports import start_distributed
-    from scaffold.verify.numeric.recipes.base import load_recipe
+    from scaffold.verify.numeric.recipes.base import recipe_of
 
-    recipe = load_recipe(request["recipe"])
+    recipe = recipe_of(request)
     stages.stage = "import"
     recipe.load_class(host_class)
     stages.stage = "build"
@@ -184,19 +208,21 @@ def _build(request: dict[str, Any], stages: Stages, host_class: str | None = Non
 def _make_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
     """Weights, inputs and the tree's own embeddings of every case."""
     from scaffold.verify.numeric import session
-    from scaffold.verify.numeric.recipes.base import load_recipe, randomise
+    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
 
     stages.stage = "oracle"
     seed = request["options"]["seed"]
     randomise(host, seed)
     weights = {name: value.clone() for name, value in host.state_dict().items()}
     process_weights(host)
-    recipe = load_recipe(request["recipe"])
+    recipe = recipe_of(request)
+    for line in recipe.basis:
+        stages.tell("basis", text=line)
     sessions = session.sessions_of(recipe, request["options"]["edges"])
     inputs = session.make_inputs(recipe, sessions, request["modalities"], seed)
     oracle = {key: session.embed(host, value) for key, value in inputs.items()}
     reject_degenerate(oracle)
-    return {"weights": weights, "inputs": inputs, "oracle": oracle}
+    return {"weights": weights, "inputs": inputs, "oracle": oracle, "facts": recipe.facts()}
 
 
 def _write_oracle(request: dict[str, Any], stages: Stages) -> None:
@@ -208,11 +234,16 @@ def _write_oracle(request: dict[str, Any], stages: Stages) -> None:
     unfinished.replace(request["exchange"])
 
 
-def _read_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
+def _load_oracle(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
-    stages.stage = "weights"
     data: dict[str, Any] = torch.load(request["exchange"], weights_only=True)
+    return data
+
+
+def _read_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
+    stages.stage = "weights"
+    data = _load_oracle(request)
     host.load_state_dict(data["weights"], strict=True)
     process_weights(host)
     return data
@@ -227,9 +258,9 @@ def _check(
     from scaffold.verify.numeric import attention, session
     from scaffold.verify.numeric.graphs import Lab
     from scaffold.verify.numeric.model import NumericReport
-    from scaffold.verify.numeric.recipes.base import load_recipe
+    from scaffold.verify.numeric.recipes.base import recipe_of
 
-    recipe, options = load_recipe(request["recipe"]), request["options"]
+    recipe, options = recipe_of(request), request["options"]
     host, config = built
     lab = Lab([request["root"], request["changed_root"]])
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
@@ -246,12 +277,13 @@ def _check(
     if not supports_encoder_cudagraph(host):  # vLLM's own question; the methods' names are the tree's business
         raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods")
     stages.stage = "manager"
-    for tensor in (*host.parameters(), *host.buffers()):
-        lab.place(tensor)
+    lab.place_model(host)
     for number, group in enumerate(sessions, 1):
         session.run_session(bench, group)
         announce.settled(sessions[number:])
         events.send("progress", text=f"ran {group.name}")
+    if recipe.learns:
+        session.check_replayed(bench, request["modalities"])
     negative_lengths, sequences = attention.Counters.negative_lengths, attention.Counters.sequences
     stages.stage = "options"
     for option, check in (
@@ -273,6 +305,7 @@ def _check(
         misses=bench.misses,
         negative_lengths=negative_lengths,
         sequences=sequences,
+        guessed=tuple(recipe.guessed),
     )
     events.send("report", data=report.to_json())
 

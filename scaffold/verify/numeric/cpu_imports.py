@@ -47,7 +47,8 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
     _report_cpu_build()
     # torchvision is often a CUDA build that does not load beside a CPU torch; transformers only needs its Python code.
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
-    sys.meta_path.append(_MissingPackages())
+    sys.meta_path.append(MissingPackages())
+    sys.meta_path.insert(0, _GoneNames())
     sys.path.insert(0, str(root))
 
     import torch
@@ -114,13 +115,14 @@ def _report_cpu_build() -> None:
     importlib.metadata.version = version
 
 
-class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Empty stand-ins, last on the path, for packages that releases import at module level and towers never use.
 
-    `gguf` is imported by 0.20 to 0.23. An attribute of a stand-in is a class that cannot be used for anything.
+    `gguf` is imported by 0.20 to 0.23, `mistral_common` by the LLaVA family for Pixtral. An attribute of a stand-in is
+    a class that cannot be used for anything.
     """
 
-    _NAMES = ("gguf",)
+    _NAMES = ("gguf", "mistral_common")
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -134,6 +136,31 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         return None
+
+
+class _GoneNames(importlib.abc.MetaPathFinder):
+    """Stand-ins for what an installed transformers no longer has and a release still imports by name.
+
+    0.20 to 0.30 import Pixtral's rotary embedding, which every model of the LLaVA family imports with it. A model that
+    uses such a name fails: nothing can be done with a stand-in.
+    """
+
+    _NAMES = ("transformers.models.pixtral.modeling_pixtral",)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname in self._NAMES else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            module.__getattr__ = _StandIn(fullname).__getattr__  # type: ignore[method-assign]
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 class _StandIn(types.ModuleType):

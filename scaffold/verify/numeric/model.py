@@ -41,13 +41,32 @@ class NumericOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Automatic:
+    """The model of an automatic recipe (`scaffold.verify.numeric.automatic`), and what a user says about it.
+
+    `config` is the checkpoint's `config.json`, or empty. `set` adds values to the small configuration,
+    `keep` paths that are not made smaller, `images` more sizes, `(width, height)`. Other modalities are not looked at.
+    """
+
+    module: str
+    host_class: str
+    config: str = ""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
+    images: tuple[tuple[int, int], ...] = ()
+    modalities: tuple[str, ...] = ("image", "video")
+
+
+@dataclass(frozen=True, slots=True)
 class NumericRequest:
     """One check: a pristine tree, the files that a change replaces, and the recipe that knows the model.
 
     `tree` is the root of an unpacked release (it holds `vllm/`) and is never written to. `overlay` maps paths relative
-    to it to new content; empty means "check the tree as it is". `tail` picks what the attention kernel does with rows
-    after the end of a sequence (`scaffold.verify.numeric.attention`). `release` only labels the report. `host` is
-    `module:class` of a subclass that takes the place of the model's class in the changed tree: a stand-alone adapter.
+    to it to new content; empty means "check the tree as it is". Where the tree has the new content already, `before`
+    maps the same paths to what the pristine tree held. `tail` picks what the attention kernel does with rows after the
+    end of a sequence (`scaffold.verify.numeric.attention`). `release` only labels the report. `host` is `module:class`
+    of a subclass that takes the place of the model's class in the changed tree: a stand-alone adapter.
+    With `automatic`, `recipe` only labels the report.
     """
 
     tree: Path
@@ -58,6 +77,8 @@ class NumericRequest:
     tail: Tail = "fa2"
     options: NumericOptions = field(default_factory=NumericOptions)
     host: str | None = None
+    automatic: Automatic | None = None
+    before: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -239,7 +260,7 @@ class NumericReport:
     start: the reference skips them, FlashAttention 3 on an H200 gives wrong rows (`benchmarks/results/ports_h200_*`);
     `sequences` counts all that attention served.
     `failure` is set when a child process ended without a report. `machine` names the GPU and the versions of a run on
-    real graphs, and is empty for the CPU lab.
+    real graphs, and is empty for the CPU lab. `guessed` are values of the configuration that nothing says.
     """
 
     recipe: str
@@ -253,6 +274,7 @@ class NumericReport:
     failure: Diagnostic | None = None
     machine: str = ""
     sequences: int = 0
+    guessed: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -289,8 +311,9 @@ class NumericReport:
     def verdict(self) -> str:
         """One line: passed or not, and what was run."""
         failed = sum(not check.passed for check in self.checks)
+        word = ("PASS" if self.passed else "FAIL") + (" (guessed configuration)" if self.guessed else "")
         return (
-            f"{'PASS' if self.passed else 'FAIL'}: {len(self.checks) - failed} of {len(self.checks)} checks, "
+            f"{word}: {len(self.checks) - failed} of {len(self.checks)} checks, "
             f"{self.hits} replayed, {self.misses} eager, "
             + (f"on {self.machine}" if self.machine else f"{len(self.hazards)} hazards")
         )
@@ -346,6 +369,7 @@ class NumericReport:
             "negative_lengths": self.negative_lengths,
             "machine": self.machine,
             "sequences": self.sequences,
+            "guessed": list(self.guessed),
         }
 
     def document(self) -> dict[str, Any]:
@@ -369,10 +393,19 @@ class NumericReport:
 
     @classmethod
     def from_json(cls, request: NumericRequest, data: Mapping[str, Any]) -> NumericReport:
+        return cls._read({"recipe": request.recipe, "release": request.release, "tail": request.tail, **data})
+
+    @classmethod
+    def from_document(cls, data: Mapping[str, Any]) -> NumericReport:
+        """What `document` told. It has no `failure`: a report without a check has not passed either."""
+        return cls._read({**data, "tail": data["tail"] or "fa2"})
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> NumericReport:
         return cls(
-            recipe=request.recipe,
-            release=request.release,
-            tail=request.tail,
+            recipe=data["recipe"],
+            release=data["release"],
+            tail=data["tail"],
             checks=tuple(Check(**check) for check in data["checks"]),
             hazards=tuple(ObservedHazard(**hazard) for hazard in data["hazards"]),
             hits=data["hits"],
@@ -380,6 +413,7 @@ class NumericReport:
             negative_lengths=data["negative_lengths"],
             machine=data.get("machine", ""),
             sequences=data.get("sequences", 0),
+            guessed=tuple(data.get("guessed", ())),
         )
 
 
@@ -422,6 +456,9 @@ class Watch(Protocol):
     def note(self, text: str) -> None:
         """A step is done."""
 
+    def basis(self, text: str) -> None:
+        """A line about what an automatic recipe stands on."""
+
     def case(self, text: str, total: int) -> None:
         """One of `total` calls was compared; `text` names its property."""
 
@@ -444,6 +481,9 @@ class NoteTaker:
     def note(self, text: str) -> None:
         if self._progress is not None:
             self._progress(text)
+
+    def basis(self, text: str) -> None:
+        return None
 
     def case(self, text: str, total: int) -> None:
         return None

@@ -30,8 +30,7 @@ def run_probe(
 ) -> dict[str, Any]:
     """The fields of a `ProbeReport` as JSON. `asked` holds the fields of a `Probe`."""
     lab = Lab(roots)
-    for tensor in (*host.parameters(), *host.buffers()):
-        lab.place(tensor)
+    lab.place_model(host)
     session = Session("probe", (asked["budget"],), asked["max_items"], asked["max_frames"], ())
     found: dict[str, Any] = {
         **{key: {} for key in ("captured", "replayed", "served", "selected")},

@@ -58,6 +58,7 @@ def _import(tree: dict[str, Any]) -> None:
 
     cpu_imports.redirect_bytecode(Path(tree["root"]), Path(tree["bytecode_cache"]) if tree["bytecode_cache"] else None)
     sys.path.insert(0, tree["root"])
+    sys.meta_path.append(cpu_imports.MissingPackages())
     import torch  # noqa: F401
 
     import_manager()
@@ -221,13 +222,16 @@ def run_request(machine: Machine, request: dict[str, Any], events: Events, stage
     """The oracle into the exchange file, or the check and its report."""
     import torch
 
-    from scaffold.verify.numeric.recipes.base import load_recipe, randomise
+    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
 
-    recipe = load_recipe(request["recipe"])
+    recipe = recipe_of(request)
     role, seed = request["role"], request["options"]["seed"]
     stages.stage = "import"
     recipe.load_class(None if role == "oracle" else request["host"])
     stages.stage = "build"
+    if role == "check" and recipe.learns:
+        wait_for_oracle(request)
+        recipe.recall(torch.load(request["exchange"], weights_only=True)["facts"])
     host, config = build(machine, recipe, None if role == "oracle" else request["host"])
     if role != "check":
         stages.stage = "oracle"
@@ -277,7 +281,7 @@ def make_oracle(machine: Machine, recipe: Any, host: Any, request: dict[str, Any
         for key, value in inputs.items()
     }
     reject_degenerate(oracle)
-    return {"weights": weights, "inputs": inputs, "oracle": oracle}
+    return {"weights": weights, "inputs": inputs, "oracle": oracle, "facts": recipe.facts()}
 
 
 def compare_all(
@@ -333,6 +337,7 @@ def compare_all(
         hits=bench.hits,
         misses=bench.misses,
         machine=machine.describe(),
+        guessed=tuple(recipe.guessed),
     )
     return report.to_json()
 

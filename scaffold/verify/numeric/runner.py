@@ -50,13 +50,13 @@ def check_numerics(request: NumericRequest, *, progress: Progress | None = None)
 def check_numerics_all(
     requests: Iterable[NumericRequest], *, progress: Progress | None = None, watch: Watch | None = None
 ) -> tuple[NumericReport, ...]:
-    """`check_numerics` for many requests, in order. Neighbours with the same tree share one import of it.
+    """`check_numerics` for many requests, in order. Neighbours with the same pristine tree share one import of it.
 
     `progress` is told each step, `watch` all that happens.
     """
     reports: list[NumericReport] = []
-    for tree, group in groupby(requests, key=lambda request: request.tree):
-        with _bench_of(tree, watch or NoteTaker(progress)) as bench:
+    for (tree, before), group in groupby(requests, key=lambda request: (request.tree, request.before)):
+        with _bench_of(tree, watch or NoteTaker(progress), before) as bench:
             reports += [bench.check(request) for request in group]
     return tuple(reports)
 
@@ -86,13 +86,16 @@ def check_real_graphs(request: NumericRequest, installed: Path, *, watch: Watch 
         directory = Path(scratch)
         changed = bool(changed_modules(request.overlay))
         root = directory / "changed" if changed else installed
+        pristine = directory / "pristine" if request.before else installed
         if changed:
             build_overlay(installed, request.overlay, root)
+        if request.before:
+            build_overlay(installed, request.before, pristine)
         children = [_RealChild(root, directory, watch)]
         try:
             children[0].ask(request, "check" if changed or request.host else "both", directory)
             if changed or request.host:
-                children.append(_RealChild(installed, directory, watch))
+                children.append(_RealChild(pristine, directory, watch))
                 children[1].ask(request, "oracle", directory)
                 children[1].wait_for("ended")
             return NumericReport.from_json(request, children[0].wait_for("report")["data"])
@@ -120,17 +123,21 @@ def keep_warm() -> Iterator[WarmProcess]:
         _WARM.reset(outer)
 
 
+#: Nothing of the tree was changed: it is the pristine one.
+_AS_IS: Mapping[str, bytes] = {}
+
+
 @contextmanager
-def _bench_of(tree: Path, watch: Watch) -> Iterator[_Bench]:
+def _bench_of(tree: Path, watch: Watch, before: Mapping[str, bytes] = _AS_IS) -> Iterator[_Bench]:
     warm = _WARM.get()
     if warm is not None:
         try:
-            yield warm.bench(tree, watch)
+            yield warm.bench(tree, watch, before)
         except BaseException:
             warm.close()  # whatever was under way is not known
             raise
     else:
-        with _Bench(tree, watch) as bench:
+        with _Bench(tree, watch, before) as bench:
             yield bench
 
 
@@ -141,11 +148,11 @@ class WarmProcess:
         self._bench: _Bench | None = None
         self._key: tuple[object, ...] = ()
 
-    def bench(self, tree: Path, watch: Watch) -> _Bench:
-        key = tree, _Child.command
+    def bench(self, tree: Path, watch: Watch, before: Mapping[str, bytes]) -> _Bench:
+        key = tree, before, _Child.command
         if self._bench is None or self._key != key:
             self.close()
-            self._bench, self._key = _Bench(tree, watch).__enter__(), key
+            self._bench, self._key = _Bench(tree, watch, before).__enter__(), key
         self._bench.report_to(watch)
         return self._bench
 
@@ -162,8 +169,9 @@ _WARM: ContextVar[WarmProcess | None] = ContextVar("_WARM", default=None)
 class _Bench:
     """The processes that serve one pristine tree, and the directory that their trees of links live in."""
 
-    def __init__(self, tree: Path, watch: Watch) -> None:
+    def __init__(self, tree: Path, watch: Watch, before: Mapping[str, bytes]) -> None:
         self._tree = tree
+        self._before = before
         self._watch = watch
         self._scratch = tempfile.TemporaryDirectory(prefix="vitcg-lab-")
         self._directory = Path(self._scratch.name)
@@ -171,7 +179,7 @@ class _Bench:
         self._count = 0
 
     def __enter__(self) -> _Bench:
-        build_overlay(self._tree, {}, self._directory / "pristine")
+        build_overlay(self._tree, self._before, self._directory / "pristine")
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -225,7 +233,7 @@ class _Bench:
 
     def _lay_out(self, request: NumericRequest) -> Path:
         """A directory for one request, with its tree of links where it changes something."""
-        if not is_recipe(request.recipe):
+        if request.automatic is None and not is_recipe(request.recipe):
             help_text = f"write one and give it as --recipe FILE.py (docs/verify.md); shipped: {', '.join(RECIPES)}"
             message = f"the lab has no recipe for {request.recipe!r}"
             raise DiagnosticError(Diagnostic("VCG659", message, help=help_text))
@@ -313,6 +321,7 @@ class _Child:
                 "exchange": str(directory / "oracle.pt"),
                 "recipe": request.recipe,
                 "host": request.host,
+                "automatic": asdict(request.automatic) if request.automatic else None,
                 "modalities": list(request.modalities),
                 "tail": request.tail,
                 "options": asdict(request.options),
@@ -340,6 +349,8 @@ class _Child:
                 raise _ChildFailed(self._raised(message))
             if message["event"] == "progress":
                 self.watch.note(message["text"])
+            if message["event"] == "basis":
+                self.watch.basis(message["text"])
             if message["event"] == "case":
                 self.watch.case(message["text"], message["total"])
             if message["event"] == "property":
@@ -369,6 +380,8 @@ class _Child:
 
     def _raised(self, message: Mapping[str, Any]) -> Diagnostic:
         role, stage, what = message["role"], message["stage"], f"{message['kind']}: {message['message']}"
+        if message["kind"] == "NoRecipe":
+            return Diagnostic("VCG668", f"{self._name()}: {message['message']}", help=message["help"])
         notes = tuple("".join(message["traceback"]).rstrip().splitlines()[-14:])
         code, help_text = self._cause(role, stage, message["kind"], message["message"])
         return Diagnostic(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -41,6 +41,8 @@ class Bench:
     checks: list[Check] = field(default_factory=list)
     hits: int = 0
     misses: int = 0
+    #: Items that were replayed and that were asked for, by modality.
+    served: dict[str, tuple[int, int]] = field(default_factory=dict)
     tolerance: float = TOLERANCE
     #: Makes a captured manager for a session; None: the release's own on emulated graphs.
     start: Callable[[Bench, Session | None, int], ManagerRun] | None = None
@@ -185,8 +187,30 @@ class ManagerRun:
     def execute(self, inputs: Mapping[str, Any]) -> list[Any]:
         """What the runner does for one batch of one modality."""
         placed = self._placed(inputs)
-        with self._watched(), torch.inference_mode():
+        with self._watched(), self._dropped_replays(), torch.inference_mode():
             return list(self.manager.execute(placed))
+
+    @contextmanager
+    def _dropped_replays(self) -> Iterator[None]:
+        """Count as eager what a port lets the model embed itself after a replay: of that one it uses nothing."""
+        hits, misses = self.manager.graph_hits, self.manager.graph_misses
+        own, embed = 0, self._host.embed_multimodal
+
+        def counted(**inputs: Any) -> Any:
+            nonlocal own
+            results = embed(**inputs)
+            own += len(results)
+            return results
+
+        self._host.embed_multimodal = counted
+        try:
+            yield
+        finally:
+            del self._host.embed_multimodal
+        # A manager of several paths counts no miss where all paths of an item are idle.
+        dropped = min(max(own - (self.manager.graph_misses - misses), 0), self.manager.graph_hits - hits)
+        self.manager.graph_hits -= dropped
+        self.manager.graph_misses += dropped
 
     def explain(self, inputs: Mapping[str, Any], want: Embeddings) -> str:
         """Serve a call again and say which step of it deviates first; empty where nothing can be said."""
@@ -245,7 +269,10 @@ def run_session(bench: Bench, session: Session) -> None:
         if not check.passed:
             check = _explained(bench, check, run, results, key)
         else:
-            check = _judge_way(check, bench.recipe, session, case, run.counters_since(before))
+            counted = run.counters_since(before)
+            check = _judge_way(check, bench.recipe, session, case, counted)
+            replayed, asked = bench.served.get(case.modality, (0, 0))
+            bench.served[case.modality] = replayed + counted[0], asked + len(case.items)
             kept.append((len(bench.checks), results, bench.oracle[key]))
         bench.add(check, case)
     for index, results, want in kept:
@@ -291,6 +318,27 @@ def check_eager_identity(bench: Bench, sessions: Iterable[Session]) -> None:
         name = f"eager unchanged: {session.name}: {case.name}"
         check = compare(name, case.modality, got, bench.oracle[key], code="VCG651", tolerance=0.0)
         bench.checks.append(replace(check, group="eager results unchanged, bit for bit"))
+
+
+def check_replayed(bench: Bench, modalities: Sequence[str]) -> None:
+    """At least one item of each modality must have been replayed, or the graphs were not proved at all.
+
+    For recipes that do not know which items a port's graphs can hold. The number of columns that the port names is only
+    used by ranks that have no items, so it is compared here.
+    """
+    named = getattr(bench.host.get_encoder_cudagraph_config(), "out_hidden_size", None)
+    columns = {tensor.shape[-1] for tensors in bench.oracle.values() for tensor in tensors}
+    if named is not None:
+        detail = f"the port says {named}, embeddings have {', '.join(map(str, sorted(columns)))}"
+        bench.checks.append(Check("columns of the embeddings", "all", columns == {named}, detail=detail))
+    for modality in modalities:
+        replayed, asked = bench.served.get(modality, (0, 0))
+        detail = f"{replayed} of {asked} items were replayed"
+        if modality in bench.recipe.missing:
+            detail = f"no inputs could be made: {bench.recipe.missing[modality]}"
+        elif modality not in bench.recipe.modalities:
+            detail = "the model's processor does not offer this modality"
+        bench.checks.append(Check("items replayed", modality, replayed > 0, detail=detail, code="VCG657"))
 
 
 # -- optional checks ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,12 @@ RECIPES = (
     "gemma3_mm",
     "glm4_1v",
     "ernie45_vl",
+    "llava_next",
+    "mistral3",
 )
+
+#: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).
+AUTOMATIC = "automatic"
 
 
 def recipe_of(name: str, module: str) -> str:

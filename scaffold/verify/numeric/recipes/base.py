@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,13 @@ from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
+
+from scaffold.verify.numeric.model import Automatic
 
 #: One item's size, in the model's own terms: a tile count, or a grid `(t, h, w)` in patches.
 Item = Any
@@ -65,6 +68,20 @@ class Recipe(ABC):
     min_budget: int
     #: What the processing information answers for the frames of the longest video.
     video_frames = 6
+    #: Whether the recipe finds things out while it builds the pristine model: `facts`, for `recall` in other processes.
+    learns = False
+    #: What an automatic recipe could not make, with the reason; what it stands on; values that nothing says.
+    missing: Mapping[str, str] = MappingProxyType({})
+    basis: Sequence[str] = ()
+    guessed: Sequence[str] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """What `build` found out about the pristine model, as plain values."""
+        return {}
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        """Take the facts of another process, before `build`."""
+        raise NotImplementedError(f"{type(self).__name__} learns nothing")
 
     def load_class(self, host: str | None = None) -> type[nn.Module]:
         """The release's host class, or the subclass `host` (`module:class`) of it."""
@@ -174,7 +191,9 @@ def _answer_processing_info(cls: Any, config: SimpleNamespace, frames: int) -> N
     """Let `MULTIMODAL_REGISTRY.get_processing_info` answer without a processor or a tokenizer."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
-    info = object.__new__(cls._processor_factory.info)
+    if not isinstance(cls._processor_factory.info, type):
+        return  # A function makes it, and asks for more than there is; no model of this kind asks for frames.
+    info: Any = object.__new__(cls._processor_factory.info)
     info.ctx = SimpleNamespace(
         model_config=config.model_config,
         get_hf_config=lambda *args, **kwargs: config.model_config.hf_config,
@@ -209,6 +228,7 @@ def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
             dtype=torch.float32,
         ),
         quant_config=None,
+        cache_config=None,
         parallel_config=SimpleNamespace(tensor_parallel_size=1),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=4096),
         compilation_config=SimpleNamespace(),
@@ -250,6 +270,20 @@ def randomise(host: nn.Module, seed: int) -> None:
             else:
                 noise = 0.5 * noise
             parameter.copy_(noise.to(parameter.dtype))
+
+
+def recipe_of(request: Mapping[str, Any]) -> Recipe:
+    """The recipe of a request, as a child process gets it; the same object each time."""
+    if request["automatic"] is None:
+        return load_recipe(request["recipe"])
+    return _automatic_recipe(json.dumps(request["automatic"]))
+
+
+@cache
+def _automatic_recipe(settings: str) -> Recipe:
+    from scaffold.verify.numeric.automatic.recipe import AutomaticRecipe
+
+    return AutomaticRecipe(Automatic(**json.loads(settings)))
 
 
 def load_recipe(name: str) -> Recipe:

@@ -1,0 +1,440 @@
+"""The model's configuration: its class, found by asking the release, and its values, of the class or of a file.
+
+The sources in their order; all but the last name a class, so that nothing is guessed.
+
+1. a file: the class of its `model_type`;
+2. the type that the model's processing information asks for;
+3. the annotation of `config` in the host's `__init__`;
+4. transformers' tables of architectures;
+5. the same questions to the class that the host inherits from;
+6. vLLM's own table of configurations, by name;
+7. an empty configuration, to which the lab adds what the model's code reads (`repair`), from a table of usual values.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scaffold.verify.numeric.automatic.shrink import LAYERS, Level, parts_of, role_of, shrink
+
+#: Prefixes of modules that hold models.
+MODELS = ("vllm.model_executor.models.", "vllm.models.")
+
+
+class NoRecipe(Exception):
+    """No recipe can be made of this model: what is missing first, and how to give it."""
+
+    def __init__(self, message: str, help_text: str) -> None:
+        super().__init__(message)
+        self.help = help_text
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to make a configuration small. `geometry` is another image and patch size than the class's defaults."""
+
+    level: Level = Level.UNEQUAL
+    geometry: tuple[int, int] | None = None
+    empty: bool = False
+
+    def __str__(self) -> str:
+        words = [] if self.level is Level.UNEQUAL else [self.level.value]
+        if self.geometry:
+            words.append(f"image {self.geometry[0]}, patch {self.geometry[1]}")
+        return ", ".join(words)
+
+
+@dataclass
+class Configuration:
+    """A small configuration, where it is from, and which values were guessed."""
+
+    hf_config: Any
+    source: str
+    guessed: list[str] = field(default_factory=list)
+
+    def repair(self, error: BaseException) -> bool:
+        """Add the attribute that an `AttributeError` missed. False where it is not one of a configuration.
+
+        `getattr` with a default never raises, so that the model's own defaults win.
+        """
+        name, owner = getattr(error, "name", None), getattr(error, "obj", None)
+        if not (isinstance(error, AttributeError) and name and _is_config(owner)):
+            return False
+        try:
+            self._add(owner, name)
+        except KeyError:
+            return False
+        return True
+
+    def add_guessed(self, paths: Sequence[str]) -> None:
+        """Add what an earlier configuration missed, so that this one misses nothing later."""
+        for path in paths:
+            owner = self.hf_config
+            *parents, name = path.split(".")
+            for parent in parents:
+                owner = getattr(owner, parent)
+            self._add(owner, name)
+
+    def _add(self, owner: Any, name: str) -> None:
+        setattr(owner, name, self._guess(owner, name))
+        self.guessed.append(f"{self._path(owner)}{name}")
+
+    def _guess(self, owner: Any, name: str) -> Any:
+        """A usual value. Raises KeyError where the name says nothing."""
+        language = role_of((self._path(owner),)) == "text"
+        if name == "vision_config":
+            from transformers import SiglipVisionConfig
+
+            return SiglipVisionConfig(
+                hidden_size=64, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=2, image_size=112,
+                patch_size=14,
+            )  # fmt: skip
+        if name.endswith(("_config", "_cfg")):
+            return _empty({"model_type": "qwen2"} if role_of((name,)) == "text" else None)
+        if name == "hidden_size" and language:
+            return 96
+        if name == "hidden_act" and (language or owner is self.hf_config):
+            return "silu"
+        if name in _USUAL:
+            return _USUAL[name]
+        if name.endswith("hidden_size"):
+            vision = next((part for path, part in self.parts() if role_of(path) == "vision"), None)
+            if re.search("pixel|vis|vit|image|mm_", name) and getattr(vision, "hidden_size", None):
+                return vision.hidden_size  # type: ignore[union-attr]
+            return 96
+        if name.endswith(("_token_id", "_token_index")):
+            return 9
+        raise KeyError(name)
+
+    def parts(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """The configuration and those inside it, with their paths."""
+        yield from _parts(self.hf_config, ())
+
+    def _path(self, owner: Any) -> str:
+        path = next((path for path, part in self.parts() if part is owner), ())
+        return "".join(f"{name}." for name in path)
+
+    def vision(self) -> Any:
+        """The part that describes the vision tower; the whole where no part does."""
+        named = [(path, part) for path, part in self.parts() if path and role_of(path) == "vision"]
+        sized = [part for _, part in named if getattr(part, "patch_size", None)]
+        return next(iter(sized or [part for _, part in named]), self.hf_config)
+
+    def find(self, name: str) -> Any:
+        """The value of this name in the configuration or a part of it; None where none has one."""
+        for _, part in self.parts():
+            value = getattr(part, name, None)
+            if value is not None:
+                return value
+        return None
+
+    def widths(self) -> str:
+        """The widths of the parts, for readers."""
+        found = []
+        for path, part in self.parts():
+            width = next((v for n in ("hidden_size", "embed_dim", "width", "d_model") if (v := getattr(part, n, 0))), 0)
+            if isinstance(width, int) and width:
+                found.append(f"{'.'.join(path) or 'model'} {width}")
+        return ", ".join(found)
+
+
+def _parts(config: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, config
+    for key, value in list(vars(config).items()):
+        if _is_config(value) and len(path) < 4:
+            yield from _parts(value, (*path, key))
+
+
+def _is_config(value: Any) -> bool:
+    from transformers import PretrainedConfig
+
+    return isinstance(value, PretrainedConfig)
+
+
+def _empty(values: Mapping[str, Any] | None = None) -> Any:
+    """A configuration without a class; what looks like one inside becomes one, as remote code would make it."""
+    from transformers import PretrainedConfig
+
+    made = PretrainedConfig()
+    for key, value in (values or {}).items():
+        part = isinstance(value, dict) and key.endswith(("_config", "_cfg"))
+        setattr(made, key, _empty(value) if part else value)
+    return made
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationSource:
+    """What configurations of a model are made from, in attempts that differ in how they are shrunk."""
+
+    cls: type | None
+    how: str
+    values: dict[str, Any] | None
+    settings: Any
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        if self.cls is None and self.values is None:
+            return (Attempt(empty=True),)
+        levels = tuple(map(Attempt, Level))
+        if self.values is not None:
+            return levels
+        # Defaults of a class may contradict each other, in their geometry first.
+        return levels[0], Attempt(geometry=(448, 14)), Attempt(geometry=(896, 14)), *levels[1:]
+
+    def make(self, attempt: Attempt) -> Configuration:
+        """A small configuration. Raises what the configuration's class raises."""
+        if attempt.empty:
+            return Configuration(_empty(self.settings.set), "no class of its configuration was found")
+        tree = copy.deepcopy(self.values) if self.values is not None else _default_values(self.cls)
+        if attempt.geometry:
+            for path, part in parts_of(tree):
+                if role_of(path) == "vision" and {"image_size", "patch_size"} <= part.keys():
+                    part["image_size"], part["patch_size"] = attempt.geometry
+        shrink(tree, attempt.level, frozenset(self.settings.keep))
+        _merge(tree, self.settings.set, known=self.values is None)
+        hf_config = self._object(tree)
+        name = self.cls.__name__ if self.cls else "a configuration without a class"
+        made = Configuration(hf_config, f"{name} ({self.how})")
+        if self.settings.set:
+            made.source += f", with {', '.join(self.settings.set)} set"
+        return made
+
+    def _object(self, tree: dict[str, Any]) -> Any:
+        if self.cls is None:
+            return _empty(tree)
+        try:
+            return self.cls.from_dict(tree)  # type: ignore[attr-defined]
+        except (AttributeError, TypeError):
+            if self.values is not None:
+                raise
+            # Some classes of vLLM do not read what they write.
+            made = self.cls()
+            _complete(made)
+            _assign(made, tree)
+            return made
+
+
+def _assign(config: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        old = getattr(config, name, None)
+        if _is_config(old) and isinstance(value, dict):
+            _assign(old, value)
+        elif type(old) is type(value) and old != value:
+            setattr(config, name, value)
+
+
+def _merge(tree: dict[str, Any], values: Mapping[str, Any], known: bool, path: str = "") -> None:
+    """Put values into a tree. With `known` keys, a name that is not there is a slip of the pen."""
+    for name, value in values.items():
+        if known and name not in tree:
+            raise NoRecipe(f"the configuration has no `{path}{name}`", "correct the name below `verify.set`")
+        if isinstance(value, Mapping) and isinstance(tree.get(name), dict):
+            _merge(tree[name], value, known, f"{path}{name}.")
+        else:
+            tree[name] = value
+
+
+def _default_values(cls: Any) -> dict[str, Any]:
+    """Defaults of a class, with those of parts whose default is None, but for audio."""
+    made = cls()
+    _complete(made)
+    values: dict[str, Any] = made.to_dict()
+    return values
+
+
+def _complete(config: Any) -> None:
+    for key, value in list(vars(config).items()):
+        if value == key and key in _USUAL:  # a class whose default is the attribute's name
+            setattr(config, key, _USUAL[key])
+    for key, cls in getattr(type(config), "sub_configs", {}).items():
+        usable = isinstance(cls, type) and cls.__name__ not in ("AutoConfig", "PreTrainedConfig", "PretrainedConfig")
+        if getattr(config, key, None) is None and usable and not re.search("audio|speech|video", key):
+            with suppress(Exception):
+                setattr(config, key, cls())
+        if _is_config(getattr(config, key, None)):
+            _complete(getattr(config, key))
+
+
+def find_configuration(host: type, settings: Any) -> ConfigurationSource:
+    """The class and the values for a host class. `settings.config` is the checkpoint's file, or empty."""
+    if not settings.config:
+        cls, how = _find_class(host)
+        return ConfigurationSource(cls, how, None, settings)
+    try:
+        values = json.loads(Path(settings.config).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise NoRecipe(f"{settings.config} cannot be read: {error}", "give the checkpoint's own config.json") from None
+    cls = _class_of_type(values.get("model_type"))
+    if cls is None:
+        cls, _ = _find_class(host)
+    return ConfigurationSource(cls, Path(settings.config).name, values, settings)
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+
+
+def _usable(cls: Any) -> bool:
+    from transformers import PretrainedConfig
+
+    return isinstance(cls, type) and issubclass(cls, PretrainedConfig) and cls is not PretrainedConfig
+
+
+def _class_of_type(model_type: str | None) -> type | None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from vllm.transformers_utils.config import _CONFIG_REGISTRY
+
+    for table in (_CONFIG_REGISTRY, CONFIG_MAPPING):
+        if model_type in table:
+            found = table[model_type]
+            return found if _usable(found) else None
+    return None
+
+
+def _find_class(host: type) -> tuple[type | None, str]:
+    for cls in host.__mro__:
+        if cls is not host and "_processor_factory" not in vars(cls):
+            continue
+        suffix = "" if cls is host else f", as for {cls.__name__}"
+        for way in (_asked_for, _annotated, _in_tables):
+            found, how = way(cls)
+            if found is not None:
+                return found, how + suffix
+    return _by_name(host)
+
+
+class _Asked(Exception):
+    """Ends the question, once the type is known."""
+
+
+class _RecordingContext:
+    def __init__(self) -> None:
+        self.types: list[Any] = []
+
+    def get_hf_config(self, asked: Any = None, *rest: Any) -> Any:
+        self.types += asked if isinstance(asked, tuple) else [asked]
+        raise _Asked
+
+    def __getattr__(self, name: str) -> Any:
+        raise _Asked
+
+
+def _asked_for(host: Any) -> tuple[type | None, str]:
+    factory = getattr(host, "_processor_factory", None)
+    context = _RecordingContext()
+    with suppress(Exception):
+        factory.info(context).get_hf_config()  # type: ignore[union-attr]
+    found = next(filter(_usable, context.types), None)
+    return found, f"asked for by {factory.info.__name__}" if found else ""  # type: ignore[union-attr]
+
+
+def _annotated(host: type) -> tuple[type | None, str]:
+    for tree, names in init_trees(host):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.AnnAssign) and node.value is not None and "hf_config" in ast.unparse(node.value):
+                found = names.get(ast.unparse(node.annotation).strip("'\""))
+                if _usable(found):
+                    return found, f"annotated in {host.__name__}"
+    return None, ""
+
+
+def init_trees(host: type) -> Iterator[tuple[ast.AST, dict[str, Any]]]:
+    """Every `__init__` of a model's class and its bases, with the namespace of its module."""
+    for base in host.__mro__:
+        if base.__module__.startswith(MODELS) and "__init__" in vars(base):
+            with suppress(OSError, SyntaxError):
+                source = textwrap.dedent(inspect.getsource(base.__init__))  # type: ignore[misc]
+                yield ast.parse(source), vars(sys.modules[base.__module__])
+
+
+def _in_tables(host: type) -> tuple[type | None, str]:
+    from transformers.models.auto import modeling_auto
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from vllm.model_executor.models import registry
+
+    module = host.__module__.rpartition(".")[2]
+    entries = registry._MULTIMODAL_MODELS.items()
+    served = {name for name, entry in entries if entry[0].rpartition(".")[2] == module and entry[1] == host.__name__}
+    for table_name, table in vars(modeling_auto).items():
+        if not table_name.endswith("MAPPING_NAMES"):
+            continue
+        for model_type, names in table.items():
+            if served & {names} if isinstance(names, str) else served & set(names):
+                with suppress(Exception):
+                    return CONFIG_MAPPING[model_type], "transformers' table of architectures"
+    return None, ""
+
+
+def _by_name(host: type) -> tuple[type | None, str]:
+    """vLLM's own classes only: transformers' of a similar name are as often of another model."""
+    configs = importlib.import_module("vllm.transformers_utils.configs")
+
+    def plain(name: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", name.lower())
+
+    stem = re.sub(r"(ForConditionalGeneration|ForCausalLM|ChatModel|Model|ForActionPrediction)$", "", host.__name__)
+    wanted = {plain(stem), plain(host.__module__.rpartition(".")[2])}
+    for name in configs.__all__:
+        if plain(name.removesuffix("Config")) in wanted and _usable(getattr(configs, name)):
+            return getattr(configs, name), "vLLM's class of this name"
+    return None, "none"
+
+
+def repaired(step: Callable[[], Any], *menders: Any) -> Any:
+    """Run a step again and again while one of `menders` can add what it misses."""
+    for _ in range(60):
+        try:
+            return step()
+        except Exception as error:
+            causes: list[BaseException] = [error]
+            while cause := causes[-1].__cause__ or causes[-1].__context__:
+                causes.append(cause)
+            if not any(mender.repair(cause) for cause in causes for mender in menders):
+                raise
+    raise RuntimeError("the configuration misses more than 60 values")
+
+
+#: What an attribute of a configuration usually is, by its name: for configurations that no class and no file describes.
+_USUAL: dict[str, Any] = {
+    # towers
+    "hidden_size": 64, "embed_dim": 64, "width": 64, "intermediate_size": 80, "mlp_ratio": 2,
+    "num_hidden_layers": LAYERS, "depth": LAYERS, "layers": LAYERS, "num_layers": LAYERS, "num_attention_heads": 2,
+    "num_heads": 2, "heads": 2, "num_key_value_heads": 2, "head_dim": 32, "kv_channels": 32, "num_channels": 3,
+    "in_channels": 3, "image_size": 56, "patch_size": 14, "image_patch_size": 14, "temporal_patch_size": 2,
+    "spatial_merge_size": 2, "window_size": 112, "out_hidden_size": 96, "layer_norm_eps": 1e-6,
+    "rms_norm_eps": 1e-6, "norm_type": "layer_norm", "hidden_act": "gelu", "qkv_bias": True, "attention_bias": True,
+    "mlp_bias": True, "use_bias": False, "qk_normalization": False, "use_qk_norm": False, "attention_dropout": 0.0,
+    "hidden_dropout_prob": 0.0, "dropout": 0.0, "drop_path_rate": 0.0, "initializer_factor": 1.0,
+    "initializer_range": 0.02, "embed_std": 0.02, "layer_scale_init_value": 0.1, "ls_init_value": None,
+    "is_causal": False, "post_norm": True, "use_cls_token": False, "use_abs_posemb": True,
+    "use_absolute_position_embeddings": True, "use_rope2d": True, "use_ln_pre": True, "use_ln_post": False,
+    "use_mask_token": False, "use_mean_pooling": True, "use_sink": False, "fullatt_block_indexes": [1],
+    "deepstack_visual_indexes": [1], "num_position_embeddings": 64, "tokens_per_second": 2, "original_rope": True,
+    # connectors
+    "downsample_ratio": 0.5, "ps_version": "v2", "select_layer": -1, "vision_feature_layer": -2,
+    "vision_feature_select_strategy": "default", "projector_hidden_act": "gelu", "multimodal_projector_bias": True,
+    "projector_bias": False, "projection_dropout": 0.0, "mm_hidden_size": 64, "mm_vision_tower": "vit",
+    "spatial_conv_size": 2, "temporal_conv_size": 2, "use_temporal_conv": True, "query_num": 16,
+    "visual_vocab_size": 64, "tile_tag": "2D", "global_view_pos": "head", "use_msac": False,
+    # tiles
+    "force_image_size": None, "use_thumbnail": True, "dynamic_image_size": True, "min_dynamic_patch": 1,
+    "max_dynamic_patch": 4, "template": "internvl2_5",
+    # language
+    "vocab_size": 1024, "embedding_size": 1024, "max_position_embeddings": 4096, "rope_theta": 10000.0,
+    "tie_word_embeddings": False, "weight_tying": False, "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2", "image_token_id": 5, "image_token_index": 5, "video_token_id": 6,
+    "vision_start_token_id": 7, "vision_end_token_id": 8,
+}  # fmt: skip

@@ -1,0 +1,234 @@
+"""The model, made by its own `__init__`, with a stand-in for its language model, and the engine's configuration."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from scaffold.verify.numeric.automatic.configuration import Configuration, init_trees
+from scaffold.verify.numeric.automatic.shrink import LAYERS
+
+#: Columns of the stand-in's embeddings: those of `shrink`.
+_WIDTH = 96
+#: Larger hosts take minutes, or more memory than a test machine has.
+MOST_PARAMETERS = 400_000_000
+
+
+class LanguageModel(nn.Module):  # type: ignore[misc]
+    """Stands in for the language model: any attribute is another stand-in, and there are no layers.
+
+    Hosts copy numbers of experts from it, and ask its parameters for a device.
+    """
+
+    num_logical_experts = num_physical_experts = num_local_physical_experts = num_moe_layers = 0
+    num_routed_experts = num_shared_experts = num_redundant_experts = num_expert_groups = 0
+    moe_layers = expert_weights = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self.packed_modules_mapping: dict[str, Any] = {}
+        self.make_empty_intermediate_tensors = None
+        self.logits_processor = SimpleNamespace(scale=1.0)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("__") or name in ("quant_method", "sampler"):
+                raise
+            made = torch.zeros(1, 1) if name == "weight" else LanguageModel()
+            object.__setattr__(self, name, made)
+            return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self
+
+    def embed_input_ids(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Some results begin with the embedding of a token."""
+        return torch.sin(input_ids[..., None] + torch.arange(_WIDTH, device=input_ids.device))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        yield nn.Parameter(torch.zeros(1), requires_grad=False)
+
+
+def engine_config(configuration: Configuration, architecture: str) -> Any:
+    """A `VllmConfig` of the release around a small configuration. Limits are set by `recipes.base.configure`."""
+    from vllm.config import get_current_vllm_config
+
+    config = copy.copy(get_current_vllm_config())
+    config.model_config = _model_config(configuration.hf_config, architecture)
+    config.quant_config = None
+    config.compilation_config = copy.copy(config.compilation_config)
+    config.compilation_config.static_forward_context = {}  # layers enter their names, once each
+    config.scheduler_config = copy.copy(config.scheduler_config)
+
+    def with_hf_config(self: Any, hf_config: Any, architectures: Any = None) -> Any:
+        part = copy.copy(self)
+        part.model_config = copy.copy(self.model_config)
+        part.model_config.hf_config = hf_config
+        return part
+
+    type(config).with_hf_config = with_hf_config
+    type(config).use_v2_model_runner = False
+    return config
+
+
+def _model_config(hf_config: Any, architecture: str) -> Any:
+    """A `ModelConfig` without its `__init__`, which looks for a checkpoint: every field at its default."""
+    from pydantic.fields import FieldInfo
+    from vllm.config import ModelConfig
+
+    made = object.__new__(ModelConfig)
+    for field in dataclasses.fields(ModelConfig):
+        value: Any = None
+        if isinstance(field.default, FieldInfo):
+            value = None if field.default.is_required() else field.default.get_default(call_default_factory=True)
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        object.__setattr__(made, field.name, value)
+    text = _text_part(hf_config)
+    if not getattr(hf_config, "architectures", None):
+        hf_config.architectures = [architecture]
+    facts = _Facts(
+        architecture=architecture,
+        architectures=[architecture],
+        hidden_size=getattr(text, "hidden_size", 96),
+        vocab_size=getattr(text, "vocab_size", 1024),
+        model_type=getattr(hf_config, "model_type", ""),
+        text_model_type=getattr(text, "model_type", ""),
+        total_num_hidden_layers=3,
+        total_num_attention_heads=3,
+        total_num_kv_heads=3,
+        head_size=32,
+        is_multimodal_model=True,
+        quantization_config=None,
+    )
+    values: dict[str, Any] = {
+        "model": "lab", "tokenizer": "lab", "served_model_name": "lab", "hf_config": hf_config, "hf_text_config": text,
+        "dtype": torch.float32, "max_model_len": 32768, "trust_remote_code": False, "seed": 0, "revision": None,
+        "hf_image_processor_config": {}, "encoder_config": None, "quantization": None, "runner_type": "generate",
+        "convert_type": "none", "skip_tokenizer_init": False, "generation_config": "vllm", "model_arch_config": facts,
+        "multimodal_config": _multimodal_config(), "_architecture": architecture,
+    }  # fmt: skip
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+class _Facts(SimpleNamespace):
+    """What the engine derives from a configuration; False for any other question."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return False
+
+
+def _text_part(hf_config: Any) -> Any:
+    try:
+        return hf_config.get_text_config()
+    except Exception:
+        return getattr(hf_config, "text_config", None) or getattr(hf_config, "llm_config", hf_config)
+
+
+def _multimodal_config() -> Any:
+    from vllm.config.multimodal import MultiModalConfig
+
+    made = MultiModalConfig()
+    limits = {"image": 8, "video": 8, "vision_chunk": 8}  # a host leaves out the towers of others
+    for name, value in {
+        "mm_encoder_only": True,  # what belongs to the language model is built on the meta device and replaced
+        "mm_device_do_normalize": False,  # an engine switches it off for classes that do not support it
+        "enable_mm_embeds": True,
+        "limits": limits,
+        "get_limit_per_prompt": lambda modality: limits.get(modality, 0),
+    }.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
+    """The host in float32 evaluation mode on the CPU. Raises what its `__init__` raises before its towers stand."""
+    _leave_out_the_language_model(cls, tokenizer)
+    _make_timm_shallow()
+    utils = import_module("vllm.model_executor.models.utils")
+    utils.StageMissingLayer.parameters = LanguageModel.parameters  # hosts ask their language model for a device
+    torch.manual_seed(0)
+    host: nn.Module = cls.__new__(cls)
+    if not isinstance(host, cls):
+        raise TypeError(f"{cls.__name__} makes an object of another class, {type(host).__name__}")
+    try:
+        host.__init__(vllm_config=config, prefix="")
+    except Exception:
+        # Some hosts look into their language model at the end. Their towers were made by then.
+        if not (getattr(host, "_tower_model_names", None) and getattr(host, "_language_model_names", None)):
+            raise
+    for name, parameter in list(host.named_parameters()):
+        if parameter.device.type == "meta":
+            owner, _, leaf = name.rpartition(".")
+            setattr(host.get_submodule(owner), leaf, nn.Parameter(torch.empty(0), requires_grad=False))
+    size = sum(parameter.numel() for parameter in host.parameters())
+    if size > MOST_PARAMETERS:
+        raise MemoryError(f"{size // 10**6} million parameters whatever the configuration says")
+    return host
+
+
+def _make_timm_shallow() -> None:
+    """A tower that a model names at timm has hundreds of millions of parameters whatever the configuration says."""
+    with suppress(ImportError):
+        timm: Any = import_module("timm")
+        original = getattr(timm.create_model, "of_timm", timm.create_model)
+
+        def create_model(name: str, *args: Any, **kwargs: Any) -> Any:
+            if name.startswith("vit_"):
+                kwargs["depth"] = LAYERS
+            return original(name, *args, **kwargs)
+
+        create_model.of_timm = original  # type: ignore[attr-defined]
+        timm.create_model = create_model
+
+
+def _leave_out_the_language_model(cls: type, tokenizer: Any) -> None:
+    """Replace what hosts call to make a language model, wherever a module imported it to."""
+    stand_ins: dict[str, Any] = {
+        "init_vllm_registered_model": LanguageModel,
+        "initialize_model": LanguageModel,
+        "cached_tokenizer_from_config": lambda *args, **kwargs: tokenizer,
+        "supports_pp": lambda model: True,
+    }
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm."):
+            for key in stand_ins.keys() & vars(module).keys():
+                setattr(module, key, stand_ins[key])
+    for tree, names in init_trees(cls):
+        for name in _language_classes(tree):
+            if isinstance(names.get(name), type) and issubclass(names[name], nn.Module):
+                names[name] = LanguageModel
+
+
+def _language_classes(tree: ast.AST) -> Iterator[str]:
+    """Classes that an `__init__` calls inside `with self._mark_language_model(...)`, or assigns as language model."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With):
+            if any("_mark_language_model" in ast.unparse(item.context_expr) for item in node.items):
+                calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+                yield from (call.func.id for call in calls if isinstance(call.func, ast.Name))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            targets = {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
+            if targets & {"language_model", "llm", "lm_head", "text_model"} and isinstance(node.value.func, ast.Name):
+                yield node.value.func.id

@@ -1,0 +1,119 @@
+"""Images and videos through the model's own processor, grouped as the release's runner groups them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Size:
+    """What one item is made from. `frames` is 0 for an image. `own` items come with a request of their own.
+
+    Processors pad the items of one request to the largest, and the runner puts items of several requests into one
+    batch, so that both have to be tried.
+    """
+
+    width: int
+    height: int
+    frames: int = 0
+    own: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}" + (f"x{self.frames}" if self.frames else "")
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return self.width, self.height, self.frames
+
+
+def random_media(size: Size, generator: torch.Generator) -> Any:
+    """An image, or a video with its metadata."""
+    from PIL import Image
+
+    shape = (size.frames or 1, size.height, size.width, 3)
+    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8).numpy()
+    if not size.frames:
+        return Image.fromarray(pixels[0])
+    return pixels, {
+        "fps": 2.0,
+        "duration": size.frames / 2,
+        "total_num_frames": size.frames,
+        "frames_indices": list(range(size.frames)),
+        "video_backend": "opencv",
+        "do_sample_frames": False,
+    }
+
+
+def negative(media: Any, quadrant: int) -> Any:
+    """The same image or video with one quadrant turned into its negative."""
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.array(media if isinstance(media, Image.Image) else media[0])
+    height, width = pixels.shape[-3:-1]
+    rows = slice(0, height // 2) if quadrant < 2 else slice(height // 2, height)
+    columns = slice(0, width // 2) if quadrant % 2 == 0 else slice(width // 2, width)
+    pixels[..., rows, columns, :] = 255 - pixels[..., rows, columns, :]
+    return Image.fromarray(pixels) if isinstance(media, Image.Image) else (pixels, media[1])
+
+
+def process(processor: Any, modality: str, media: Sequence[Any]) -> list[Any]:
+    """The items that the release's processor makes of the media of one request, without a prompt."""
+    from vllm.multimodal.inputs import MultiModalKwargsItems
+
+    parsed = processor.info.parse_mm_data({modality: list(media)}, validate=False)
+    made = processor._apply_hf_processor_main(parsed, {})
+    fields = processor._get_mm_fields_config(made, {})
+    return list(MultiModalKwargsItems.from_hf_inputs(made, fields)[modality])
+
+
+def process_requests(processor: Any, modality: str, sizes: Sequence[Size], media: Sequence[Any]) -> list[Any]:
+    """The items of several sizes: neighbours share a request, `own` items do not."""
+    items: list[Any] = []
+    shared: list[Any] = []
+    for size, medium in zip(sizes, media, strict=True):
+        if size.own:
+            items += process(processor, modality, shared) if shared else []
+            items += process(processor, modality, [medium])
+            shared = []
+        else:
+            shared.append(medium)
+    return items + (process(processor, modality, shared) if shared else [])
+
+
+def grouped(items: Iterable[Any], modality: str) -> list[dict[str, Any]]:
+    """The keyword arguments of `embed_multimodal`, one dictionary for each batch that the runner makes of the items."""
+    from vllm.multimodal.utils import group_and_batch_mm_kwargs
+
+    return [dict(kwargs) for _, _, kwargs in group_and_batch_mm_kwargs([(modality, item) for item in items])]
+
+
+def kept_on_host(items: Iterable[Any]) -> set[str]:
+    """Names of the inputs that the runner leaves on the host."""
+    return {key for item in items for key, element in item.items() if element.field.keep_on_cpu}
+
+
+def signature(item: Any) -> str:
+    """The shapes of an item: two sizes with the same shapes take the same way through a model."""
+    return repr(sorted((key, _shapes(element.data)) for key, element in item.items()))
+
+
+def volume(item: Any) -> int:
+    """Numbers in an item, for its cost."""
+    return sum(_volume(element.data) for element in item.values())
+
+
+def _shapes(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape) if value.is_floating_point() else (tuple(value.shape), value.flatten()[:64].tolist())
+    return [_shapes(element) for element in value] if isinstance(value, (list, tuple)) else None
+
+
+def _volume(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return int(value.numel())
+    return sum(map(_volume, value)) if isinstance(value, (list, tuple)) else 0

@@ -1,0 +1,373 @@
+"""Finds the way to build a model, judges whether its results can tell right from wrong, and measures its items.
+
+A proof against an oracle that ignores its pixels would pass anything. So no recipe is made unless the pristine model's
+results are finite and vary, are the same for an item alone and in a batch, differ between items, and change with every
+quadrant of the pixels.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.automatic import inputs
+from scaffold.verify.numeric.automatic.configuration import (
+    Configuration,
+    ConfigurationSource,
+    NoRecipe,
+    repaired,
+)
+from scaffold.verify.numeric.automatic.host import build_host, engine_config
+from scaffold.verify.numeric.automatic.inputs import Size
+from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer
+
+#: Largest difference between an item alone and in a batch, relative to its largest value: the order of additions.
+SAME = 1e-4
+#: Smallest change that a quadrant of pixels must make.
+DEPENDS = 1e-3
+
+#: What is tried: even and odd sides, squares, wide and tall, from smaller than a patch to several tiles.
+_IMAGES = (
+    (224, 224), (100, 64), (61, 173), (320, 96), (17, 9), (32, 32), (56, 56), (96, 320), (150, 30), (30, 150),
+    (333, 251), (336, 336), (448, 448), (500, 100), (100, 500), (640, 427), (427, 640), (511, 512), (900, 300),
+    (300, 900), (896, 896), (1280, 720), (720, 1280), (1500, 250), (250, 1500),
+)  # fmt: skip
+_VIDEOS = ((100, 64, 4), (112, 112, 8), (64, 96, 2), (224, 224, 3), (160, 320, 6), (61, 173, 5))
+#: Larger items make a proof take minutes. Of numbers, an item may have several times as many as the smallest one.
+_MOST_TOKENS, _MOST_NUMBERS, _MOST_TIMES = 2000, 1_300_000, 6
+#: Sizes that are kept of a modality.
+_MOST_SIZES = 9
+
+
+@dataclass
+class Model:
+    """A tiny model with its processor, made in one way."""
+
+    configuration: Configuration
+    config: Any
+    host: Any
+    processor: Any
+    limits: dict[str, Any]
+    classes: list[str]
+    menders: tuple[Any, ...]
+
+    def fitting(self, modality: str, sizes: Sequence[Size]) -> list[Size]:
+        """The sizes, each with a request of its own where the model takes one item a request."""
+        return [replace(size, own=size.own or self.limits[modality] == 1) for size in sizes]
+
+    def embed(self, items: Sequence[Any], modality: str) -> list[torch.Tensor]:
+        """What the model itself answers, one tensor an item."""
+        found: list[torch.Tensor] = []
+        with torch.inference_mode():
+            for kwargs in inputs.grouped(items, modality):
+                found += list(self.host.embed_multimodal(**self._placed(kwargs, items)))
+        wrong = [value for value in found if not isinstance(value, torch.Tensor) or value.ndim != 2]
+        if wrong or len(found) != len(items):
+            raise NoRecipe(
+                f"`embed_multimodal` gave {len(found)} results for {len(items)} items, {len(wrong)} of them no matrix",
+                "write a recipe for this model (docs/verify.md), and name it with --recipe",
+            )
+        return found
+
+    def _placed(self, kwargs: dict[str, Any], items: Sequence[Any]) -> dict[str, Any]:
+        """The inputs where the runner puts them: copies, because models may write to them."""
+        sample = next(self.host.parameters())
+        on_host = inputs.kept_on_host(items)
+
+        def place(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.clone().to(sample.device, sample.dtype if value.is_floating_point() else value.dtype)
+            return type(value)(map(place, value)) if isinstance(value, (list, tuple)) else value
+
+        return {key: value if key in on_host else place(value) for key, value in kwargs.items()}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A size and the output tokens of its item."""
+
+    size: Size
+    tokens: int
+
+
+@dataclass
+class Facts:
+    """What a survey found out: enough to build the same model, and to choose calls, without another survey."""
+
+    attempt: int
+    measured: dict[str, list[Measured]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    on_host: list[str] = field(default_factory=list)
+    basis: list[str] = field(default_factory=list)
+    guessed: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Facts:
+        measured = {
+            modality: [Measured(Size(**entry["size"]), entry["tokens"]) for entry in entries]
+            for modality, entries in data["measured"].items()
+        }
+        return cls(**{**data, "measured": measured})
+
+
+class Failure(Exception):
+    """An attempt failed at this stage; a later stage is the better attempt."""
+
+    STAGES = ("configuration", "model", "processor", "inputs", "oracle")
+
+    def __init__(self, stage: str, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.depth = self.STAGES.index(stage)
+        self.stage = stage
+        self.cause = cause
+
+
+def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int, guessed: Sequence[str] = ()) -> Model:
+    """The model in one of the ways of `source`, with random weights still to come. Raises `Failure`.
+
+    `cls` is `host` or a subclass of it. `guessed` is what a survey had to add to the configuration.
+    """
+    from vllm.config import set_current_vllm_config
+    from vllm.multimodal.processing import InputProcessingContext
+
+    stage = "configuration"
+    try:
+        configuration = source.make(source.attempts()[attempt])
+        configuration.add_guessed(guessed)
+        tokenizer = make_tokenizer()
+        stage = "model"
+        maker = ProcessorMaker(host, configuration, tokenizer)
+        maker.install()
+
+        def build() -> tuple[Any, Any]:
+            config = engine_config(configuration, host.__name__)
+            with set_current_vllm_config(config):
+                return config, build_host(cls, config, tokenizer)
+
+        config, built = repaired(build, configuration, tokenizer)
+        stage = "processor"
+        factory = host._processor_factory  # type: ignore[attr-defined]
+
+        def make_processor() -> tuple[Any, dict[str, Any]]:
+            info = factory.info(InputProcessingContext(config.model_config, tokenizer))
+            limits = dict(info.get_supported_mm_limits())
+            return factory.processor(info, factory.dummy_inputs(info)), limits
+
+        processor, limits = repaired(make_processor, configuration, tokenizer)
+        if "hf_kwargs" not in inspect.signature(processor._apply_hf_processor_main).parameters:
+            raise NoRecipe(
+                "the processors of this release want a prompt, which the automatic recipe does not write",
+                "verify the port on 0.32 or later, or write a recipe (docs/verify.md) and name it with --recipe",
+            )
+    except Exception as error:
+        raise Failure(stage, error) from error
+    return Model(
+        configuration,
+        config,
+        built.eval().requires_grad_(False),
+        processor,
+        limits,
+        maker.names,
+        (configuration, tokenizer),
+    )
+
+
+def survey(make: Callable[[int], Model], source: ConfigurationSource) -> Facts:
+    """The first way that gives a sound oracle. Raises `NoRecipe`."""
+    worst: Failure | None = None
+    for number, attempt in enumerate(source.attempts()):
+        try:
+            return _survey(number, str(attempt), make(number), source.settings)
+        except Failure as failure:
+            if worst is None or failure.depth > worst.depth:
+                worst = failure
+    assert worst is not None
+    raise _no_recipe(worst, source) from worst.cause
+
+
+def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
+    cause: BaseException = failure.cause
+    if isinstance(cause, NoRecipe):
+        return cause
+    deep: BaseException | None = cause
+    while deep is not None and not isinstance(deep, ImportError):
+        deep = deep.__cause__ or deep.__context__
+    if deep is not None:
+        named = re.search(r"pip install ([\w-]+)", str(deep))
+        name = named[1] if named else deep.name or str(deep)
+        return NoRecipe(f"the {failure.stage} needs the package {name}", f"run `pip install {name}`")
+    what = f"no {failure.stage} could be made: {type(cause).__name__}: {str(cause)[:300]}"
+    if failure.stage == "oracle":
+        what = f"the model's results cannot tell right from wrong: {cause}"
+    if source.values is None:
+        where = f"its configuration is made from {source.how if source.cls else 'guesses'}"
+        return NoRecipe(f"{what} ({where})", "give the checkpoint's own values with --config config.json")
+    return NoRecipe(what, "write a recipe for this model (docs/verify.md), and name it with --recipe")
+
+
+def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
+    from vllm.config import set_current_vllm_config
+
+    from scaffold.verify.numeric.child import process_weights
+    from scaffold.verify.numeric.recipes.base import randomise
+
+    facts = Facts(number)
+    randomise(model.host, 0)
+    process_weights(model.host)
+    failures: dict[str, Failure] = {}
+    with set_current_vllm_config(model.config):
+        for modality in settings.modalities:
+            if modality in model.limits:
+                try:
+                    facts.measured[modality] = _measure(model, modality, settings.images, facts)
+                except Failure as failure:
+                    failures[modality] = failure
+                    facts.missing[modality] = f"{failure.stage}: {type(failure.cause).__name__}: {failure}"
+    if not facts.measured:
+        raise next(
+            iter(failures.values()), Failure("inputs", ValueError("the processor offers none of the modalities"))
+        )
+    facts.guessed = model.configuration.guessed
+    facts.basis = [*_basis(model, facts, attempt)]
+    return facts
+
+
+def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
+    yield f"{model.configuration.source}{f', {attempt}' if attempt else ''}; {model.configuration.widths()}"
+    layers = model.configuration.find("num_hidden_layers") or model.configuration.find("depth")
+    sizes = "; ".join(
+        f"{len(found)} {modality} sizes, {found[0].tokens} to {found[-1].tokens} tokens"
+        for modality, found in facts.measured.items()
+    )
+    yield f"{', '.join(model.classes) or 'the processor'}; {layers} layers; {sizes}"
+    for modality, reason in facts.missing.items():
+        yield f"{modality}s: none could be made ({reason[:200]})"
+    yield f"guessed: {', '.join(facts.guessed) if facts.guessed else 'nothing'}"
+
+
+def _measure(model: Model, modality: str, images: Sequence[Sequence[int]], facts: Facts) -> list[Measured]:
+    """Sizes of one modality that take different ways, smallest first, after the oracle was judged on them."""
+    generator = torch.Generator().manual_seed(1)
+    sizes: Sequence[Sequence[int]] = (*images, *_IMAGES) if modality == "image" else _VIDEOS
+    candidates = [_size(size) for size in sizes]
+    found: dict[str, tuple[Size, Any]] = {}
+    refused: Exception | None = None
+    for size in candidates:
+        media = inputs.random_media(size, generator)
+        try:
+            (item,) = repaired(partial(inputs.process, model.processor, modality, [media]), *model.menders)
+        except Exception as error:  # a ratio above the processor's limit, or a processor that does not work
+            refused = refused or error
+            continue
+        if not found:
+            _judge(model, modality, [size, *candidates[1:3]])
+        found.setdefault(inputs.signature(item), (size, item))
+    if not found:
+        assert refused is not None
+        raise Failure("inputs", refused)
+    asked = {_size(size) for size in images} if modality == "image" else set()
+    cheap = sorted(found.values(), key=lambda entry: inputs.volume(entry[1]))
+    most = max(_MOST_NUMBERS, _MOST_TIMES * inputs.volume(cheap[0][1]))
+    cheap = [entry for entry in cheap if inputs.volume(entry[1]) <= most or entry[0] in asked]
+    facts.on_host = sorted(set(facts.on_host) | inputs.kept_on_host(item for _, item in cheap))
+    try:
+        measured = []
+        for size, item in cheap:
+            (result,) = model.embed([item], modality)
+            measured.append(Measured(size, len(result)))
+    except Exception as error:
+        raise Failure("oracle", error) from error
+    most = max(_MOST_TOKENS, 2 * min(entry.tokens for entry in measured))
+    return _chosen([entry for entry in measured if entry.tokens <= most or entry.size in asked], asked)
+
+
+def _size(numbers: Sequence[int]) -> Size:
+    width, height, frames = (*numbers, 0)[:3]
+    return Size(width, height, frames)
+
+
+def _chosen(measured: list[Measured], asked: set[Size]) -> list[Measured]:
+    """At most `_MOST_SIZES`: the extremes, each number of tokens as far as there is room, then other shapes of one."""
+    ordered = sorted(measured, key=lambda entry: entry.tokens)
+    distinct = list({entry.tokens: entry for entry in reversed(ordered)}.values())[::-1]
+    others = [entry for entry in ordered if entry not in distinct]
+    room = max(_MOST_SIZES - min(len(others), 3), 2)
+    if len(distinct) > room:
+        picked = {round(index * (len(distinct) - 1) / (room - 1)) for index in range(room)}
+        distinct = [entry for index, entry in enumerate(distinct) if index in picked or entry.size in asked]
+    extra = others[:: max(len(others) // 3, 1)][:3]
+    return sorted([*distinct, *extra], key=lambda entry: (entry.tokens, entry.size))
+
+
+def _judge(model: Model, modality: str, sizes: Sequence[Size]) -> None:
+    """Raises `Failure` where the model's results could not tell a right port from a wrong one."""
+    try:
+        _compare(model, modality, sizes)
+    except Exception as error:
+        raise Failure("oracle", error) from error
+
+
+def _compare(model: Model, modality: str, sizes: Sequence[Size]) -> None:
+    generator = torch.Generator().manual_seed(2)
+    sizes = model.fitting(modality, sizes)
+    media = [inputs.random_media(size, generator) for size in sizes]
+    items = inputs.process_requests(model.processor, modality, sizes, media)
+    together = model.embed(items, modality)
+    for result in together:
+        if not bool(result.isfinite().all()):
+            raise ValueError("they are not finite")
+        if float(result.std()) < DEPENDS:
+            raise ValueError("they are constant")
+    for item, result in zip(items, together, strict=True):
+        (alone,) = model.embed([item], modality)
+        if alone.shape != result.shape or _difference(alone, result) > SAME:
+            raise ValueError("an item alone has other embeddings than in a batch")
+    for left, right in pairwise(together):
+        rows = min(len(left), len(right))
+        if _difference(left[:rows], right[:rows]) < DEPENDS:
+            raise ValueError("different items have the same embeddings")
+    medium = media[0]
+    (before,) = model.embed(inputs.process(model.processor, modality, [medium]), modality)
+    for quadrant in range(4):
+        changed = inputs.process(model.processor, modality, [inputs.negative(medium, quadrant)])
+        (after,) = model.embed(changed, modality)
+        if after.shape == before.shape and _difference(before, after) < DEPENDS:
+            raise ValueError(f"they do not depend on quadrant {quadrant + 1} of the pixels")
+
+
+def _difference(left: torch.Tensor, right: torch.Tensor) -> float:
+    return float((left - right).abs().max() / left.abs().max().clamp(min=1e-9))
+
+
+def ready_embeddings(model: Model, modality: str, sizes: Sequence[Size], rows: Sequence[torch.Tensor]) -> Any:
+    """Inputs with embeddings in the place of pixels, where the model takes them."""
+    from vllm.multimodal.inputs import MultiModalKwargsItems
+
+    generator = torch.Generator().manual_seed(3)
+    media = [inputs.random_media(size, generator) for size in sizes]
+    parsed = model.processor.info.parse_mm_data({modality: media}, validate=False)
+    made = dict(model.processor._apply_hf_processor_main(parsed, {}))
+    name = f"{modality}_embeds"
+    for key in [key for key in made if key.startswith("pixel_values")]:
+        del made[key]
+    for value in (torch.cat(list(rows)), list(rows)):
+        with suppress(Exception):
+            fields = model.processor._get_mm_fields_config({**made, name: value}, {})
+            if name in fields:
+                items = list(MultiModalKwargsItems.from_hf_inputs({**made, name: value}, fields)[modality])
+                got = model.embed(items, modality)
+                if all(torch.equal(left, right) for left, right in zip(got, rows, strict=True)):
+                    (batch,) = inputs.grouped(items, modality)
+                    return batch
+    return None

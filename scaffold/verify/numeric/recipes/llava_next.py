@@ -1,0 +1,99 @@
+"""LLaVA-NeXT: a grid of tiles for each image and the whole image as one more, assembled by the model's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric import edges
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+
+
+class LlavaNext(Recipe):
+    """An item is an image's height and width in pixels. The captured encoder gives 4 features a tile."""
+
+    module = "llava_next"
+    host_class = "LlavaNextForConditionalGeneration"
+    modalities = ("image",)
+    min_budget = 4
+
+    _SIDE = 28
+    #: Grids of tiles, in tiles; the model takes the one that loses least of an image.
+    _GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
+
+    @cache  # noqa: B019 - one recipe a process
+    def model_config(self) -> Any:
+        from transformers import CLIPVisionConfig, LlamaConfig, LlavaNextConfig
+
+        vision = CLIPVisionConfig(
+            hidden_size=48,
+            intermediate_size=64,
+            projection_dim=48,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            image_size=self._SIDE,
+            patch_size=14,
+        )
+        text = LlamaConfig(
+            hidden_size=self.hidden_size,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            vocab_size=99,
+        )
+        pinpoints = [[rows * self._SIDE, columns * self._SIDE] for rows, columns in self._GRIDS]
+        return LlavaNextConfig(vision_config=vision, text_config=text, image_grid_pinpoints=pinpoints)
+
+    def _tiles(self, item: Item) -> int:
+        from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+
+        rows, columns = get_anyres_image_grid_shape(item, self.model_config().image_grid_pinpoints, self._SIDE)
+        return int(rows * columns + 1)
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        tiles = [torch.randn(self._tiles(item), 3, self._SIDE, self._SIDE, generator=generator) for item in items]
+        # As the release's processor hands them over: one tensor where all images have as many tiles.
+        equal = len({len(image) for image in tiles}) == 1
+        return {"pixel_values": torch.stack(tiles) if equal else tiles, "image_sizes": torch.tensor(items)}
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
+
+    def tokens(self, modality: str, item: Item) -> int:
+        return 4 * self._tiles(item)
+
+    def sessions(self) -> tuple[Session, ...]:
+        low, square, wide, tall = (28, 50), (50, 50), (20, 84), (84, 24)  # 3, 5, 4 and 4 tiles
+        mixes = (
+            Case("every budget full", "image", (square, low)),
+            Case("one small item after large ones", "image", (low,)),
+            Case("mixed sizes", "image", (low, square, wide)),
+            Case("mixed sizes, reversed", "image", (wide, square, low)),
+            Case("equal numbers of tiles, other padding", "image", (wide, tall, (28, 84))),
+            Case("more items than one batch", "image", (low, square, tall, wide, low, tall)),
+        )
+        above = (
+            Case("an item above all budgets", "image", (square,)),
+            Case("an item above all budgets among others", "image", (low, square, low)),
+        )
+        counts = tuple(Case(f"{count} items", "image", (low,) * count, group="1 to 8 items") for count in range(1, 9))
+        return (
+            Session("budgets 12, 20, 32; 4 items", (12, 20, 32), 4, 0, mixes),
+            Session("budgets 12, 16; 2 items", (12, 16), 2, 0, (*above, *mixes[1:4])),
+            Session("budget 96; 8 items", (96,), 8, 0, counts),
+        )
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        """Sides at which the release takes another grid, and images so thin that little is left of a tile."""
+        from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+
+        source = edges.where(get_anyres_image_grid_shape)
+        sizes = ((5, 84), (84, 5), (27, 28), (28, 29), (56, 57), (400, 400), (300, 7))
+        cases = tuple(Case(f"an image of {h}x{w}", "image", ((h, w),), group="grids", source=source) for h, w in sizes)
+        return (Session("grids", (12, 16, 20), 4, 0, (*cases, Case("all grids", "image", sizes, source=source))),)
+
+
+RECIPE = LlavaNext()

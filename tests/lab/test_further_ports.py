@@ -1,0 +1,98 @@
+"""Models outside of the core five in the CPU lab: the port of the last release without one, and on all others.
+
+Also what upstream's own ports get wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics, check_numerics_all
+from scaffold.workflow import load_port, numeric_requests
+
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+
+class Further(NamedTuple):
+    """`word`: what upstream's port brings into the model's file, in the release after `pristine`.
+
+    A report has so many `hits` (replays) and `misses` at least, and `eager` comparisons with the unchanged tower for
+    each modality, so that none passes because little was run.
+    """
+
+    pristine: int
+    word: str
+    hits: int
+    misses: int
+    eager: int = 0
+
+
+MODELS = {
+    "mllama4": Further(23, "get_encoder_cudagraph_config", 70, 10),
+    "gemma3_mm": Further(24, "get_encoder_cudagraph_config", 70, 10),
+    "glm4_1v": Further(23, "encoder_metadata", 150, 10, 20),
+    "ernie45_vl": Further(27, "encoder_metadata", 80, 8, 1),
+}
+CELLS = [
+    pytest.param(name, minor, id=f"{name}-0.{minor}", marks=() if minor == model.pristine else pytest.mark.slow)
+    for name, model in MODELS.items()
+    for minor in (20, 21, 22, 23, 24, 26, 27, 28, 30, 31, 32, 33)
+    if (name, minor) not in (("ernie45_vl", 20), ("ernie45_vl", 21))  # no hook for its resampler
+]
+
+
+@pytest.mark.parametrize(("name", "minor"), CELLS)
+def test_generated_port_equals_the_pristine_tree(release_tree: Any, name: str, minor: int) -> None:
+    port, model = load_port(name), MODELS[name]
+    requests = numeric_requests(port, release_tree(f"0.{minor}.0"), tails=("fa2", "fa3"))
+    if name == "mllama4":
+        # The model has a switch, but the forward does not pass it: nothing is there to shard twice.
+        requests = [replace(item, options=replace(item.options, data_parallel_switch=True)) for item in requests]
+
+    for report in check_numerics_all(requests):
+        text = "\n".join(report.lines())
+        assert report.passed, text
+        assert report.negative_lengths == 0, text
+        assert report.hits >= model.hits, text
+        assert report.misses >= model.misses, text
+        eager = [check for check in report.checks if check.name.startswith("eager unchanged: ")]
+        assert {check.max_abs for check in eager} <= {0.0}, "eager results of a changed tower are not bit-identical"
+        for modality, inputs in port.modalities.items():
+            assert sum(check.modality == modality for check in eager) >= model.eager, text
+            ready = [check for check in report.checks if check.name.startswith("precomputed embed")]
+            assert any(check.modality == modality for check in ready) is bool(inputs.embeds), text
+        sharded = any(check.name == "data parallelism stays outside" for check in report.checks)
+        assert sharded or name != "mllama4", text
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_last_release_without_a_port(release_tree: Any, name: str) -> None:
+    source, model = f"vllm/model_executor/models/{name}.py", MODELS[name]
+    assert model.word not in release_tree(f"0.{model.pristine}.0").read(source)
+    assert model.word in release_tree(f"0.{model.pristine + 1}.0").read(source)
+
+
+def test_gemma_3s_hand_written_port_has_the_defects(release_tree: Any) -> None:
+    """A6: a graph has a tile for each item only, so that an image of several tiles does not fit. E10: no start with a
+    budget below one tile."""
+    options = NumericOptions(min_budget_above_max=True)
+    request = NumericRequest(release_tree("0.33.0").root, {}, "gemma3_mm", ("image",), "0.33.0", options=options)
+
+    report = check_numerics(request)
+
+    assert {diagnostic.code for diagnostic in report.diagnostics()} == {"VCG654", "VCG662"}, "\n".join(report.lines())
+    wrong = {check.name.split(": ")[1] for check in report.checks if not check.passed and "images: " in check.name}
+    assert {"pan and scan", "one image fills the budget"} <= wrong
+
+
+@pytest.mark.slow
+def test_ernies_hand_written_port_resamples_eager_results_twice(release_tree: Any) -> None:
+    """The manager of these releases hands eager results to the hook, too."""
+    report = check_numerics(NumericRequest(release_tree("0.33.0").root, {}, "ernie45_vl", ("image",), "0.33.0"))
+
+    wrong = {check.name.split(": ")[1] for check in report.checks if not check.passed}
+    assert "an item above all budgets" in wrong, "\n".join(report.lines())
+    assert "a budget exactly full" not in wrong

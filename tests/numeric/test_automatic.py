@@ -1,0 +1,144 @@
+"""The automatic recipe: right ports pass without any knowledge of their models, and wrong ones do not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffold.descriptor.load import shipped_path
+from scaffold.verify.numeric import Automatic, NumericReport, NumericRequest, check_numerics, keep_warm
+from scaffold.verify.numeric.recipes import AUTOMATIC
+from scaffold.workflow import load_port, prove_numerics
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Any:
+    with keep_warm() as process:
+        yield process
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A shipped descriptor with one wrong value, and what the report says about it."""
+
+    descriptor: str
+    before: str
+    after: str
+    code: str
+    says: str
+
+
+WRONG = {
+    "a token too many": Wrong(
+        "internvl", "tokens: n * k}", "tokens: n * k + 1}", "VCG650", "are cut out wrongly"
+    ),
+    "the tower's width for the language model's": Wrong(
+        "gemma3_mm", "self.config.text_config.hidden_size", "self.config.vision_config.hidden_size",
+        "VCG650", "the port says 64, embeddings have 96",
+    ),
+    "the features flattened in another order": Wrong("internvl", "flatten: true", "flatten: false", "VCG650",
+        "are cut out wrongly",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_descriptor_is_refused(name: str, release_tree: Any, tmp_path: Path) -> None:
+    wrong = WRONG[name]
+    path = shipped_path(wrong.descriptor)
+    assert path is not None
+    text = path.read_text()
+    assert text.count(wrong.before) == 1
+    changed = tmp_path / path.name
+    changed.write_text(text.replace(wrong.before, wrong.after))
+
+    report = _proved(str(changed), release_tree)
+
+    assert not report.passed
+    messages = [f"{found.code} {found.message}" for found in report.diagnostics()]
+    assert any(message.startswith(wrong.code) and wrong.says in message for message in messages), messages
+
+
+def _proved(descriptor: str, release_tree: Any) -> NumericReport:
+    (report,) = prove_numerics(load_port(descriptor), release_tree("0.33.0"), modalities=("image",), recipe=AUTOMATIC)
+    return report
+
+
+@pytest.mark.parametrize("descriptor", ["internvl", "llava_next", "qwen2_vl"])
+def test_a_right_descriptor_passes(descriptor: str, release_tree: Any) -> None:
+    report = _proved(descriptor, release_tree)
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits > 20
+    assert bool(report.guessed) == (descriptor == "internvl")  # the checkpoints bring its configuration's class
+    assert ("guessed configuration" in report.verdict) == bool(report.guessed)
+
+
+#: What a checkpoint's file says of InternVL, as far as the vision side reads it.
+INTERNVL = {
+    "architectures": ["InternVLChatModel"],
+    "model_type": "internvl_chat",
+    "downsample_ratio": 0.5,
+    "dynamic_image_size": True,
+    "force_image_size": 56,
+    "max_dynamic_patch": 4,
+    "min_dynamic_patch": 1,
+    "ps_version": "v2",
+    "select_layer": -1,
+    "use_thumbnail": True,
+    "vision_config": {
+        "hidden_act": "gelu", "hidden_size": 1024, "image_size": 56, "initializer_factor": 1.0,
+        "intermediate_size": 4096, "layer_norm_eps": 1e-6, "norm_type": "layer_norm", "num_attention_heads": 16,
+        "num_channels": 3, "num_hidden_layers": 24, "patch_size": 14, "qk_normalization": False, "qkv_bias": True,
+    },
+    "text_config": {"hidden_size": 2048, "model_type": "llama", "num_attention_heads": 16, "num_hidden_layers": 24},
+}  # fmt: skip
+
+
+def test_a_checkpoints_file_leaves_nothing_to_guess(release_tree: Any, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(INTERNVL))
+    automatic = Automatic("internvl", "InternVLChatModel", str(file), modalities=("image",))
+    report = _as_is(release_tree, automatic)
+    assert report.passed, "\n".join(report.lines())
+    assert report.guessed == ()
+
+
+@pytest.mark.parametrize(
+    ("automatic", "says", "help_text"),
+    [
+        (Automatic("phi3v", "Phi3VForCausalLM"), "no attribute 'img_processor'", "--config config.json"),
+        (
+            Automatic("gemma3_mm", "Gemma3ForConditionalGeneration", set={"vision_config": {"imagesize": 56}}),
+            "the configuration has no `vision_config.imagesize`",
+            "below `verify.set`",
+        ),
+    ],
+    ids=lambda value: value.module if isinstance(value, Automatic) else "",
+)
+def test_the_first_missing_thing_is_said(automatic: Automatic, says: str, help_text: str, release_tree: Any) -> None:
+    report = _as_is(release_tree, automatic)
+    assert not report.passed
+    assert report.failure is not None
+    assert report.failure.code == "VCG668"
+    assert says in report.failure.message
+    assert help_text in str(report.failure.help)
+
+
+@pytest.mark.slow
+def test_a_release_whose_processors_want_a_prompt_says_so(release_tree: Any) -> None:
+    report = _as_is(release_tree, Automatic("internvl", "InternVLChatModel"), "0.26.0")
+    assert report.failure is not None
+    assert "want a prompt" in report.failure.message
+
+
+def _as_is(release_tree: Any, automatic: Automatic, release: str = "0.33.0") -> NumericReport:
+    """The release's own implementation, checked against itself."""
+    tree = release_tree(release).root
+    return check_numerics(NumericRequest(tree, {}, "automatic", ("image",), release, automatic=automatic))

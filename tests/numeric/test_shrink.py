@@ -1,0 +1,102 @@
+"""Configurations become small without coming apart: plain trees, no model."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from scaffold.verify.numeric.automatic.shrink import LAYERS, Level, role_of, shrink
+
+CONFIG: dict[str, Any] = {
+    "model_type": "example",
+    "projector_hidden_size": 4096,
+    "vision_feature_layer": -2,
+    "vision_config": {
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "out_hidden_size": 2048,
+        "deepstack_visual_indexes": [5, 11, 17],
+        "image_size": 336,
+        "patch_size": 14,
+    },
+    "text_config": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 40,
+        "layer_types": ["full_attention", "sliding_attention"] * 20,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+    },
+    "qformer_config": {"hidden_size": 768, "encoder_hidden_size": 1024, "num_attention_heads": 12},
+}
+
+
+def _shrunk(level: Level = Level.UNEQUAL, keep: tuple[str, ...] = ()) -> dict[str, Any]:
+    tree = copy.deepcopy(CONFIG)
+    shrink(tree, level, frozenset(keep))
+    return tree
+
+
+def test_the_parts_get_unequal_widths_and_the_geometry_stays() -> None:
+    tree = _shrunk()
+    vision, text, connector = tree["vision_config"], tree["text_config"], tree["qformer_config"]
+    assert (vision["hidden_size"], text["hidden_size"], connector["hidden_size"]) == (64, 96, 48)
+    assert (vision["image_size"], vision["patch_size"]) == (336, 14)
+    assert text["tie_word_embeddings"] is True
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "expected"),
+    [
+        ("vision_config", "out_hidden_size", 96),  # as wide as the language model, as before
+        ("vision_config", "intermediate_size", 256),  # four times its own width, as before
+        ("qformer_config", "encoder_hidden_size", 64),  # as wide as the tower, as before
+        ("text_config", "num_key_value_heads", 1),
+        ("text_config", "head_dim", 32),
+        ("text_config", "num_hidden_layers", LAYERS),
+        ("vision_config", "deepstack_visual_indexes", [0, 1, 2]),
+    ],
+)
+def test_what_belongs_together_stays_together(part: str, name: str, expected: Any) -> None:
+    assert _shrunk()[part][name] == expected
+
+
+def test_lists_of_an_entry_a_layer_are_cut() -> None:
+    assert _shrunk()["text_config"]["layer_types"] == ["full_attention", "sliding_attention", "full_attention"]
+
+
+def test_only_the_depth() -> None:
+    tree = _shrunk(Level.DEPTH)
+    assert tree["vision_config"]["num_hidden_layers"] == LAYERS
+    assert tree["vision_config"]["hidden_size"] == 1024
+
+
+def test_one_factor_keeps_the_roles_apart_by_heads_only() -> None:
+    tree = _shrunk(Level.ONE_FACTOR)
+    assert tree["vision_config"]["hidden_size"] == tree["vision_config"]["num_attention_heads"] * 16 == 64
+
+
+def test_what_is_kept_stays() -> None:
+    tree = _shrunk(keep=("vision_config.hidden_size", "projector_hidden_size"))
+    assert tree["vision_config"]["hidden_size"] == 1024
+    assert tree["projector_hidden_size"] == 4096
+    assert tree["text_config"]["hidden_size"] == 96
+
+
+@pytest.mark.parametrize(
+    ("path", "role"),
+    [
+        ((), "root"),
+        (("vision_config",), "vision"),
+        (("text_config",), "text"),
+        (("thinker_config", "audio_config"), "audio"),
+        (("qformer_config",), "connector"),
+    ],
+)
+def test_the_role_of_a_part(path: tuple[str, ...], role: str) -> None:
+    assert role_of(path) == role
