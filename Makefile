@@ -11,13 +11,15 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 TORCH_INDEX ?=
 RELEASE ?= 0.22.0
+# The release that `make reach` surveys.
+SURVEYED ?= 0.33.0
 FUZZED  = descriptor:100000 port:2000 trace:100000 store:2000 kill:500
 FUZZ_RESULTS = benchmarks/results/fuzz.json
 # Workers of the test suite.
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit matrix fuzz fuzz-figures upstream-tests ported-tests generated-tests \
+.PHONY: help setup demo test lint unit matrix reach fuzz fuzz-figures upstream-tests ported-tests generated-tests \
 	regen docs bench clean
 
 help:  ## list the targets
@@ -67,12 +69,15 @@ regen: setup  ## check that generated/ is what the descriptors say
 fuzz: setup  ## feed hostile descriptors, trees, traces and records until Ctrl-C; a failure is printed with its seed
 	$(BIN)/python tests/fuzz/fuzzing.py
 
-fuzz-figures: setup  ## the numbers of docs/measured.md: 100,000 descriptors, 2,000 ports, 500 kills and more (hours)
-	$(foreach kind,$(FUZZED),$(BIN)/python tests/fuzz/fuzzing.py $(subst :, --count ,$(kind)) --json $(FUZZ_RESULTS) &&) \
+fuzz-figures: setup  ## the numbers of docs/measured.md: 100,000 descriptors, 2,000 ports, 500 kills and more; goes on where it was stopped
+	$(foreach kind,$(FUZZED),$(BIN)/python tests/fuzz/fuzzing.py $(subst :, --until ,$(kind)) --record $(FUZZ_RESULTS) &&) \
 	$(BIN)/python benchmarks/pages.py
 
 matrix: setup  ## run the cells of the support matrix that are missing or outdated (hours on 2 cores from scratch)
 	$(BIN)/python benchmarks/matrix.py
+
+reach: setup  ## survey which architectures of a release get a port from `init --yes` (SURVEYED=0.33.0; hours)
+	$(BIN)/python benchmarks/reach.py --release $(SURVEYED) && $(BIN)/python benchmarks/pages.py
 
 upstream-tests: setup  ## run vLLM's own unit tests of its manager against ours
 	$(BIN)/python tests/runtime/run_upstream.py 0.33.0

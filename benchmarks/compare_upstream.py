@@ -61,9 +61,9 @@ class Table:
 def compare(comparison: Comparison, *, same_protocol: bool = False) -> Table:
     """Our port into the release that had none; with `same_protocol`, in the place of upstream's in the next one."""
     from scaffold.protocol import find_docs_table, find_example_list, find_model, find_test_registry, resolve_target
-    from scaffold.workflow import load_spec, prepare_port
+    from scaffold.workflow import load_port, prepare_port
 
-    spec = load_spec(comparison.model)
+    spec = load_port(comparison.model)
     before, after = (resolve_target(release).tree for release in (comparison.before, comparison.after))
     ours = prepare_port(spec, after if same_protocol else before, replace=same_protocol)
     texts = {change.path: (change.after or b"").decode() for change in ours.changes}

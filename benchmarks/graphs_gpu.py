@@ -10,7 +10,6 @@ why the tool refused. Exits with 1 unless every model was proven or refused.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from engine_gpu import versions
+from gpu_result import head, save
 
 from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import Exit
@@ -90,13 +89,7 @@ def main() -> int:
     models = arguments.models.split(",") if arguments.models else shipped_names()
     with ThreadPoolExecutor(len(models)) as pool:
         rows = list(pool.map(lambda model: prove(model, arguments.seconds), models))
-    total = {
-        "machine": arguments.machine,
-        "versions": versions(vllm.__version__),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "rows": rows,
-    }
-    arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+    save({**head(arguments.machine, vllm.__version__), "rows": rows}, arguments.out)
     for row in rows:
         print(
             row["model"],

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
 CORE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
-FURTHER = ("mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl")
+FURTHER = ("mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl", "llava_next", "mistral3")
 MODELS = (*CORE, *FURTHER)
 #: The later ones of a minor version, whose files may differ.
 PATCHES = ("0.20.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1")
@@ -53,10 +53,10 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     """Generate and prove one model on one release."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.verify.numeric import check_numerics_all
-    from scaffold.workflow import load_spec, numeric_requests, tails_of
+    from scaffold.workflow import load_port, numeric_requests, tails_of
 
     begin = time.monotonic()
-    spec, tree = load_spec(model), tree_of(release)
+    spec, tree = load_port(model), tree_of(release)
     try:
         requests = numeric_requests(spec, tree, tails=tails_of(spec, tree))
     except DiagnosticError as error:
@@ -94,10 +94,10 @@ def fingerprint(overlay: Mapping[str, bytes]) -> str:
 def current_code(model: str, release: str) -> str:
     """The hash that a cell would have now; empty when the port is refused."""
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.workflow import load_spec, numeric_requests
+    from scaffold.workflow import load_port, numeric_requests
 
     try:
-        (request,) = numeric_requests(load_spec(model), tree_of(release))
+        (request,) = numeric_requests(load_port(model), tree_of(release))
     except DiagnosticError:
         return ""
     return fingerprint(request.overlay)
@@ -118,9 +118,9 @@ def state_of(cells: dict[str, Any], model: str, release: str, modality: str) -> 
 
 def render(cells: dict[str, Any]) -> dict[Path, str]:
     """docs/matrix.md and docs/matrix.svg from what ran."""
-    from scaffold.workflow import load_spec
+    from scaffold.workflow import load_port
 
-    rows = [(model, name) for model in MODELS for name in load_spec(model).modalities]
+    rows = [(model, name) for model in MODELS for name in load_port(model).modalities]
     lines = [
         "# Support matrix",
         "",

@@ -27,6 +27,12 @@ NAMES = {
     "step3_vl": "Step3-VL",
     "glm4_1v": "GLM-4.1V",
     "ernie45_vl": "ERNIE-4.5-VL",
+    "llava_next": "LLaVA-NeXT",
+    "mistral3": "Mistral 3",
+    "llava": "LLaVA-1.5",
+    "paligemma": "PaliGemma",
+    "blip2": "BLIP-2",
+    "phi3v": "Phi-3-V",
     "gemma3_mm": "Gemma 3",
     "mllama4": "Llama 4",
 }

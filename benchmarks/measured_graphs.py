@@ -20,7 +20,7 @@ def parts() -> list[Part]:
         "",
     ]
     lines = []
-    results = [load(path.stem) for path in RESULTS.glob("graphs_h200*.json")]
+    results = [load(path.stem) for path in RESULTS.glob("graphs_*.json")]
     for result in sorted(results, key=lambda result: release(result["versions"]), reverse=True):
         for row in sorted(result["rows"], key=lambda row: list(NAMES).index(row["model"])):
             real = row.get("real", {"groups": {}, "replayed": 0})  # a port that was refused has none

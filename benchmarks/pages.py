@@ -17,11 +17,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measured_bench
+import measured_cut
 import measured_engine
 import measured_fuzz
 import measured_graphs
 import measured_manager
 import measured_ports
+import measured_reach
 import measured_stream
 import measured_summary
 import measured_tuning
@@ -29,7 +31,7 @@ from measured import ROOT, PageError, Part
 
 KINDS = (
     measured_summary, measured_ports, measured_graphs, measured_manager, measured_tuning, measured_engine,
-    measured_bench, measured_stream, measured_fuzz,
+    measured_bench, measured_stream, measured_fuzz, measured_reach, measured_cut,
 )  # fmt: skip
 
 

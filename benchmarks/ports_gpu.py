@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
-import gc
 import importlib.util
-import json
 import statistics
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +50,12 @@ FRAMES_PER_VIDEO = 14  # what Qwen2-VL's processing info says for a context of 8
 def generate(folder: Path, release: str) -> None:
     """Write the ported model files of a release into `folder`."""
     from scaffold.protocol import resolve_target
-    from scaffold.workflow import load_spec, prepare_port
+    from scaffold.workflow import load_port, prepare_port
 
     tree = resolve_target(release).tree
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
-        port = prepare_port(load_spec(name), tree, replace=True)
+        port = prepare_port(load_port(name), tree, replace=True)
         model = next(change for change in port.changed if change.path.startswith("vllm/"))
         assert model.after is not None
         (folder / f"{name}.py").write_bytes(model.after)
@@ -86,7 +83,7 @@ def repeat_last(self: Any, dst: Any, src: Any) -> None:
     dst[len(src) :] = src[-1]
 
 
-def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int, uncovered: bool) -> list[dict[str, Any]]:
+def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int, uncovered: bool) -> dict[str, Any]:
     import torch
     from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once
     from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
@@ -155,7 +152,7 @@ def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int, un
         )
     for manager in managers.values():
         manager.clear()
-    return rows
+    return {"rows": rows}
 
 
 def _error(value: float | None) -> str:
@@ -177,48 +174,28 @@ def main() -> int:
     if arguments.generate:
         generate(arguments.generate, arguments.vllm)
         return 0
-    import torch
+    from gpu_result import ByModel
     from manager_gpu import load_recipes, start_vllm
 
     load_recipes()
     context = start_vllm(arguments.backend)
-    import vllm
-
-    total: dict[str, Any] = {
-        "machine": torch.cuda.get_device_name(),
-        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": sys.version.split()[0]},
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "rows": [],
-    }
-    failed = 0
+    total = ByModel(arguments.out)
     wanted = [(name, accepted) for name in arguments.models.split(",") for accepted in arguments.accepted.split(",")]
     for name, accepted in wanted:
         if (name, arguments.backend) in UNSUPPORTED:
             continue
-        begin = time.perf_counter()
-        try:
-            rows = measure(name, accepted, arguments.backend, arguments.ports, arguments.rounds, arguments.uncovered)
-        except Exception:
-            import traceback
-
-            traceback.print_exc()
-            failed += 1
-            continue
-        total["rows"] += rows
-        arguments.out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
-        for row in rows:
-            failed += row["generated_error"] is None or not row["generated_error"] < 0.05
+        rest = (arguments.backend, arguments.ports, arguments.rounds, arguments.uncovered)
+        part = total.add(f"{name} {arguments.backend}, {accepted}", partial(measure, name, accepted, *rest))
+        for row in part["rows"] if part is not None else ():
+            total.failed += row["generated_error"] is None or not row["generated_error"] < 0.05
             print(
                 f"{row['workload']:>26} {row['tokens']:>5} tokens  eager {row['eager_ms']:>8}  "
                 f"upstream {row['upstream_ms']:>8} (error {_error(row['upstream_error'])})  "
                 f"generated {row['generated_ms']:>8} (error {_error(row['generated_error'])})"
                 + (f"  uncovered {row['uncovered_ms']:>8}" if "uncovered_ms" in row else "")
             )
-        print(f"{name} {arguments.backend}, {accepted}: {time.perf_counter() - begin:.0f} s", flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
     context.__exit__(None, None, None)
-    return 1 if failed else 0
+    return 1 if total.failed else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,363 @@
+"""Measure cut encoders on one GPU: eager, vLLM's manager, ours, and the limit of what a graph of the encoder can reach.
+
+    # where the tool is installed: draft each model, port it, and write its module
+    python benchmarks/cut_gpu.py --generate FOLDER --vllm 0.33.0
+    # on the GPU host, with that release of vLLM importable
+    python benchmarks/cut_gpu.py --ports FOLDER --out RESULT.json
+
+The descriptors are what `init --yes` drafts, the vision classes the release's own at real sizes with random weights in
+bfloat16. `eager` is `embed_multimodal`; both managers have their default budgets, ours without tuning. `limit` replays
+a graph that was captured for exactly the units of a call, and then runs the model's own assembly: what no manager can
+beat. Every result is compared with eager first, twice in both orders; a wrong one of ours fails the run. The scale is
+`alone_error`: what eager itself differs by when each item comes alone. Calls and ways take turns; a time is the whole
+call between two waits for the device, the median over all turns but the first five, between which our manager has idle
+moments to capture what it has seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gpu_result import ByModel
+
+#: Grids of patches `(height, width)` of models that take images of any size.
+GRIDS = {
+    "448x448": [(32, 32)],
+    "1036x756": [(74, 54)],
+    "4 mixed": [(32, 32), (74, 54), (16, 24), (46, 80)],
+    "8 x 364x560": [(26, 40)] * 8,
+}
+#: Image sizes `(height, width)` of the calls of models that cut an image into tiles.
+SIZES = {
+    "1 image, 3 tiles": [(336, 672)],
+    "1 image, 5 tiles": [(672, 672)],
+    "4 images, 16 tiles": [(336, 672), (672, 672), (672, 672), (672, 336)],
+    "8 images, 24 tiles": [(336, 672)] * 8,
+}
+COUNTS = {"1 image": 1, "4 images": 4, "8 images": 8, "16 images": 16}
+TURNS = 25
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model: its architecture, configuration at real sizes, and inputs of its calls."""
+
+    architecture: str
+    module: str
+    config: Callable[[], Any]
+    calls: dict[str, Any]
+    inputs: Callable[[Any, Callable[..., Any]], dict[str, Any]]
+
+
+def _llava_next() -> Any:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaNextConfig
+
+    return LlavaNextConfig(vision_config=_clip(CLIPVisionConfig), text_config=LlamaConfig(hidden_size=4096))
+
+
+def _clip(cls: Any) -> Any:
+    return cls(
+        hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, image_size=336,
+        patch_size=14, projection_dim=768,
+    )  # fmt: skip
+
+
+def _llava() -> Any:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+
+    return LlavaConfig(vision_config=_clip(CLIPVisionConfig), text_config=LlamaConfig(hidden_size=4096))
+
+
+def _paligemma() -> Any:
+    from transformers import GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
+
+    vision = SiglipVisionConfig(
+        hidden_size=1152, intermediate_size=4304, num_hidden_layers=27, num_attention_heads=16, image_size=224,
+        patch_size=14, projection_dim=2048, vision_use_head=False,
+    )  # fmt: skip
+    return PaliGemmaConfig(vision_config=vision, text_config=GemmaConfig(hidden_size=2048), projection_dim=2048)
+
+
+def _blip2() -> Any:
+    from transformers import Blip2Config, Blip2QFormerConfig, Blip2VisionConfig, OPTConfig
+
+    return Blip2Config(
+        vision_config=Blip2VisionConfig().to_dict(),
+        qformer_config=Blip2QFormerConfig().to_dict(),
+        text_config=OPTConfig(hidden_size=2560).to_dict(),
+    )
+
+
+def _phi3v() -> Any:
+    from transformers import PretrainedConfig
+
+    return PretrainedConfig(
+        hidden_size=3072,
+        vocab_size=32064,
+        img_processor={"image_dim_out": 1024, "num_img_tokens": 144, "name": "clip_vision_model"},
+        embd_layer={"use_hd_transform": True, "with_learnable_separator": True, "hd_transform_order": "sub_glb"},
+    )
+
+
+def _mistral3() -> Any:
+    from transformers import Mistral3Config, MistralConfig, PixtralVisionConfig
+
+    vision = PixtralVisionConfig(
+        hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, image_size=1540,
+        patch_size=14,
+    )  # fmt: skip
+    return Mistral3Config(vision_config=vision, text_config=MistralConfig(hidden_size=5120), spatial_merge_size=2)
+
+
+def _grids(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    import torch
+
+    images = [noise(3, 14 * height, 14 * width) for height, width in grids]
+    return {"pixel_values": torch.stack(images) if len(set(grids)) == 1 else images}
+
+
+def _tiles(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    import torch
+
+    images = [noise(height // 336 * width // 336 + 1, 3, 336, 336) for height, width in sizes]
+    equal = len({len(image) for image in images}) == 1
+    return {"pixel_values": torch.stack(images) if equal else images, "image_sizes": torch.tensor(sizes)}
+
+
+def _padded(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Every image is padded to 16 crops and has its whole as one more, as the checkpoint's processor does."""
+    import torch
+
+    return {"pixel_values": noise(len(sizes), 17, 3, 336, 336), "image_sizes": torch.tensor(sizes)}
+
+
+def _square(side: int) -> Callable[[int, Callable[..., Any]], dict[str, Any]]:
+    return lambda count, noise: {"pixel_values": noise(count, 3, side, side)}
+
+
+SUBJECTS = {
+    "llava_next": Subject("LlavaNextForConditionalGeneration", "llava_next", _llava_next, SIZES, _tiles),
+    "llava": Subject("LlavaForConditionalGeneration", "llava", _llava, COUNTS, _square(336)),
+    "mistral3": Subject("Mistral3ForConditionalGeneration", "mistral3", _mistral3, GRIDS, _grids),
+    "paligemma": Subject("PaliGemmaForConditionalGeneration", "paligemma", _paligemma, COUNTS, _square(224)),
+    "blip2": Subject("Blip2ForConditionalGeneration", "blip2", _blip2, COUNTS, _square(224)),
+    "phi3v": Subject("Phi3VForCausalLM", "phi3v", _phi3v, {"1 image": [(336, 672)], "4 images": [(336, 672)] * 4},
+                     _padded),
+}  # fmt: skip
+
+
+def generate(folder: Path, release: str) -> None:
+    """Draft and port each model, and write its module into `folder`."""
+    from scaffold.descriptor.load import shipped_names
+    from scaffold.protocol import resolve_target
+    from scaffold.workflow import load_port, prepare_port
+
+    tree = resolve_target(release).tree
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, subject in SUBJECTS.items():
+        draft = folder / f"{name}.yaml"
+        command = [sys.executable, "-m", "scaffold.cli", "init", subject.architecture, "--vllm", release, "--yes"]
+        if name in shipped_names():
+            port = load_port(name)
+        else:
+            subprocess.run([*command, "--layout", "cut", "--force", "-o", str(draft)], check=True)
+            port = load_port(str(draft))
+        for change in prepare_port(port, tree, replace=True).changed:
+            if change.path.startswith("vllm/") and change.after is not None:
+                (folder / f"{name}.{PurePath(change.path).name}").write_bytes(change.after)
+
+
+def load_ported(folder: Path, name: str) -> None:
+    """The ported modules in the place of the release's own; the model's imports the others, so it comes last."""
+    last = f"{name}.{SUBJECTS[name].module}.py"
+    for file in sorted(folder.glob(f"{name}.*.py"), key=lambda file: file.name == last):
+        module = f"vllm.model_executor.models.{file.name.removeprefix(f'{name}.').removesuffix('.py')}"
+        found = importlib.util.spec_from_file_location(module, file)
+        assert found is not None
+        assert found.loader is not None
+        sys.modules[module] = made = importlib.util.module_from_spec(found)
+        found.loader.exec_module(made)
+
+
+def build(name: str, ports: Path) -> tuple[Any, SimpleNamespace]:
+    """The ported host with random weights on the GPU, and its configuration."""
+    import torch
+    from manager_gpu import DEVICE, DTYPE
+
+    from scaffold.verify.numeric.recipes.base import Recipe, randomise
+
+    subject = SUBJECTS[name]
+    load_ported(ports, name)
+    made = type(
+        "Real",
+        (Recipe,),
+        {
+            "module": subject.module, "host_class": subject.architecture, "modalities": ("image",), "min_budget": 1,
+            "model_config": lambda self: subject.config(), "make_inputs": None, "tokens": None, "sessions": None,
+            "embeds_inputs": None,
+        },
+    )()  # fmt: skip
+    torch.set_default_dtype(DTYPE)
+    try:
+        with DEVICE:
+            host, config = made.build()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    config.model_config.dtype = DTYPE
+    config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = 16384
+    config.compilation_config.encoder_cudagraph_token_budgets = []
+    config.compilation_config.encoder_cudagraph_max_vision_items_per_batch = 0
+    config.compilation_config.encoder_cudagraph_max_frames_per_batch = None
+    host = host.to("cpu").to(torch.float32)
+    randomise(host, 0)
+    return host.to(DEVICE, DTYPE).eval().requires_grad_(False), config
+
+
+def alone_error(host: Any, inputs: dict[str, Any], want: list[Any]) -> float:
+    """What eager itself differs by when each item comes alone, as managers split batches.
+
+    Matrix products of other sizes run other kernels, and random weights make roundings larger from layer to layer.
+    """
+    import torch
+    from manager_gpu import error_of
+
+    with torch.inference_mode():
+        found = [
+            next(iter(host.embed_multimodal(**{key: value[index : index + 1] for key, value in inputs.items()})))
+            for index in range(len(want))
+        ]
+    return error_of(found, want)
+
+
+def limit(host: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
+    """A graph of exactly these units, and the model's own assembly."""
+    import torch
+
+    forward: Callable[[], Any]
+    with torch.inference_mode():
+        if hasattr(host, "_record_encoder_units"):
+            units = {key: value.clone() for key, value in host._record_encoder_units(inputs).items()}
+            forward = lambda: host.encoder_cudagraph_forward(units)  # noqa: E731
+        else:
+            leaves, structure = host._record_encoder_call(inputs)
+            leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            forward = lambda: host._call_encoder(leaves, structure)  # noqa: E731
+        for _ in range(2):
+            forward()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = forward()
+
+    def call() -> Any:
+        graph.replay()
+        if hasattr(host, "_record_encoder_units"):
+            return host._assemble_encoder_output(output.clone(), inputs)
+        return host._embed_encoder_inputs(inputs, lambda *args, **kwargs: output.clone())
+
+    call.kept = forward  # type: ignore[attr-defined]  # what the graph reads has to live as long as it
+    return call
+
+
+def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
+    import torch
+    from manager_gpu import DEVICE, DTYPE, capture_measured, error_of, once
+    from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager as Theirs
+
+    from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
+
+    host, config = build(name, ports)
+    config.additional_config = {"encoder_graphs": {"tuning": "off"}}
+    subject = SUBJECTS[name]
+    generator = torch.Generator(DEVICE).manual_seed(1)
+
+    def noise(*shape: int) -> Any:
+        return torch.randn(shape, device=DEVICE, dtype=DTYPE, generator=generator)
+
+    calls = {label: subject.inputs(items, noise) for label, items in subject.calls.items()}
+    with torch.inference_mode():
+        want = {label: [t.clone() for t in host.embed_multimodal(**inputs)] for label, inputs in calls.items()}
+    managers, captured = {}, {}
+    for way, cls in (("vllm", Theirs), ("ours", Ours)):
+        managers[way], captured[way] = capture_measured(lambda cls=cls: cls(config, DEVICE, DTYPE, host))
+    errors: dict[tuple[str, str], float] = {}
+    for way, manager in managers.items():
+        for labels in (list(calls), list(calls)[::-1]):
+            for label in labels:
+                found = error_of(manager.execute(dict(calls[label])), want[label])
+                errors[label, way] = max(errors.get((label, way), 0.0), found)
+    actions: dict[tuple[str, str], Callable[[], Any]] = {}
+    for label, inputs in calls.items():
+        actions[label, "eager"] = lambda i=inputs: host.embed_multimodal(**i)
+        actions[label, "limit"] = limit(host, inputs)
+        for way, manager in managers.items():
+            actions[label, way] = lambda m=manager, i=inputs: m.execute(dict(i))
+    samples: dict[tuple[str, str], list[float]] = {}
+    order, chance = list(actions), random.Random(0)
+    with torch.inference_mode():
+        for turn in range(TURNS + 5):
+            chance.shuffle(order)
+            for key in order:
+                ms = once(actions[key])
+                if turn >= 5:
+                    samples.setdefault(key, []).append(ms)
+            if turn < 5:  # what a worker does when nothing waits
+                managers["ours"].capture_when_idle()
+    rows = []
+    for label, inputs in calls.items():
+        units = sum(spec.input_size for spec in host.get_encoder_cudagraph_item_specs(inputs))
+        times = {
+            f"{way}_ms": round(statistics.median(samples[label, way]), 3) for way in ("eager", "vllm", "ours", "limit")
+        }
+        wrong = {f"{way}_error": errors[label, way] if errors[label, way] < 1e9 else None for way in managers}
+        wrong["alone_error"] = alone_error(host, inputs, want[label])
+        rows.append({"model": name, "backend": backend, "call": label, "units": units, **times, **wrong})
+        print(rows[-1], flush=True)
+    for manager in managers.values():
+        manager.clear()
+    return {"rows": rows, "captured": captured}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--generate", type=Path, metavar="FOLDER")
+    options.add_argument("--vllm", default="0.33.0", metavar="RELEASE")
+    options.add_argument("--ports", type=Path, metavar="FOLDER")
+    options.add_argument("--out", type=Path)
+    options.add_argument("--backend", default="FLASH_ATTN")
+    options.add_argument("--models", default=",".join(SUBJECTS))
+    arguments = options.parse_args()
+    if arguments.generate:
+        generate(arguments.generate, arguments.vllm)
+        return 0
+    from manager_gpu import load_recipes
+
+    from scaffold.verify.numeric.cpu_imports import MissingPackages
+    from scaffold.verify.numeric.real import start_vllm
+
+    load_recipes()
+    sys.meta_path.append(MissingPackages())
+    context = start_vllm(arguments.backend)
+    result = ByModel(arguments.out)
+    wrong = 0
+    for name in arguments.models.split(","):
+        part = result.add(name, lambda name=name: measure(name, arguments.ports, arguments.backend))
+        wrong += sum(row["ours_error"] is None or row["ours_error"] > 0.05 for row in part["rows"]) if part else 0
+    context.__exit__(None, None, None)
+    return 1 if wrong or result.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""What `make reach` found, on docs/reach.md: a section for each release that was surveyed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from measured import RESULTS, Block, Part, load, table
+
+PAGE = "docs/reach.md"
+#: How a refusal of models without vision begins.
+NO_VISION = "VCG486"
+_CODE, _BEYOND = "VCG483: ", "the model is beyond the layouts: "
+
+Row = Mapping[str, Any]
+
+
+def parts() -> list[Part]:
+    return [Block(PAGE, path.stem, section(load(path.stem))) for path in sorted(RESULTS.glob("reach_*.json"))]
+
+
+def numeric(row: Row) -> str:
+    """What the numerical proof said of the code of now: outdated where it ran with other code."""
+    if not row["verified"]:
+        return "not run"
+    return row["numeric"] if row["verified"] == row["code"] else f"outdated ({row['numeric']})"
+
+
+def section(result: Mapping[str, Any]) -> str:
+    """The text on one release."""
+    rows = result["rows"]
+    seeing = [row for row in rows if not row["reason"].startswith(NO_VISION)]
+    ported = [row for row in seeing if row["static"] == "proven"]
+    refused = [row for row in seeing if row["static"] != "proven"]
+    blind = [f"`{row['architecture']}`" for row in rows if row not in seeing]
+    lines = [
+        f"Run on {result['date']}. The release has {len(rows)} multimodal architectures, {len(seeing)} of them with "
+        "images or videos.",
+        table(
+            ["in the release", "architectures", "proven statically", "with first candidates alone", "numerically"],
+            [counts(name, rows) for name, rows in split(seeing)],
+        ),
+        "### Ported",
+        table(
+            ["architecture", "port in the release", "layout", "questions", "answers", "numerical proof"],
+            map(done, ported),
+        ),
+    ]
+    if failed := [row for row in ported if row["reason"]]:
+        lines += ["What the numerical proof said:", bullets(failed)]
+    lines += ["### Refused", bullets(refused)]
+    lines += ["### Without images and videos", f"{', '.join(blind)}."] if blind else []
+    return "\n\n".join(lines)
+
+
+def split(rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of models with a port of their own or a base's, and of those without."""
+    kept = list(rows)
+    yield "with a port", [row for row in kept if row["has_port"]]
+    yield "without", [row for row in kept if not row["has_port"]]
+
+
+def counts(name: str, rows: list[Row]) -> list[str]:
+    proven = [row for row in rows if row["static"] == "proven"]
+    ends = Counter(numeric(row).partition(" (")[0] for row in proven)
+    first = sum(row["answers"] == "first" for row in proven)
+    found = ", ".join(f"{end} {ends[end]}" for end in ("pass", "fail", "none", "outdated", "not run") if ends[end])
+    return [name, str(len(rows)), str(len(proven)), str(first), found]
+
+
+def done(row: Row) -> list[str]:
+    checks = f", {row['checks']} comparisons" if row["checks"] else ""
+    port = "yes" if row["has_port"] else "no"
+    words = [f"`{row['architecture']}`", port, row["kind"], str(row["questions"]), row["answers"]]
+    return [*words, numeric(row) + checks]
+
+
+def bullets(rows: Iterable[Row]) -> str:
+    """One line an architecture with what was said of it, of more than three reasons the first three."""
+    return "\n".join(f"* `{row['architecture']}`: {shortened(row['reason'])}" for row in rows)
+
+
+def shortened(reason: str) -> str:
+    found = reason.replace(_BEYOND, "").split("; VCG")
+    found = [found[0], *(f"VCG{rest}" for rest in found[1:])]
+    more = [f"and {len(found) - 3} more"] if len(found) > 4 else []
+    return "; ".join([*(text.removeprefix(_CODE) for text in (found[:3] if more else found)), *more])

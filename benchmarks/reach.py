@@ -1,0 +1,233 @@
+"""Survey a release: which multimodal architectures get a port from `init --yes` alone, and why the others do not.
+
+    python benchmarks/reach.py [--release 0.33.0]        # bring the static part up to date, verify what is new
+    python benchmarks/reach.py --static                  # without verify: a minute
+    python benchmarks/reach.py --only ARCHITECTURE       # these alone (repeatable)
+    python benchmarks/reach.py --again                   # verify also what was verified with today's code
+
+Every architecture of the release's registry is drafted with the first candidate of each question (or, where that gives
+no port, with the answers in `GIVEN`), ported in memory with all static proofs, and run by `vitcg-scaffold verify`, one
+at a time. Results go to benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where
+it was; `python benchmarks/pages.py` writes docs/reach.md from them.
+
+A row is `proven` or `refused` statically and `pass`, `fail` or `none` (not run, or nothing there to build the model)
+numerically. `code` is the hash of what is generated, `verified` that of what was verified: where they differ, the
+number is outdated and shown as such. As in the matrix, a changed lab outdates nothing: run --again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matrix import fingerprint
+
+if TYPE_CHECKING:
+    from scaffold.diagnostics import DiagnosticError
+    from scaffold.draft import Draft, Question
+    from scaffold.protocol import SourceTree
+
+RESULTS = Path(__file__).resolve().parent / "results"
+NEWEST = "0.33.0"
+#: Seconds that one model may take in the lab.
+LIMIT = 1800
+#: Problems of `verify` that prove nothing either way: nothing there can build the model.
+UNBUILT = {"VCG659", "VCG668"}
+#: How a failure of the pristine model is named, with which nothing of a port was compared.
+ORACLE = "the lab failed (oracle, "
+#: Layouts as the page calls them.
+KINDS = {"packed": "split"}
+#: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`.
+GIVEN: Mapping[str, Mapping[str, str]] = {
+    "Llama4ForConditionalGeneration": {
+        "layout": "tiles",
+        "let.k": "round(side // self.config.vision_config.patch_size "
+        "* self.config.vision_config.pixel_shuffle_ratio) ** 2",
+    },
+    "Qwen3OmniMoeForConditionalGeneration": {"output.hidden_size": "self.visual_dim + self.multiscale_dim"},
+}
+
+
+def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:
+    """The static part of one architecture's row, and the draft that was proven."""
+    from scaffold.diagnostics import DiagnosticError
+
+    begin = time.monotonic()
+    row: dict[str, Any] = {
+        "architecture": name, "has_port": _has_port(tree, name), "kind": None, "questions": 0, "answers": "first",
+        "static": "refused", "numeric": "none", "checks": 0, "seconds": 0.0, "reason": "", "code": "", "verified": "",
+    }  # fmt: skip
+    proven = None
+    for answers, given in (("first", {}), ("given", GIVEN.get(name))):
+        if given is None:
+            break
+        row["answers"] = answers
+        try:
+            proven = _port(tree, name, given, row)
+        except DiagnosticError as error:
+            row["reason"] = row["reason"] or reasons(error, tree)
+            continue
+        except Exception as crash:
+            traceback.print_exc()
+            row["reason"] = f"crashed: {crash!r}"
+        break
+    if proven is not None:
+        row |= {"static": "proven", "reason": ""}
+    row["seconds"] = round(time.monotonic() - begin, 1)
+    return row, proven
+
+
+def first_candidate(question: Question) -> str | None:
+    """What `init --yes` answers."""
+    return question.candidates[0].value if question.candidates else None
+
+
+def _port(tree: SourceTree, name: str, given: Mapping[str, str], row: dict[str, Any]) -> Draft:
+    """Draft and port one architecture; what is learnt on the way goes into the row. Raises DiagnosticError."""
+    from scaffold.descriptor import load_descriptor_text
+    from scaffold.draft import interview
+    from scaffold.workflow import prepare_port
+
+    answers = {key: value for key, value in given.items() if key != "layout"}
+    draft = interview(tree, name, answers, first_candidate, given.get("layout"))
+    row["questions"] = len(draft.questions)
+    port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
+    row["kind"] = KINDS.get(port.layout, port.layout)
+    changed = prepare_port(port, tree, replace=True).changed
+    row["code"] = fingerprint(
+        {change.path: change.after for change in changed if change.after and change.path.startswith("vllm/")}
+    )
+    return draft
+
+
+def _has_port(tree: SourceTree, name: str) -> bool:
+    """Whether the architecture's class speaks the protocol in the release, itself or through a base."""
+    from scaffold.draft.locate import locate
+    from scaffold.protocol import find_model
+    from scaffold.tower.source import Program
+
+    model = locate(tree, Program(tree), name)
+    return find_model(tree, model.file, model.class_name).implements
+
+
+def reasons(error: DiagnosticError, tree: SourceTree) -> str:
+    """Everything for which a model was refused, each with its code and its place in the release."""
+    from scaffold.diagnostics import Severity
+
+    found = []
+    for problem in error.diagnostics:
+        if problem.severity is Severity.ERROR:
+            file = problem.span.file.removeprefix(tree.display("")) if problem.span else ""
+            place = f" ({file.rpartition('/')[2]}:{problem.span.line})" if problem.span and "/" in file else ""
+            found.append(f"{problem.code}: {problem.message}{place}")
+    return "; ".join(found)
+
+
+def verify(draft: Draft, release: str) -> dict[str, Any]:
+    """What `vitcg-scaffold verify` says of a draft: the numeric part of a row."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{draft.name}.yaml"
+        path.write_text(draft.text, encoding="utf-8")
+        run = [sys.executable, "-m", "scaffold.cli", "verify", str(path), "--vllm", release]
+        run += ["--device", "cpu", "--json"]
+        try:
+            done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, check=False)
+        except subprocess.TimeoutExpired:
+            return {"numeric": "none", "checks": 0, "reason": f"verify did not end in {LIMIT} s"}
+    return judged(done.returncode, done.stdout, done.stderr)
+
+
+def judged(code: int, out: str, err: str) -> dict[str, Any]:
+    """The numeric part of a row from what `verify --json` returned and wrote."""
+    reports = json.loads(out) if out.strip() else []
+    problems = [(problem["code"], problem["message"]) for report in reports for problem in report["problems"]]
+    problems = problems or re.findall(r"error\[(VCG\d+)\]: (.*)", err)
+    checks = sum(len(report["checks"]) for report in reports)
+    if code == 0 and checks:
+        return {"numeric": "pass", "checks": checks, "reason": ""}
+    unbuilt = not checks and any(name in UNBUILT or ORACLE in message for name, message in problems)
+    last = (err.strip().splitlines() or ["verify said nothing"])[-1]
+    reason = "; ".join(f"{name}: {message}" for name, message in problems)[:500] or last
+    return {"numeric": "none" if unbuilt else "fail", "checks": checks, "reason": reason}
+
+
+def path_of(release: str) -> Path:
+    return RESULTS / f"reach_{release}.json"
+
+
+def load(release: str) -> dict[str, dict[str, Any]]:
+    """The rows of a release by architecture."""
+    path = path_of(release)
+    return {row["architecture"]: row for row in json.loads(path.read_text("utf-8"))["rows"]} if path.exists() else {}
+
+
+def save(release: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write all rows, by architecture: the old file or the new one, never a part."""
+    path = path_of(release)
+    document = {
+        "release": release,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "rows": [rows[name] for name in sorted(rows)],
+    }
+    fresh = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def carried(row: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A static row with the number that an earlier run found for it, also when it is of other code."""
+    if before is None or row["static"] != "proven" or not before["verified"]:
+        return row
+    kept = {key: before[key] for key in ("numeric", "checks", "verified")}
+    return {**row, **kept, "reason": before["reason"], "seconds": before["seconds"]}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--release", default=NEWEST)
+    options.add_argument("--only", action="append", metavar="ARCHITECTURE", help="this one alone (repeatable)")
+    options.add_argument("--static", action="store_true", help="do not run verify")
+    options.add_argument("--again", action="store_true", help="verify also what was verified with today's code")
+    chosen = options.parse_args()
+    os.nice(10)
+    from scaffold.draft import architectures
+    from scaffold.protocol import resolve_target
+
+    tree = resolve_target(chosen.release).tree
+    every = architectures(tree)
+    if unknown := sorted(set(chosen.only or ()) - set(every)):
+        options.error(f"vLLM {chosen.release} has no multimodal architecture {', '.join(unknown)}")
+    before = load(chosen.release)
+    rows = {name: row for name, row in before.items() if name in every}
+    names = chosen.only or every
+    bad = 0
+    for number, name in enumerate(names, 1):
+        row, draft = survey(tree, name)
+        row = carried(row, before.get(name))
+        if draft is not None and not chosen.static and (chosen.again or row["verified"] != row["code"]):
+            begin = time.monotonic()
+            row |= verify(draft, chosen.release)
+            row |= {"verified": row["code"], "seconds": round(row["seconds"] + time.monotonic() - begin, 1)}
+        rows[name] = row
+        bad += row["numeric"] == "fail" or row["reason"].startswith("crashed")
+        print(f"{number}/{len(names)} {name}: {row['static']}, {row['numeric']} {row['reason'][:150]}", file=sys.stderr)
+        save(chosen.release, rows)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The survey of a release: rows are what runs today, nothing is run twice, and what is of other code is shown so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import measured_reach
+import reach
+
+RELEASE = "0.33.0"
+#: One of each end: static, kind, answers and the beginning of the reason.
+SAMPLE = {
+    "InternVLChatModel": ("proven", "tiles", "first", ""),
+    "Qwen2_5OmniModel": ("proven", "split", "first", ""),
+    "Llama4ForConditionalGeneration": ("proven", "tiles", "given", ""),
+    "Ernie4_5_VLMoeForConditionalGeneration": ("refused", "split", "first", "VCG418: "),
+    "KimiVLForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
+    "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
+}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_row_is_what_runs_today(name, release_tree):
+    row, draft = reach.survey(release_tree(RELEASE), name)
+    static, kind, answers, reason = SAMPLE[name]
+    assert (row["static"], row["kind"], row["answers"]) == (static, kind, answers)
+    assert row["reason"].startswith(reason)
+    assert (draft is not None) == bool(row["code"]) == (static == "proven")
+    kept = reach.load(RELEASE)[name]
+    same = ("architecture", "has_port", "kind", "questions", "answers", "static")
+    assert {key: kept[key] for key in same} == {key: row[key] for key in same}, "run: make reach"
+
+
+REPORT = {"checks": [{}, {}], "problems": [], "passed": True}
+WRONG = {"checks": [{}], "problems": [{"code": "VCG651", "message": "differs", "notes": []}], "passed": False}
+#: name -> exit code, stdout, stderr -> numeric, comparisons, reason
+SAID = {
+    "right": ((0, json.dumps([REPORT]), ""), ("pass", 2, "")),
+    "wrong": ((6, json.dumps([REPORT, WRONG]), ""), ("fail", 3, "VCG651: differs")),
+    "no recipe": ((6, "", "x\nerror[VCG659]: no recipe\n = help: y\n"), ("none", 0, "VCG659: no recipe")),
+    "the pristine model fails": (
+        (6, "", "error[VCG656]: m: the lab failed (oracle, oracle): KeyError\n"),
+        ("none", 0, "VCG656: m: the lab failed (oracle, oracle): KeyError"),
+    ),
+    "another refusal": ((4, "", "a:1: error[VCG420]: no module\n"), ("fail", 0, "VCG420: no module")),
+    "a traceback": ((1, "", "Traceback\nKeyError: 'x'\n"), ("fail", 0, "KeyError: 'x'")),
+    "nothing compared": ((0, "[]", ""), ("fail", 0, "verify said nothing")),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_verify_said(name):
+    given, (numeric, checks, reason) = SAID[name]
+    assert reach.judged(*given) == {"numeric": numeric, "checks": checks, "reason": reason}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, release_tree):
+    """`run(*options)`: the rows after a run in an empty folder, and the drafts that were verified in it."""
+    release_tree(RELEASE)
+    monkeypatch.setattr(reach, "RESULTS", tmp_path)
+    monkeypatch.setattr(reach.os, "nice", lambda _: 0)
+    verified = []
+
+    def verify(draft, release):
+        verified.append(draft.name)
+        return {"numeric": "pass", "checks": 7, "reason": ""}
+
+    monkeypatch.setattr(reach, "verify", verify)
+
+    def call(*options):
+        verified.clear()
+        monkeypatch.setattr(sys, "argv", ["reach.py", *options])
+        assert reach.main() == 0
+        return reach.load(RELEASE), list(verified)
+
+    return call
+
+
+@pytest.mark.trees
+def test_nothing_runs_twice_and_other_code_is_outdated(run, tmp_path):
+    only = ("--only", "InternVLChatModel", "--only", "AriaForConditionalGeneration")
+    rows, verified = run(*only, "--static")
+    assert verified == []
+    assert {name: measured_reach.numeric(row) for name, row in rows.items()} == dict.fromkeys(rows, "not run")
+    rows, verified = run(*only)
+    assert verified == ["internvl"]
+    assert measured_reach.numeric(rows["InternVLChatModel"]) == "pass"
+    assert run(*only)[1] == []
+    assert run(*only, "--again")[1] == ["internvl"]
+    path = reach.path_of(RELEASE)
+    path.write_text(path.read_text().replace(rows["InternVLChatModel"]["code"], "other"))
+    rows, verified = run(*only, "--static")
+    assert verified == []
+    assert measured_reach.numeric(rows["InternVLChatModel"]) == "outdated (pass)"
+    assert run(*only)[1] == ["internvl"]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.trees
+def test_an_unknown_architecture_is_refused(run, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("--only", "Zebra")
+    assert stop.value.code == 2
+    assert "has no multimodal architecture Zebra" in capsys.readouterr().err
