@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scaffold.adapters import Source, render_outputs
 from scaffold.protocol import open_tree, read_protocol
-from scaffold.workflow import load_spec, prepare_port, prove_numerics
+from scaffold.workflow import load_port, prepare_port, prove_numerics
 
 MODELS = ("internvl", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "step3_vl")
 
@@ -22,7 +22,7 @@ def main(root: Path) -> None:
     tree = open_tree(root)
     ports = {}
     for name in MODELS:
-        spec = load_spec(name)
+        spec = load_port(name)
         port = prepare_port(spec, tree, replace=True)
         model = next(file for file in port.plan.files if file.class_name)
         after = next(change.after for change in port.changes if change.path == model.path)
@@ -39,8 +39,8 @@ def main(root: Path) -> None:
                 if isinstance(node, ast.FunctionDef)
             },
         }
-    (report,) = prove_numerics(load_spec("qwen2_vl"), tree)
-    made = render_outputs([Source(name, load_spec(name)) for name in ("internvl", "step3_vl")])
+    (report,) = prove_numerics(load_port("qwen2_vl"), tree)
+    made = render_outputs([Source(name, load_port(name)) for name in ("internvl", "step3_vl")])
     print(
         json.dumps(
             {

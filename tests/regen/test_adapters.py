@@ -23,7 +23,7 @@ from scaffold.adapters.towers import encode_records, known_tower, record_towers
 from scaffold.descriptor.load import shipped_names
 from scaffold.protocol import GENERATIONS, SourceTree, find_model, known_profile, read_protocol
 from scaffold.verify import prove_conformance
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 REPOSITORY = Path(scaffold.__file__).parent.parent
 RELEASES = [f"0.{minor}.0" for minor in range(20, 34)]
@@ -33,7 +33,7 @@ FAMILIES = [(name, generation) for name in shipped_names() for generation in GEN
 
 @pytest.fixture(scope="module")
 def outputs() -> Outputs:
-    return render_outputs([Source(name, load_spec(name)) for name in shipped_names()])
+    return render_outputs([Source(name, load_port(name)) for name in shipped_names()])
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_adapters_fit_every_release(release_tree, adapters: dict[tuple[str, str]
         if generation != profile.generation.name:
             continue
         checked += 1
-        spec = load_spec(name)
+        spec = load_port(name)
         assert prove_conformance(source, spec.class_name, profile, name) == ()
         assert missing_imports(tree, source) == []
         # A helper of ours must not replace a method that the release's class uses for something else.
@@ -145,7 +145,7 @@ def missing_imports(tree: SourceTree, source: str) -> list[str]:
 def test_recorded_towers_are_those_of_the_releases(release_tree) -> None:
     """First and last release of each generation; the command for maintainers reads all of them."""
     releases = {release for item in GENERATIONS for release in (item.first, item.last)} & set(RELEASES)
-    specs = [load_spec(name) for name in shipped_names()]
+    specs = [load_port(name) for name in shipped_names()]
     found = record_towers(specs, {release: release_tree(release) for release in sorted(releases)})
     recorded = json.loads((Path(scaffold.__file__).parent / "adapters/towers.json").read_text("utf-8"))
 
@@ -166,8 +166,8 @@ def test_tower_of_another_descriptor_is_not_known(tmp_path: Path) -> None:
     generation = GENERATIONS[-1]
     path.write_text(text.replace("tower: visual", "tower: vision", 1), "utf-8")
 
-    assert known_tower(load_spec("qwen3_vl"), generation).reason is None
-    assert "known of a tree only" in (known_tower(load_spec(str(path)), generation).reason or "")
+    assert known_tower(load_port("qwen3_vl"), generation).reason is None
+    assert "known of a tree only" in (known_tower(load_port(str(path)), generation).reason or "")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
             tokens = MarkdownIt("commonmark").enable("table").parse(output.content.decode())
             rows = [token for token in tokens if token.type == "tr_open"]
             assert len(rows) == 2 + 1 + len(GENERATIONS), output.path
-            assert f"`{load_spec(str(output.descriptor)).class_name}`" in output.content.decode()
+            assert f"`{load_port(str(output.descriptor)).class_name}`" in output.content.decode()
 
 
 @pytest.mark.trees

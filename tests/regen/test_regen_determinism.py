@@ -15,7 +15,7 @@ from scaffold.adapters import plan_regeneration, read_manifest, render_outputs
 from scaffold.adapters.header import MARKER
 from scaffold.adapters.outputs import Source
 from scaffold.descriptor.load import shipped_names
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 REPOSITORY = Path(scaffold.__file__).parent.parent
 GENERATED = REPOSITORY / "generated"
@@ -105,7 +105,7 @@ def test_marker_is_not_in_our_own_sources() -> None:
 
 
 def test_order_of_descriptors_changes_no_byte() -> None:
-    sources = [Source(name, load_spec(name)) for name in shipped_names()]
+    sources = [Source(name, load_port(name)) for name in shipped_names()]
 
     assert render_outputs(sources).files == render_outputs(sources[::-1]).files
 
@@ -117,11 +117,11 @@ def test_comments_of_a_descriptor_are_not_in_the_hash(tmp_path: Path) -> None:
         path = tmp_path / str(number) / "internvl.yaml"
         path.parent.mkdir()
         path.write_text(changed, "utf-8")
-        hashes.add(Source("internvl", load_spec(str(path))).spec_hash)
+        hashes.add(Source("internvl", load_port(str(path))).spec_hash)
     assert len(hashes) == 1
 
     (tmp_path / "0/internvl.yaml").write_text(text.replace("n * k", "n + k"), "utf-8")
-    assert Source("internvl", load_spec(str(tmp_path / "0/internvl.yaml"))).spec_hash not in hashes
+    assert Source("internvl", load_port(str(tmp_path / "0/internvl.yaml"))).spec_hash not in hashes
 
 
 @pytest.mark.skipif(not GENERATED.is_dir(), reason="not a checkout")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from release_tests import GENERATION, UNIT, run_tests
 
-from scaffold.workflow import load_spec
+from scaffold.workflow import load_port
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -48,15 +48,15 @@ def test_the_generated_entries_collect(release, release_tree, ported_copy):
 
     assert after.code == 0, after.text
     for model in MODELS:
-        (entry,) = load_spec(model).tests
+        (entry,) = load_port(model).tests
         for modality in ("image", "video"):
             assert f"{GENERATION}::test_vit_cudagraph_{modality}[{entry.key}]" in after.collected
-    new = {model for model in MODELS if f'"{load_spec(model).tests[0].key}": VitCudagraph' not in source}
+    new = {model for model in MODELS if f'"{load_port(model).tests[0].key}": VitCudagraph' not in source}
     if release == "0.21.0":
         assert new == {"internvl", "qwen2_vl", "step3_vl"}
     found = {re.sub(r".*\[(.*)\]", r"\1", name) for name in after.collected}
     before = set(re.findall(r'^    "(\w+)": VitCudagraphTestConfig', source, re.MULTILINE))
-    assert found == before | {load_spec(model).tests[0].key for model in new}
+    assert found == before | {load_port(model).tests[0].key for model in new}
 
 
 #: The checks of `.pre-commit-config.yaml` that look at Python files one by one, and need neither git nor a network.
