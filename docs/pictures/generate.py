@@ -41,9 +41,9 @@ def terminal(release: str = "0.22.0") -> str:
     """What `new internvl --diff` prints: lines that the port adds (no line of vLLM's own), and what was proven."""
     from scaffold.cli.differences import unified_difference
     from scaffold.protocol import resolve_target
-    from scaffold.workflow import load_spec, prepare_port
+    from scaffold.workflow import load_port, prepare_port
 
-    port = prepare_port(load_spec("internvl"), resolve_target(release).tree)
+    port = prepare_port(load_port("internvl"), resolve_target(release).tree)
     model = port.changed[0]
     added = [line for line in unified_difference(model) if line.startswith("+") and not line.startswith("+++")]
     start = next(i for i, line in enumerate(added) if "def get_encoder_cudagraph_config" in line)

@@ -61,7 +61,7 @@ FORMS = {
 WORDS = {"integer": "whole number", "boolean": "true or false", "string": "text"}
 
 #: A shipped descriptor to show for each layout, the plainest one.
-SHOWN = {"packed": "qwen2_vl", "tiles": "gemma3_mm", "paths": "step3_vl"}
+SHOWN = {"packed": "qwen2_vl", "tiles": "gemma3_mm", "paths": "step3_vl", "cut": "llava_next", "rows": "mistral3"}
 
 Schema = dict[str, Any]
 
@@ -104,6 +104,7 @@ def descriptor_page() -> Iterator[str]:
         yield from _sections(own[name], titles, schema["$defs"], done)
     yield "\n## Expressions\n"
     yield f"{_sentence(schema['$defs']['Expression']['description'])} Division is of whole numbers.\n"
+    yield "An attribute may have subscripts: `self.config.vision_config.image_size[0]`.\n"
     yield (
         "Names of `let` and of `processor.values` may stand everywhere, columns of `sizes` where an expression is "
         "about one item. What is about a batch while a graph is recorded may use these:\n"
