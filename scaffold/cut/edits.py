@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scaffold.cut.way import EVERY
+from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called
 from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.operations import AddImport, ReplaceMethod
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from scaffold.edit.operations import Edit
     from scaffold.protocol import SourceTree
 
-#: The parameter's name. What it is: units [n, ...], perhaps several tensors, to features [n, ...].
-ENCODE = "encode"
 _DOCUMENTATION = "What is called in the place of the encoder, if anything."
 
 
@@ -70,19 +68,21 @@ def _source(tree: SourceTree, station: Station, callable_type: str) -> str:
     owner = find_class(tree.parse(station.file), station.class_name)
     function = find_method(owner, station.function) if owner is not None else None
     assert function is not None, "found before"
-    if any(isinstance(node, ast.Name | ast.arg) and ENCODE in (getattr(node, "id", ""), getattr(node, "arg", ""))
-           for node in ast.walk(function)):  # fmt: skip
+    start = first_line(function)
+    lines = tree.read(station.file).removeprefix("\ufeff").splitlines()[start - 1 : function.end_lineno]
+    text = textwrap.dedent("\n".join(lines)) + "\n"
+    if _is_cut(function, station, callable_type):
+        return text
+    if _uses(function):
         raise DiagnosticError(
             Diagnostic(
                 "VCG444",
                 f"`{station.class_name}.{station.function}` has a variable `{ENCODE}` already",
                 tree.span(station.file, function.lineno),
-                "rename it in the tree: the port needs the name for a parameter",
+                "undo an earlier port of another descriptor with `vitcg-scaffold revert`, or rename it: the port needs "
+                "the name for a parameter",
             )
         )
-    start = first_line(function)
-    lines = tree.read(station.file).removeprefix("\ufeff").splitlines()[start - 1 : function.end_lineno]
-    text = textwrap.dedent("\n".join(lines)) + "\n"
     shift = len(lines[0]) - len(lines[0].lstrip())
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     places, parents = wrapper.resolve(PositionProvider), wrapper.resolve(ParentNodeProvider)
@@ -116,6 +116,38 @@ def _source(tree: SourceTree, station: Station, callable_type: str) -> str:
         f"def {PUBLIC_ENTRY}(self, **{name}{annotation}){returns}:\n"
         f"    return self.{PRIVATE_ENTRY}(**{name})\n\n"
         f"{changed.replace(f'def {PUBLIC_ENTRY}(', f'def {PRIVATE_ENTRY}(', 1)}"
+    )
+
+
+def _uses(function: FunctionNode) -> list[ast.Name | ast.arg]:
+    return [
+        node
+        for node in ast.walk(function)
+        if (isinstance(node, ast.Name) and node.id == ENCODE) or (isinstance(node, ast.arg) and node.arg == ENCODE)
+    ]
+
+
+def _is_cut(function: FunctionNode, station: Station, callable_type: str) -> bool:
+    """Whether an earlier port gave the method its parameter, for the very same calls."""
+    parameters = function.args.kwonlyargs or function.args.args
+    last = parameters[-1] if parameters else None
+    if last is None or last.arg != ENCODE or last.annotation is None:
+        return False
+    sites: list[tuple[int, int]] = []
+    forwards: list[tuple[int, int]] = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.IfExp) and asks_for_encode(node) and isinstance(node.body, ast.Call):
+            sites.append((node.body.lineno, node.body.col_offset))
+        if isinstance(node, ast.Call):
+            if called(node) is not node.func:
+                sites.append((node.lineno, node.col_offset))
+            if any(keyword.arg == ENCODE and ast.unparse(keyword.value) == ENCODE for keyword in node.keywords):
+                forwards.append((node.lineno, node.col_offset))
+    return (
+        ast.dump(last.annotation) == ast.dump(ast.parse(callable_type, mode="eval").body)
+        and sorted(sites) == sorted(station.sites)
+        and sorted(forwards) == sorted(station.forwards)
+        and len(_uses(function)) == 1 + 2 * len(sites) + len(forwards)
     )
 
 

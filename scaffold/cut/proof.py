@@ -21,7 +21,7 @@ def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path
     of a call, `E if encode is None else encode(x, y)`, which becomes `E` where `x` and `y` are arguments of the call
     `E`, and a call of `E if encode is None else encode`, which becomes one of `E`. What is left must be the same tree,
     without another word of `encode`. The body of `embed_multimodal` may have moved into a private method that it calls
-    with all that it is given.
+    with all that it is given. What an earlier port cut is undone in `before`, too.
     """
     old, new = _methods(before), _methods(after)
     for owner, name in methods:
@@ -30,7 +30,8 @@ def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
         line = getattr(new.get((owner, name)), "lineno", 1)
-        if _undone(new.get((owner, name))) != _dump(old.get((owner, name))):
+        was = _undone(old.get((owner, name)))
+        if was is None or _undone(new.get((owner, name))) != was:
             found.append(
                 Diagnostic(
                     "VCG646",
@@ -67,17 +68,13 @@ def _unmove(owner: str, methods: dict[tuple[str, str], ast.AST]) -> None:
     methods[owner, _PUBLIC] = private
 
 
-def _dump(node: ast.AST | None) -> str | None:
-    return None if node is None else ast.dump(node)
-
-
 def _undone(node: ast.AST | None) -> str | None:
     if node is None:
         return None
     _Undo(node).visit(node)
     _undocument(node)
     names = (getattr(part, "id", None) or getattr(part, "arg", None) for part in ast.walk(node))
-    return None if _PARAMETER in names else _dump(node)
+    return None if _PARAMETER in names else ast.dump(node)
 
 
 def _undocument(function: ast.AST) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
+from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.syntax import FunctionNode, bind_call, find_class, name_path
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 #: A place of the model: the attributes that lead to it from the model itself, which is ().
 Place: TypeAlias = tuple[str, ...]
+
+#: The parameter that the methods on the way get. What it is: units [n, ...], perhaps several tensors, to features.
+ENCODE = "encode"
 
 #: In the place of the units' argument: all arguments of a call are handed over.
 EVERY = ("*",)
@@ -138,7 +142,7 @@ class _Search:
         sites: list[tuple[ast.Call, tuple[int | str, ...]]] = []
         forwards: list[ast.Call] = []
         for node in _calls(frame.function):
-            place = _place(node.func, frame.place, names)
+            place = _place(called(node), frame.place, names)
             if place == self.target:
                 units = self._units(node, frame, names)
                 if units is not None:
@@ -149,7 +153,8 @@ class _Search:
                 forwards.append(node)
         if sites or forwards:
             self._known[frame.key] = True
-            self._keep(frame, sites, forwards)
+            if not _is_stub(frame.function):
+                self._keep(frame, sites, forwards)
         return self._known[frame.key]
 
     def _keep(
@@ -238,6 +243,23 @@ def _framed(
 ) -> _Frame:
     bound = bind_call(found[2], given, keywords, skip_first=True).given
     return _Frame(*found, holder, place, {name: value for name, value in bound.items() if value is not None})
+
+
+def called(call: ast.Call) -> ast.expr:
+    """What a call calls if `encode` is None, where an earlier port cut it."""
+    return call.func.body if isinstance(call.func, ast.IfExp) and asks_for_encode(call.func) else call.func
+
+
+def asks_for_encode(node: ast.IfExp) -> bool:
+    """Whether it is `... if encode is None else ...`."""
+    return ast.unparse(node.test) == f"{ENCODE} is None"
+
+
+def _is_stub(function: FunctionNode) -> bool:
+    """Whether an earlier port moved the body of `embed_multimodal` into a method of its own."""
+    keywords = function.args.kwarg
+    moved = f"return self.{PRIVATE_ENTRY}(**{keywords.arg})" if keywords else ""
+    return function.name == PUBLIC_ENTRY and [ast.unparse(statement) for statement in function.body] == [moved]
 
 
 def _calls(function: FunctionNode) -> Iterator[ast.Call]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cut_models import LLAVA_NEXT, MODELS, PARSED, Model
 
 from scaffold.cut import cut_edits, find_way, prove_cut
-from scaffold.descriptor import CutPort, load_descriptor_text
+from scaffold.descriptor import CutPort, RowsPort, load_descriptor_text
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.edit import apply_edits
 from scaffold.plan.cut import plan_way
-from scaffold.protocol import SourceTree, find_model
-from scaffold.workflow import prepare_port
+from scaffold.protocol import SourceTree, find_model, open_tree
+from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -60,14 +62,79 @@ def test_the_way_is_found_and_proven(model: Model, release_tree: Any) -> None:
     assert model.cut in text
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.module)
-def test_a_second_run_finds_nothing_to_do(model: Model, release_tree: Any, copied_tree: Any) -> None:
-    path = f"vllm/model_executor/models/{model.module}.py"
-    source = release_tree(RELEASE)
-    tree = copied_tree(RELEASE, path)
-    edits = cut_edits(source, way_of(source, model.text()))[path]
-    once = apply_edits(tree.read(path), edits, path=path).text
-    assert apply_edits(once, edits, path=path).text == once
+@pytest.mark.parametrize(
+    "port",
+    [
+        # The body of `embed_multimodal` moves; the encoder takes a mask; the two that are shipped.
+        *(port_of(model.text()) for model in MODELS if model.module in ("moondream3", "aria")),
+        *map(load_port, ("llava_next", "mistral3")),
+    ],
+    ids=lambda port: port.name,
+)
+def test_a_second_run_finds_nothing_to_do(port: CutPort | RowsPort, release_tree: Any, ported: Any) -> None:
+    assert not prepare_port(port, ported(port, prepare_port(port, release_tree(RELEASE)))).changed
+
+
+@pytest.fixture
+def ported(release_tree: Any, tmp_path: Path) -> Any:
+    """`ported(port, prepared)`: the release with what was prepared."""
+
+    def write(port: CutPort | RowsPort, prepared: Any) -> SourceTree:
+        source, root = release_tree(RELEASE).root, tmp_path / "tree"
+        for folder in ("vllm", "tests/models", "docs", "examples"):
+            shutil.copytree(source / folder, root / folder, copy_function=link)
+        shutil.copy(source / "PKG-INFO", root)
+        for change in prepared.changed:
+            (root / change.path).unlink()
+            (root / change.path).write_bytes(change.after)
+        return open_tree(root, label="tree")
+
+    return write
+
+
+def link(source: str, target: str) -> None:
+    """A hard link, which takes no time; a copy where the folders are on different disks."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
+def test_a_port_is_completed_on_a_way_that_stands(release_tree: Any, ported: Any) -> None:
+    """As after an edit by hand: the methods are back, and those on the way stay as they are."""
+    port = port_of(LLAVA_NEXT.text())
+    first = prepare_port(port, release_tree(RELEASE))
+    tree = ported(port, first)
+    [change] = first.changed
+    text = change.after.decode()
+    name = "    def get_encoder_cudagraph_budget_range"
+    end = text.index("\n    def ", text.index(name))
+    tree.path(change.path).write_text(text[: text.index(name)] + text[end + 1 :])
+    [again] = prepare_port(port, open_tree(tree.root, label="tree"), replace=True).changed
+    assert again.after is not None
+    assert ast.dump(ast.parse(again.after)) == ast.dump(ast.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Another type, a call that is not handed on, one that is not cut, and one use more.
+        ("Callable[[torch.Tensor], torch.Tensor] | None", "Callable[[int], torch.Tensor] | None"),
+        ("encode: Callable[[torch.Tensor], torch.Tensor] | None = None", "encode=None"),
+        ("(image_input, encode=encode)", "(image_input, encode=None)"),
+        ('pixel_values = inputs["pixel_values"]\n', 'pixel_values = encode or inputs["pixel_values"]\n'),
+    ],
+)
+def test_another_way_that_stands_is_refused(before: str, after: str, release_tree: Any, ported: Any) -> None:
+    port = port_of(LLAVA_NEXT.text())
+    tree = ported(port, prepare_port(port, release_tree(RELEASE)))
+    path = tree.path("vllm/model_executor/models/llava_next.py")
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port, open_tree(tree.root, label="tree"))
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG444"]
 
 
 @pytest.mark.parametrize(
