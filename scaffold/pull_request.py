@@ -7,6 +7,7 @@ the headings, and the checklist below them is left for the contributor to tick.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from collections.abc import Iterator, Mapping
@@ -15,19 +16,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange
-from scaffold.descriptor import CutPort, PackedPort, PathsPort, RowsPort
+from scaffold.descriptor import CutPort, PathsPort, RowsPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.plan.views import PackedView
+from scaffold.protocol.profile import PROTOCOL
+from scaffold.syntax import find_class, last_name
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.measure.benchreport import Benchmark
-    from scaffold.plan import Plan
+    from scaffold.plan import FilePlan, Plan
     from scaffold.protocol import SourceTree
     from scaffold.verify.numeric import NumericReport
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
+_CI = ".buildkite"
+#: Where trees of 2026 say what a description must have.
+_RULES = "AGENTS.md"
+#: Notes of a plan that a reviewer should read: subclasses that inherit the port, encoder calls that are not cut.
+_TOLD = ("VCG428", "VCG447")
 #: Added lines in the package above which vLLM asks for an RFC first (contributing guide, "Notes for Large Changes").
 RFC_LINES = 500
+#: Added lines in the package above which a reviewer wants the size justified (`pr-checklist`, "Complexity").
+COMPLEX_LINES = 250
+#: What vLLM's rules for contributors ask about, and no tool can say.
+_OPEN = {
+    "Not a duplicate": "say what you found: `gh pr list --repo vllm-project/vllm --state open --search "
+    '"encoder cuda graph {module}"` and `gh issue list --repo vllm-project/vllm --search "{class_}"`',
+    "Model evaluation": "give an accuracy of the checkpoint with and without `cudagraph_mm_encoder`, or say why not",
+    "AI assistance": "say whether it was used, and for what; the port was generated from a descriptor by rules",
+}
 
 
 @dataclass(frozen=True)
@@ -159,15 +177,39 @@ def check_rules(change: PortChange) -> Iterator[RuleResult]:
     yield RuleResult("the linter's configuration of the tree is satisfied", not found, "; ".join(map(str, found)))
     headers = [file.path for file in python if "SPDX-License-Identifier" not in (_text(file.after) or "")[:400]]
     yield RuleResult("every Python file starts with the licence header", not headers, ", ".join(headers))
-    tests = [path for path in change.added if path.startswith("tests/")]
-    yield RuleResult("the change has tests", bool(tests), ", ".join(tests) or "no file below tests/ is changed")
-    docs = [path for path in change.added if path.startswith("docs/")]
-    detail = ", ".join(docs) or "no file below docs/ is changed"
-    yield RuleResult("what users can run is documented", bool(docs), detail)
+    for folder, rule in (("tests/", "the change has tests"), ("docs/", "what users can run is documented")):
+        added = [path for path in change.added if path.startswith(folder)]
+        stands = [f"{file.path} has it already" for file in change.plan.files if file.path.startswith(folder)]
+        detail = ", ".join(added or stands) or f"no file below {folder} is changed"
+        yield RuleResult(rule, bool(added or stands), detail)
     size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
     rule = f"at most {RFC_LINES} added lines in the package, else an RFC comes first"
     yield RuleResult(rule, size <= RFC_LINES, str(size))
+    if size > COMPLEX_LINES:
+        yield RuleResult(f"more than {COMPLEX_LINES} added lines in the package are justified", None, str(size))
+    yield from _ci_rules(change)
     yield from _git_rules(change)
+
+
+def _ci_rules(change: PortChange) -> Iterator[RuleResult]:
+    """Whether a step of the target's CI runs what the change adds to a test file."""
+    pipelines = list((change.tree.root / _CI).rglob("*.y*ml"))
+    for file in change.files:
+        if not pipelines or not file.path.startswith("tests/"):
+            continue
+        name = file.path.removeprefix("tests/")
+        commands = [
+            line.strip().removeprefix("- ")
+            for pipeline in pipelines
+            for line in pipeline.read_text(encoding="utf-8").splitlines()
+            if re.search(rf"pytest\b.*(?<!--ignore )(?<!--ignore=)\b{re.escape(name)}", line)
+        ]
+        marks = [re.search(r" -m '?\"?(\w+)", command) for command in commands]
+        added = "".join(_added_text(file))
+        selected = any(mark is None or f"pytest.mark.{mark[1]}" in added for mark in marks)
+        wanted = " or ".join(dict.fromkeys(mark[1] for mark in marks if mark))
+        detail = f"they ask for `{wanted}`, which the entry has not" if commands else f"none names {name}"
+        yield RuleResult("a step of CI runs the new test entry", True if selected else None, "" if selected else detail)
 
 
 def _git_rules(change: PortChange) -> Iterator[RuleResult]:
@@ -226,7 +268,7 @@ def describe_change(
         "Test Plan": plan,
         "Test Result": result,
         "Overview": purpose[:1],
-        "Claims": purpose[1:],
+        "Claims": purpose[2:],
         "Validation": [*plan, "", *result],
         "Details": notes,
     }
@@ -234,7 +276,7 @@ def describe_change(
     lines: list[str] = []
     for heading in headings:
         lines += [f"## {heading}", "", *sections.get(heading, ["<!-- please fill in -->"]), ""]
-    return "\n".join(lines) + (f"{rest}\n" if rest else "")
+    return "\n".join(lines) + (f"\n{rest}\n" if rest else "")
 
 
 def _template(tree: SourceTree) -> tuple[list[str], str]:
@@ -249,19 +291,29 @@ def _template(tree: SourceTree) -> tuple[list[str], str]:
 
 def _purpose(port: AnyPort, change: PortChange) -> Iterator[str]:
     kinds = " and ".join(port.modalities)
-    yield (
-        f"Run the vision encoder of `{port.class_name}` as CUDA graphs ({kinds}), by implementing "
-        "`SupportsEncoderCudaGraph`."
-    )
+    yield f"Run the vision encoder of `{port.class_name}` as CUDA graphs ({kinds}), by implementing `{PROTOCOL}`."
     yield ""
     for file in change.plan.files:
         if file.path in change.added:
-            yield f"- {file.reason}: `{file.path}` (+{change.added[file.path]} lines)"
+            lines = change.added[file.path]
+            yield f"- {_claim(file, change)}: `{file.path}` (+{lines} line{'s' * (lines != 1)})"
     if change.plan.split is not None:
         yield "- eager results stay bit-identical: statements of the tower were moved, none was changed"
 
 
+def _claim(file: FilePlan, change: PortChange) -> str:
+    """What was done to a file. The tree holds the port by now, so the plan's own reason is not that of the change."""
+    if file.class_name is None:
+        return file.reason
+    before = next(_text(each.before) or "" for each in change.files if each.path == file.path)
+    owner = find_class(ast.parse(before), file.class_name)
+    had = owner is not None and PROTOCOL in map(last_name, owner.bases)
+    return f"{'replace the implementation of' if had else 'implement'} {PROTOCOL} in {file.class_name}"
+
+
 def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
+    """Decisions, in the words of the generated code: they come from the view that it was rendered from."""
+    view = change.plan.methods.view
     yield f"- Layout `{port.layout}`; protocol generation `{change.plan.profile.generation.name}`, read from this tree."
     if isinstance(port, PathsPort):
         for path in (port.single, port.many):
@@ -274,19 +326,28 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
         yield "- What the encoder takes is recorded at start-up. A call that has anything else in it runs eagerly."
     else:
         yield f"- An item has `{port.item.rows.text}` input rows and `{port.item.tokens.text}` output tokens."
-    if isinstance(port, PackedPort):
-        if port.buffers:
-            yield f"- Buffers {', '.join(f'`{name}`' for name in port.buffers)}: zeros behind a batch."
-        for set_ in port.sequences:
-            assert set_.count is not None, "`PackedPort.sequences` are complete"
-            assert set_.longest is not None, "`PackedPort.sequences` are complete"
+    if isinstance(view, PackedView):
+        for sequences in view.sets:
             yield (
-                f"- Attention sequences `{set_.name}` (one a {set_.unit}): at most `{set_.count.text}`, none "
-                f"longer than `{set_.longest.text}` rows, which is the bound that is frozen at the capture."
+                f"- Attention sequences `{sequences.offsets}`: a graph holds `{sequences.count}`, none longer than "
+                f"`{sequences.longest}` rows, which is the bound that the capture freezes."
             )
-    if port.gate is not None:
-        yield f"- Off unless `{port.gate.text}`."
+            if view.cover_rows:
+                yield (
+                    f"- `{sequences.spare}` sequences more cover the rows behind a batch, so that none of them is long."
+                )
+    if view.gate is not None:
+        yield f"- Off unless `{view.gate}`."
     yield "- What no graph holds (tokens, items, frames, ready embeddings) runs eagerly."
+    for note in change.plan.notes:
+        if note.severity is not Severity.INFO or note.code in _TOLD:
+            yield f"- {note.message}."
+    methods = len(ast.parse(change.plan.methods.source).body)
+    size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
+    yield f"- Size: {size} lines are added in the package, for {methods} methods of the protocol and their helpers."
+    if (change.tree.root / _RULES).is_file():
+        names = {"module": port.module.rpartition(".")[2], "class_": port.class_name}
+        yield from (f"- {name}: <!-- {ask.format(**names)} -->" for name, ask in _OPEN.items())
 
 
 def _test_plan(port: AnyPort, change: PortChange, command: str) -> Iterator[str]:
@@ -331,9 +392,15 @@ def _benchmark(benchmark: Benchmark | None) -> Iterator[str]:
 
 
 def _added_lines(change: FileChange) -> int:
-    before, after = ((_text(content) or "").splitlines() for content in (change.before, change.after))
+    return sum(1 for _ in _added_text(change))
+
+
+def _added_text(change: FileChange) -> Iterator[str]:
+    before, after = ((_text(content) or "").splitlines(keepends=True) for content in (change.before, change.after))
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    return sum(j2 - j1 for tag, _, _, j1, j2 in matcher.get_opcodes() if tag in ("insert", "replace"))
+    for tag, _, _, start, end in matcher.get_opcodes():
+        if tag in ("insert", "replace"):
+            yield from after[start:end]
 
 
 def _text(content: bytes | None) -> str | None:

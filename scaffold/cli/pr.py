@@ -35,9 +35,10 @@ def command(
     """Describe the port of DESCRIPTOR that stands in a vLLM tree as a pull request.
 
     Run it after `new` and `verify`. The text has the headings of the tree's own template: purpose, design notes from
-    the descriptor, test plan, what `verify` found last for these very files, and a benchmark's table if one is given.
-    The rules of the tree's contributing guide that need no network are checked; exit 1 if one is broken or that proof
-    failed. Nothing in the tree is changed, and none of its code is run.
+    the generated code, test plan, what `verify` found last for these very files, and a benchmark's table if one is
+    given. What only you can say stands in comments to fill in. The rules of the tree's contributing guide that need no
+    network are checked; exit 1 if one is broken or that proof failed. Nothing in the tree is changed, and none of its
+    code is run.
     """
     from scaffold.cli.bench import read_benchmark
     from scaffold.pull_request import check_rules, describe_change, find_change, find_proof, pull_request_title

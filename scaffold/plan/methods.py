@@ -22,9 +22,10 @@ _DUAL = ("global", "local")
 
 @dataclass(frozen=True)
 class Methods:
-    """A rendered block of methods, and the names that it needs: `(module, name)` pairs."""
+    """A rendered block of methods, the view that it was made from, and the names that it needs: `(module, name)`."""
 
     source: str
+    view: View
     imports: tuple[tuple[str, str], ...]
 
 
@@ -64,7 +65,7 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     importable = dict(view.signature.importable)
     if port.processor is not None:
         importable[port.processor.class_] = port.processor_module
-    return Methods(source, tuple(sorted((module, name) for name, module in importable.items() if name in words)))
+    return Methods(source, view, tuple(sorted((module, name) for name, module in importable.items() if name in words)))
 
 
 def _names(view: View) -> dict[str, Any]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.diagnostics import Diagnostic
     from scaffold.edit.operations import Edit
+    from scaffold.plan.methods import Methods
     from scaffold.protocol.profile import ProtocolProfile
     from scaffold.tower import TowerSplit
 
@@ -37,12 +38,13 @@ class FilePlan:
 class Plan:
     """All intended edits of one descriptor in one tree, plus what the user should know about them.
 
-    `split` is the split of the tower that some of the edits write, None when there is nothing to split; `way` is the
-    way to the encoder that others write.
+    `methods` are those of the protocol. `split` is the split of the tower that some of the edits write, None when there
+    is nothing to split; `way` is the way to the encoder that others write.
     """
 
     port: AnyPort
     profile: ProtocolProfile
+    methods: Methods
     files: tuple[FilePlan, ...]
     notes: tuple[Diagnostic, ...] = ()
     facts: tuple[Fact, ...] = ()

@@ -66,4 +66,4 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     reason = absent_reason(tree)
     if reason is not None:
         notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
-    return Plan(port, profile, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way)
+    return Plan(port, profile, methods, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from cli_scene import DOCS, MODEL, TEST
 
+from scaffold.pull_request import PortChange, ProofOnRecord, describe_change
 from scaffold.verify import numeric
 from scaffold.verify.numeric import Check, NumericReport, NumericRequest
+from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -53,14 +56,55 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
     for path in (MODEL, TEST, DOCS):
         (line,) = [line for line in done.out.splitlines() if f"`{path}`" in line]
         section = patch.partition(f"+++ b/{path}\n")[2].partition("\n--- a/")[0]
-        assert line.endswith(f"(+{sum(text.startswith('+') for text in section.splitlines())} lines)")
+        added = sum(text.startswith("+") for text in section.splitlines())
+        assert line.endswith(f"(+{added} line{'s' * (added != 1)})")
     assert "- An item has `n` input rows and `n * k` output tokens." in done.out
+    assert "- implement SupportsEncoderCudaGraph in InternVLChatModel: `" in done.out
     assert f"pytest {TEST} -k internvl" in done.out
     assert "The numerical proof was not run on these files." in done.out
     assert "| 224x224 | 64 | 20.00 | 5.00 | 4.12 | 4.00 | 0.21 | 1.03 |" in done.out
     assert "on one GPU (vllm 0.22.0; 2026-01-01)" in done.out
     assert "Title: [Model][Multimodal] Support encoder CUDA graphs for InternVLChatModel" in done.err
     assert "open  commits carry Signed-off-by" in done.err
+
+
+@pytest.mark.parametrize("release", ["0.24.0", "0.33.0"])
+def test_notes_on_sequences_are_the_code(release, release_tree):
+    """Of releases with and without spare sequences: what a graph holds is said in the words of the capture method."""
+    port, tree = load_port("qwen2_5_vl"), release_tree(release)
+    prepared = prepare_port(port, tree, replace=True)
+    [model] = [change for change in prepared.changed if "/models/qwen2_5_vl.py" in change.path]
+
+    text = describe_change(
+        PortChange(prepared.plan, tree, tree.root, (model,)), port, proof=ProofOnRecord((), ()), command="verify"
+    )
+
+    quoted = [code for line in text.splitlines() if "sequences" in line for code in re.findall("`([^`]+)`", line)]
+    assert len(quoted) == (8 if release == "0.24.0" else 6)
+    source = " ".join(prepared.plan.methods.source.split())
+    assert [code for code in quoted if code not in source] == []
+    assert "- replace the implementation of SupportsEncoderCudaGraph in Qwen2_5_VLForConditionalGeneration" in text
+    assert "- subclasses of Qwen2_5_VLForConditionalGeneration inherit the port: OpenCUA" in text
+    asks = [line for line in text.splitlines() if line.startswith(("- Not a dup", "- Model eval", "- AI assist"))]
+    assert len(asks) == 3 * (tree.root / "AGENTS.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [
+        ("pytest -v -s models/multimodal/generation/test_vit_cudagraph.py -m core_model", "ok"),
+        ("pytest models/multimodal/generation/test_vit_cudagraph.py", "ok"),
+        ("pytest models/multimodal/generation/test_vit_cudagraph.py -m 'slow_test'", "open"),
+        ("pytest models/multimodal --ignore models/multimodal/generation/test_vit_cudagraph.py", "open"),
+    ],
+)
+def test_a_step_of_ci_has_to_select_the_entry(run, ported, step, verdict):
+    pipeline = ported / ".buildkite/test_areas/models.yaml"
+    pipeline.parent.mkdir(parents=True)
+    pipeline.write_text(f"steps:\n- commands:\n  - {step}\n")
+    done = run("pr", "internvl", "--vllm", ported)
+    (line,) = [line for line in done.err.splitlines() if "a step of CI" in line]
+    assert line.split()[0] == verdict
 
 
 def test_the_headings_are_those_of_the_tree(run, ported):
