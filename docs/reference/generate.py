@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ def pages() -> dict[str, str]:
         "descriptor.md": MADE + "\n".join(descriptor_page()) + "\n",
         "errors.md": MADE + "\n".join(errors_page()) + "\n",
         "cli.md": MADE + "\n".join(cli_page()) + "\n",
+        # For editors that take a schema from a file, and for a catalogue of schemas.
+        "descriptor.schema.json": json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
     }
 
 
@@ -78,8 +81,16 @@ def descriptor_page() -> Iterator[str]:
         "A descriptor is one page of YAML: some keys that every port has, and those of its layout. Each of them "
         "changes what is generated; one of another layout is an error ([VCG313](errors.md#vcg313)). `vitcg-scaffold "
         "init` drafts a descriptor from a model's source ([how](../init.md)), `vitcg-scaffold validate` reports all "
-        "mistakes at once, and `vitcg-scaffold schema` prints what is below as JSON Schema, for an editor.\n"
+        "mistakes at once, and `vitcg-scaffold schema` prints what is below as JSON Schema.\n"
     )
+    yield (
+        "In VS Code, with the YAML extension, two lines of `settings.json` complete and check every file that ends in "
+        "`.vitcg.yaml`; [descriptor.schema.json](descriptor.schema.json) is the schema:\n"
+    )
+    yield "```json"
+    yield '"yaml.schemas": {"docs/reference/descriptor.schema.json": ["*.vitcg.yaml"]},'
+    yield '"yaml.completion": true'
+    yield "```\n"
     yield "## The layouts\n"
     yield "`layout` says how the pixels of several items lie in memory, and with that what else there is to say.\n"
     yield "| layout | pixels | keys of its own | shipped |"
