@@ -51,11 +51,6 @@ def parts() -> list[Part]:
             f"(geometric mean, vLLM 0.33, FLASH_ATTN): {', '.join(means)}.",
             tuple(f"{value:.2f}" for both in pairs for value in both),
         ),
-        Sentence(
-            "docs/concepts.md",
-            f"tower of Qwen2.5-VL takes {{}} ms eagerly for an image of {small['workload']}, and {{}} ms as a graph",
-            (f"{small['eager_ms']:.0f}", f"{small['exact_ms']:.1f}"),
-        ),
     ]
 
 
