@@ -38,7 +38,6 @@ def parts() -> list[Part]:
     named = [NAMES[name] for name in models() if ":" not in name]
     means = [f"{named[0]} {{}} against vLLM's {{}}", *(f"{name} {{}} against {{}}" for name in named[1:])]
     pairs = zip(over_exact("ours"), over_exact("vllm"), strict=True)
-    small = next(row for row in load("manager_h200")["rows"] if row["model"] == "qwen2_5_vl")
     return [
         Block("docs/runtime.md", "manager", ratios(models())),
         Block("docs/runtime.md", "all", over_all()),
