@@ -48,11 +48,12 @@ demo: setup  ## port InternVL into a real vLLM release and prove it
 
 test: lint unit regen  ## every check that CI runs
 
-lint: setup  ## ruff, mypy, the import contracts
+lint: setup  ## ruff, mypy, the import contracts, the prose of the pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/prose.py
 
 unit: setup  ## the test suite, with the branch coverage that the project promises
 	@# A module stays on one worker, since its fixtures run a release once for all its tests; tests of the lab go by

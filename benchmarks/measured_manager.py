@@ -38,7 +38,6 @@ def parts() -> list[Part]:
     named = [NAMES[name] for name in models() if ":" not in name]
     means = [f"{named[0]} {{}} against vLLM's {{}}", *(f"{name} {{}} against {{}}" for name in named[1:])]
     pairs = zip(over_exact("ours"), over_exact("vllm"), strict=True)
-    small = next(row for row in load("manager_h200")["rows"] if row["model"] == "qwen2_5_vl")
     return [
         Block("docs/runtime.md", "manager", ratios(models())),
         Block("docs/runtime.md", "all", over_all()),
@@ -50,11 +49,6 @@ def parts() -> list[Part]:
             "docs/measured.md",
             f"(geometric mean, vLLM 0.33, FLASH_ATTN): {', '.join(means)}.",
             tuple(f"{value:.2f}" for both in pairs for value in both),
-        ),
-        Sentence(
-            "docs/concepts.md",
-            f"tower of Qwen2.5-VL takes {{}} ms eagerly for an image of {small['workload']}, and {{}} ms as a graph",
-            (f"{small['eager_ms']:.0f}", f"{small['exact_ms']:.1f}"),
         ),
     ]
 

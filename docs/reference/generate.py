@@ -78,10 +78,10 @@ def descriptor_page() -> Iterator[str]:
     yield "# Descriptor reference\n"
     yield f"{_sentence(schema['description'])}\n"
     yield (
-        "A descriptor is one page of YAML: some keys that every port has, and those of its layout. Each of them "
-        "changes what is generated; one of another layout is an error ([VCG313](errors.md#vcg313)). `vitcg-scaffold "
+        "A descriptor is one page of YAML. Some keys belong to every port, the others to its layout. Each key changes "
+        "the generated code, and a key of another layout is an error ([VCG313](errors.md#vcg313)). `vitcg-scaffold "
         "init` drafts a descriptor from a model's source ([how](../init.md)), `vitcg-scaffold validate` reports all "
-        "mistakes at once, and `vitcg-scaffold schema` prints what is below as JSON Schema.\n"
+        "mistakes at once, and `vitcg-scaffold schema` prints the JSON Schema.\n"
     )
     yield (
         "In VS Code, with the YAML extension, two lines of `settings.json` complete and check every file that ends in "
@@ -92,7 +92,7 @@ def descriptor_page() -> Iterator[str]:
     yield '"yaml.completion": true'
     yield "```\n"
     yield "## The layouts\n"
-    yield "`layout` says how the pixels of several items lie in memory, and with that what else there is to say.\n"
+    yield "`layout` says how the pixels of several items lie in memory. It decides which further keys there are.\n"
     yield "| layout | pixels | keys of its own | shipped |"
     yield "| --- | --- | --- | --- |"
     shipped = {name: load_descriptor(name).layout for name in shipped_names()}
@@ -110,24 +110,24 @@ def descriptor_page() -> Iterator[str]:
         yield f"\n## Layout `{name}`\n"
         yield f"{_sentence(branch['description'])} Such as `{SHOWN[name]}`, without its `integration`:\n"
         yield f"```yaml\n{_shown(SHOWN[name])}```\n"
-        yield "Its keys beside those of every layout; one that is listed there, too, is here as this table says:\n"
+        yield "Its own keys. Where a key is also in the table of every layout, this table counts:\n"
         yield from _table(own[name], set(branch["required"]), titles)
         yield from _sections(own[name], titles, schema["$defs"], done)
     yield "\n## Expressions\n"
-    yield f"{_sentence(schema['$defs']['Expression']['description'])} Division is of whole numbers.\n"
+    yield f"{_sentence(schema['$defs']['Expression']['description'])} Division rounds down to whole numbers.\n"
     yield "An attribute may have subscripts: `self.config.vision_config.image_size[0]`.\n"
     yield (
-        "Names of `let` and of `processor.values` may stand everywhere, columns of `sizes` where an expression is "
-        "about one item. What is about a batch while a graph is recorded may use these:\n"
+        "Every expression may use the names of `let` and of `processor.values`. An expression about one item may use "
+        "the columns of `sizes`. An expression about a batch during capture may use these:\n"
     )
     yield "| name | stands for |"
     yield "| --- | --- |"
     yield from (f"| `{name}` | {meaning} |" for name, meaning in BATCH_NAMES.items())
     yield "\n## Calls\n"
     yield (
-        "A call runs one thing of the model: a path that starts with `self.`, with names that the key may pass, "
-        "numbers, texts, `True`, `False`, `None`, attribute paths and calls of the same kind as arguments. A call with "
-        "a comma stands in quotes where braces are around it."
+        "A call runs one method or module of the model: a path that starts with `self.`. Its arguments are names that "
+        "the key may pass, numbers, texts, `True`, `False`, `None`, attribute paths and calls of the same kind. Put a "
+        "call with a comma into quotes inside braces."
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: one module a command, heavy imports inside the command that needs them."""
+"""The command line: one module per command, heavy imports inside the command that needs them."""
 
 from scaffold.cli.app import main
 

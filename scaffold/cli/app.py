@@ -1,7 +1,7 @@
 """The root command, and the only place where errors become exit codes.
 
-Commands are loaded when they are used, so that `--help` and completion stay fast: their one-line summaries stand
-here, next to the module that holds each of them.
+The group imports a command when the user invokes it, so that `--help` and completion stay fast. The one-line summaries
+are here, next to the module of each command.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _names(command: click.Command) -> set[str | None]:
 
 
 def _output_options(*, inner: bool = False) -> list[click.Option]:
-    """The choices of output. They stand before the command and after it; the latter wins."""
+    """The choices of output. A user may give them before the command and after it; the one after it wins."""
 
     def configure(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         console = ctx.ensure_object(Console)
@@ -102,7 +102,7 @@ def _output_options(*, inner: bool = False) -> list[click.Option]:
     common: dict[str, Any] = {"expose_value": False, "is_eager": True, "callback": configure, "hidden": inner}
     formats = click.Choice(["text", "json", "github", "sarif"])
     return [
-        click.Option(["--format", "output_format"], type=formats, help="How diagnostics are written [text].", **common),
+        click.Option(["--format", "output_format"], type=formats, help="The format of diagnostics [text].", **common),
         click.Option(
             ["--color"], type=click.Choice(["auto", "always", "never"]), help="Colours in the output [auto].", **common
         ),
@@ -117,7 +117,8 @@ def _root() -> None:
     A YAML descriptor of a model becomes a complete, proven `SupportsEncoderCudaGraph` implementation in your own vLLM
     tree, with its test entry, docs row and example entry.
 
-    The options below may also follow the command. With a machine format, stdout holds one document and nothing else.
+    You may also give the options below after the command. With a machine format, stdout holds one document and nothing
+    else.
     """
 
 
@@ -146,8 +147,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of `scaffold.diagnostics.Exit`."""
     _open_missing_streams()
     previous = signal.signal(signal.SIGTERM, _raise_terminated)
-    # What a run makes (modules, syntax trees) lives to its end: at its usual pace the collector takes a fifth of `new`
-    # and frees nothing, and the interpreter's last collection another 100 ms for what goes with the process anyway.
+    # Modules and syntax trees live to the end of a run: at its usual pace the collector takes a fifth of `new`, and
+    # frees nothing. The interpreter's last collection takes another 100 ms for memory that goes anyway.
     gc.set_threshold(100_000, 50, 100)
     atexit.register(gc.freeze)
     console = Console()
@@ -171,7 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(console: Console, arguments: list[str] | None) -> tuple[int, list[Diagnostic] | None]:
-    """The exit code, and what is still to be reported; None when the run was broken off before it had a result."""
+    """The exit code, and the diagnostics still to report; None when the run stopped before it had a result."""
     try:
         done = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False, obj=console)
         return int(done) if isinstance(done, int) else int(Exit.OK), []
@@ -209,14 +210,14 @@ def _stopped(message: str, number: int) -> int:
 
 
 def _dump(error: DiagnosticError) -> list[Diagnostic]:
-    """Where the files are that a proof refused."""
+    """The folder of the files that a proof refused."""
     from scaffold.workflow import RefusedResult, keep_refused
 
     return [keep_refused(error)] if isinstance(error, RefusedResult) else []
 
 
 def _io_failure(error: OSError) -> Diagnostic:
-    """What no stage has explained: most often the output, such as a full disk behind `> FILE`."""
+    """A failure that no stage explains: most often the output, such as a full disk behind `> FILE`."""
     where = f": {error.filename}" if error.filename else ""
     return Diagnostic(
         "VCG710",
@@ -226,7 +227,7 @@ def _io_failure(error: OSError) -> Diagnostic:
 
 
 def _open_missing_streams() -> None:
-    """What is written to a stream that the caller closed (`>&-`) is lost, as if it went to the null device."""
+    """Send text for a stream that the caller closed (`>&-`) to the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - to the process's end

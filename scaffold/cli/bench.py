@@ -52,8 +52,8 @@ def command(
     """Measure the encoder of DESCRIPTOR on this machine's GPU: no weights, no network.
 
     The installed vLLM's own implementation (or our adapter where it has none) runs at real sizes with random weights:
-    eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. Results are compared with
-    eager ones first. The table and the picture state machine and versions, ready for a pull request.
+    eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. `bench` first compares
+    each result with the eager one. Table and picture name the machine and the versions, ready for a pull request.
     """
     from scaffold.measure.benchreport import to_markdown, to_svg
 

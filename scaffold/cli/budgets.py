@@ -45,8 +45,8 @@ def command(
 ) -> None:  # fmt: skip
     """Fit the ladder of token budgets to recorded traffic: the best ladder of each path, and what more graphs buy.
 
-    A budget is the number of tokens that a graph was captured for. A batch runs on the smallest one that holds it, and
-    what is left over is computed for nothing. Waste is its share of all computed tokens.
+    A budget is the number of tokens that a graph was captured for. A batch runs on the smallest one that holds it. The
+    graph also computes the tokens that the batch does not fill; waste is their share of all computed tokens.
     """
     from scaffold.runtime.trace import knee, render_svg, waste_curve
 

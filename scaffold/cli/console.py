@@ -1,9 +1,9 @@
-"""What a command prints, and where.
+"""The output of commands: which text goes to which stream.
 
 Text: results on stdout, progress and diagnostics on stderr. With a machine format stdout holds one document, written
-when the run ends (`finish`), so that notes and a later error are one list; what is meant for people goes to stderr. A
-command whose result is itself a document (a patch, a schema, JSON that was asked for) takes stdout for it, and
-everything else goes to stderr.
+when the run ends (`finish`), so that notes and a later error are one list; text for people goes to stderr. A command
+whose result is itself a document (a patch, a schema, JSON by `--json`) takes stdout for it, and everything else goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Console:
         return self.output_format == "text"
 
     def wants_color(self, stream: IO[str]) -> bool:
-        """Colours only on a terminal, unless asked for; `NO_COLOR` is honoured."""
+        """Colours only on a terminal, or on request; `NO_COLOR` switches them off."""
         if self.color != "auto":
             return self.color == "always"
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -144,18 +144,18 @@ class _Counter:
         return f"{self._label} {bar}{numbers}"[:width]
 
     def close(self) -> None:
-        """Whatever comes next starts on a line of its own."""
+        """The next output starts on a new line."""
         if self._line_open:
             click.echo(err=True)
 
 
 def _write(text: str, *, err: bool) -> None:
-    """As it is: who styles a text has asked `wants_color` before."""
+    """As it is: a caller asks `wants_color` before it styles a text."""
     click.echo(_encode(text).decode(), err=err, color=True)
 
 
 def _encode(text: str) -> bytes:
-    """UTF-8. A name of a file that is none stands as the escape that it has in JSON."""
+    """UTF-8. A file name that is not UTF-8 appears as its escape in JSON."""
     return text.encode("utf-8", "backslashreplace")
 
 

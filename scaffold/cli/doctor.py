@@ -25,8 +25,8 @@ _MANAGERS = {"ours": "ours", "vllm": "vLLM's", "none": "-"}
 def command(console: Console, as_json: bool) -> None:
     """Say which vLLM is installed, whether the plugin is active in it, and what would serve each model, and why.
 
-    Imports neither vLLM nor torch, and needs no GPU. The exit code is 0 when vLLM would be served as configured (also
-    when that means: switched off), and 4 when something is in the way.
+    Imports neither vLLM nor torch, and needs no GPU. The exit code is 0 if vLLM would run as configured, which includes
+    a plugin that is switched off, and 4 if something is in the way.
     """
     from scaffold.doctor import examine
 

@@ -1,4 +1,4 @@
-"""What the commands that need a GPU share: the tower that is measured, what is missing here, JSON files as input."""
+"""Shared by the commands that need a GPU: the measured tower, what this machine lacks, JSON files as input."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read_json(file: Path, code: str, wanted: str) -> Any:
 
 
 def read_configuration(file: Path | None) -> Any:
-    """What `--config` names, None without it. Raises VCG471."""
+    """The configuration that `--config` names, None without it. Raises VCG471."""
     return None if file is None else read_json(file, "VCG471", "a model's config.json")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scaffold.draft import Draft, Question
 
 
-#: What diagnostics call a draft that is no file.
+#: The name of a draft without a file, in diagnostics.
 _STDOUT = "<draft>"
 
 
@@ -45,7 +45,7 @@ _STDOUT = "<draft>"
     type=click.Choice(["packed", "tiles", "paths", "cut"]),
     help="Draft this layout [the one that fits the model best].",
 )
-@click.option("--no-input", is_flag=True, help="Ask nothing: leave what is open as TODO.")
+@click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file.")
 @click.pass_obj
@@ -60,12 +60,13 @@ def command(
     yes: bool,
     force: bool,
 ) -> None:
-    """Draft a descriptor from a model's own source, by syntax only: nothing of vLLM is imported.
+    """Draft a descriptor from a model's own source. Reads the source and imports nothing of vLLM.
 
-    MODEL is an architecture of the tree's registry, a model's file, or FILE:CLASS. Each value comes with the line that
-    shows it, as a comment. What the source does not tell is asked on a terminal; unanswered, it is written as TODO,
-    which `validate` reports with what to look at. An empty answer takes the first candidate, `-` leaves the question
-    open. With --yes the first candidate answers every question, and a question without one exits with 3.
+    MODEL is an architecture of the tree's registry, a model's file, or FILE:CLASS. A comment beside each value
+    names the line that shows it. On a terminal `init` asks for every value that the source does not show: an empty
+    answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and `validate`
+    reports it with the lines to look at. With --yes the first candidate answers every question; a question without
+    one exits with 3.
     """
     from scaffold.draft import draft_descriptor, interview
 
@@ -113,7 +114,7 @@ def _ask(question: Question) -> str | None:
 
 
 def _take_first(console: Console, question: Question) -> str | None:
-    """The first candidate, which is said; none where there is no candidate."""
+    """The first candidate, which the console prints; None where there is no candidate."""
     if not question.candidates:
         return None
     console.note(f"{question.key}: took the first candidate, {question.candidates[0]}")
@@ -151,7 +152,7 @@ def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
 
 
 def _questions(draft: Draft, output: Path | None, severity: Severity) -> list[Diagnostic]:
-    """The open questions, as they stand in the written draft."""
+    """The open questions, as the written draft has them."""
     from scaffold.descriptor.load import load_descriptor_text
 
     name = str(output) if output is not None else _STDOUT

@@ -50,11 +50,11 @@ def command(
 ) -> None:
     """Generate the encoder CUDA graph port of DESCRIPTOR into a vLLM tree.
 
-    DESCRIPTOR is a YAML file or the name of a shipped one (internvl, qwen2_vl, ...). The port is four edits: the model
-    class, the generation test, the docs table and the example list. It is proven before anything is written, written
-    all or nothing, and undone by `vitcg-scaffold revert`.
+    DESCRIPTOR is a YAML file or the name of a shipped one (internvl, qwen2_vl, ...). The port changes four files: the
+    model, the generation test, the docs table and the example. `new` proves it first, then writes all files or none;
+    `vitcg-scaffold revert` undoes it.
 
-    With a RELEASE, the port goes into a working copy, ./vllm-RELEASE, which is made if there is none; --diff and
+    With a RELEASE, the port goes into a working copy, ./vllm-RELEASE, which `new` makes if there is none. --diff and
     --check look at the pristine release, unless --into names a copy. Without --vllm, stand-alone adapters for every
     protocol generation go to ./generated.
     """
@@ -62,10 +62,10 @@ def command(
     from scaffold.workflow import load_port, prepare_port
 
     if diff and check:
-        raise click.UsageError("--diff and --check exclude each other: the one exits with 0, the other with 1.")
+        raise click.UsageError("--diff and --check exclude each other: --diff exits with 0, --check with 1.")
     mode = "diff" if diff else "check" if check else None
     if vllm is None:
-        load_port(descriptor)  # what is wrong with it is said in the words of the command
+        load_port(descriptor)  # reports a mistake in the words of this command
         _generate_adapters(console, descriptor, mode, into or Path("generated"), allow_dirty=allow_dirty)
         return
 
@@ -121,7 +121,7 @@ def _place(target: Target, into: Path | None, mode: str | None) -> _Place:
 
 
 def _refuse_cache(tree: SourceTree) -> None:
-    """Releases in the cache stay pristine, also when one is given by its path."""
+    """Releases in the cache stay pristine, also when the user names one by its path."""
     from scaffold.protocol.cache import cache_root
 
     if tree.root.resolve().is_relative_to((cache_root() / "trees").resolve()):
@@ -152,7 +152,7 @@ def _publish(console: Console, place: _Place, prepared: PreparedPort, *, allow_d
 
 
 def _require_nothing(console: Console, prepared: PreparedPort, run: str) -> None:
-    """The verdict of `--check`: one diagnostic a file that would change, for machines; exit 1 if there are any.
+    """The verdict of `--check`: one diagnostic per file that would change, for machines; exit 1 if there are any.
 
     `run` is the command that would change them.
     """
@@ -177,7 +177,7 @@ def _require_nothing(console: Console, prepared: PreparedPort, run: str) -> None
 
 
 def _summarise(console: Console, prepared: PreparedPort, verb: str) -> None:
-    """One line a file, with the reason; then what was proven."""
+    """One line per file, with the reason; then the proofs."""
     changed = {change.path for change in prepared.changed}
     for file in prepared.plan.files:
         state = verb if file.path in changed else "unchanged"

@@ -32,13 +32,14 @@ def command(
     benchmark: Path | None,
     output: Path | None,
 ) -> None:
-    """Describe the port of DESCRIPTOR that stands in a vLLM tree as a pull request.
+    """Describe the port of DESCRIPTOR in a vLLM tree as a pull request.
 
     Run it after `new` and `verify`. The text has the headings of the tree's own template: purpose, design notes from
-    the generated code, test plan, what `verify` found last for these very files, and a benchmark's table if one is
-    given. What only you can say stands in comments to fill in. The rules of the tree's contributing guide that need no
-    network are checked; exit 1 if one is broken or that proof failed. Nothing in the tree is changed, and none of its
-    code is run.
+    Run it after `new` and `verify`. The text has the headings of the tree's own template: purpose, design notes from
+    the generated code, test plan, the last result of `verify` for exactly these files, and a benchmark's table if you
+    give one. Comments mark what only you can say. `pr` checks the rules of the tree's contributing guide that need no
+    network, and exits with 1 if the change breaks one or the proof failed. It changes nothing in the tree and runs none
+    of its code.
     """
     from scaffold.cli.bench import read_benchmark
     from scaffold.pull_request import check_rules, describe_change, find_change, find_proof, pull_request_title

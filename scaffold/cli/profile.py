@@ -48,9 +48,9 @@ def command(
 ) -> None:
     """Profile the vision tower of DESCRIPTOR on this machine's GPU: no weights, no network.
 
-    The installed vLLM's own classes run at real sizes with random weights. Kernel time by class stands against the
-    floor that the matrix products' operations and bytes set at rates measured in the same run; misaligned sizes,
-    unfused norms, casts and copies are named with their module and the time that they cost.
+    The installed vLLM's own classes run at real sizes with random weights. The report compares kernel time by class
+    with a floor: the time of the operations and bytes of the matrix products, at rates measured in the same run. It
+    names misaligned sizes, unfused norms, casts and copies with their module and their cost.
     """
     if recording is not None:
         recordings = _read(recording)

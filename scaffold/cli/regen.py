@@ -32,11 +32,11 @@ def command(
 ) -> None:
     """Generate stand-alone adapters, with their tests, docs and examples, for every protocol generation.
 
-    Each DESCRIPTOR is a YAML file, the name of a shipped one, or `shipped` for all of those. Without any, the folder's
-    manifest says what it is generated from. The same descriptors give the same bytes on every machine.
+    Each DESCRIPTOR is a YAML file, the name of a shipped one, or `shipped` for all of those. Without one, the
+    folder's manifest names the descriptors. The same descriptors give the same bytes on every machine.
 
-    --check reports changed, missing and extra files. What differs is overwritten, hand edits included: version control
-    protects them, and an edit that is not committed is refused.
+    --check reports changed, missing and extra files. Without it, `regen` overwrites every file that differs, hand edits
+    included. Version control protects them: `regen` refuses to overwrite an uncommitted edit.
     """
     if check and (diff or allow_dirty):
         raise click.UsageError("--check writes nothing: leave out --diff and --allow-dirty.")
@@ -68,7 +68,7 @@ def require_something(console: Console, plan: Regeneration) -> None:
 
 
 def show_written(console: Console, plan: Regeneration, verb: str) -> None:
-    """One line a file that is written or removed."""
+    """One line per file that is written or removed."""
     for change in plan.changes:
         done = "removed" if change.after is None and verb == "changed" else verb
         console.result(f"{done:>12}  {(plan.folder / change.path).as_posix()}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scaffold.tower import Hazard, TowerSlice
     from scaffold.tower.model import Crossing
 
-#: Parameters that carry the grid, by what towers call them, when `--metadata` does not say.
+#: Names of parameters that carry the grid, for a call without `--metadata`.
 _GRID_WORDS = ("grid", "thw", "hws", "spatial_shapes", "tgt_sizes")
 
 

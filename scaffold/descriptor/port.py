@@ -260,8 +260,8 @@ class ReentryPort(Port):
 class CutPort(ReentryPort):
     """Units of one shape.
 
-    Nothing is said about tokens: how many features a unit has is asked of the encoder, and what becomes of them is the
-    model's business. An item that holds no units of the shape is left to the model as a whole.
+    The descriptor says nothing about tokens: the port asks the encoder how many features a unit has, and the model's
+    own code assembles them. The model also serves every item without units of this shape.
     """
 
     pixels: UnitPixels = declare(Section(UnitPixels), "one unit as it enters the encoder")
@@ -285,8 +285,8 @@ class CutPort(ReentryPort):
 class RowsPort(ReentryPort):
     """Patch rows of all items behind each other, in one call of the encoder.
 
-    Nothing is said about what the encoder takes: the port records a call on items of zeros, and finds rows, offsets and
-    the longest sequence in it by the numbers that it knows. A call that holds anything else is left to the model.
+    The descriptor says nothing about the encoder's arguments: the port records a call on items of zeros, and finds
+    rows, offsets and the longest sequence by the numbers that it knows. The model serves every call with anything else.
     """
 
     COLUMNS = (("h", "w"),)

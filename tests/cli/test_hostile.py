@@ -335,6 +335,7 @@ READERS = (
     ("protocol --vllm .", 0),
     ("tower qwen2_5_vl --vllm .", 0),
     ("revert .", 0),
+    ("recover .", 0),
 )
 
 

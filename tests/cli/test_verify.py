@@ -63,7 +63,7 @@ def test_one_line_a_property(run, small_tree, monkeypatch, no_gpu):
         "internvl on 0.22.0, fa2 attention tails",
         "ok image small 2 compared largest error 2e-07",
         "ok image large 1 compared largest error 0 [processor.py:7]",
-        "ok all no memory that nobody has written reaches a result 3 compared all of it is NaN",
+        "ok all no unwritten memory reaches a result 3 compared all of it is NaN",
         "ok all metadata on the host no sync, no copy, no shape from data in a capture",
         "PASS: 3 of 3 checks, 3 replayed, 1 eager, 0 hazards",
         "real CUDA graphs were not run: there is no GPU here",

@@ -18,7 +18,7 @@ from scaffold.descriptor import json_schema
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 @pytest.mark.parametrize("script", ["reference/generate.py", "pictures/generate.py"])
@@ -136,8 +136,8 @@ def _exists(dotted: str) -> bool:
     return True
 
 
-def test_the_readme_names_every_command_once() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+def test_the_start_page_names_every_command_once() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
     named = [code.split()[0] for row in rows for code in re.findall(r"`([^`]+)`", row)]
     assert sorted(named) == sorted(COMMANDS)
 

@@ -93,4 +93,4 @@ def test_another_result_is_another_page(monkeypatch):
     monkeypatch.setattr("measured_manager.load", slower)
     changed = {path.name for path, text in pages.written(pages.all_parts()).items() if before[path] != text}
 
-    assert changed == {"README.md", "measured.md", "runtime.md"}
+    assert changed == {"README.md", "index.md", "measured.md", "runtime.md"}

@@ -137,7 +137,7 @@ def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
         "eager on the GPU, changed and pristine",
         "real graphs, our manager",
         "real graphs, our manager",
-        "no memory that nobody has written reaches a result",
+        "no unwritten memory reaches a result",
     ]
     assert report.verdict.startswith("PASS: 32 of 32 checks")
     assert report.verdict.endswith(" eager, on a CPU")

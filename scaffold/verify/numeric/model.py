@@ -330,7 +330,7 @@ class NumericReport:
         spoiled = [check for check in replays if math.isnan(check.max_abs or 0.0)]
         found = [
             Property(
-                "no memory that nobody has written reaches a result",
+                "no unwritten memory reaches a result",
                 "all",
                 len(replays),
                 len(spoiled),
