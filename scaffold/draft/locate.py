@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.values import Place
+from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.syntax import FunctionNode, call_name, plain_base
 from scaffold.tower.source import Module, Owner, Program
@@ -18,6 +21,10 @@ _REGISTRY = f"{_MODELS}/registry.py"
 _MULTIMODAL = "_MULTIMODAL_MODELS"
 _REGISTER = "register_processor"
 _EMBED = "embed_multimodal"
+#: Tables of the registry with architectures that left vLLM: name -> last release, name -> the plugin that has it.
+_PREVIOUS, _PLUGINS = "_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS"
+#: The part of an architecture's name that most of them share.
+_TASK = re.compile(r"(?<=.)(For[A-Z]\w*|ChatModel|Model)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +64,49 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     module = program.module(file)
     assert module is not None, "found above"
     owner = (module, module.classes[class_name])
-    registered = _processor(program, owner)
-    if program.method(owner, _EMBED) is None or registered is None:
-        lacks = f"no `{_EMBED}`" if program.method(owner, _EMBED) is None else "no registered processor"
+    if program.method(owner, _EMBED) is None:
         raise DiagnosticError(
             Diagnostic(
                 "VCG481",
-                f"`{class_name}` is no multimodal model: it has {lacks}",
+                f"`{class_name}` is no multimodal model: it has no `{_EMBED}`",
                 tree.span(file, owner[1].lineno),
                 "name a class with `embed_multimodal` and a processor that is registered with MULTIMODAL_REGISTRY",
             )
         )
+    registered = _processor(program, owner)
+    if registered is None:
+        raise DiagnosticError(_without_processor(tree, program, owner))
     processor, info, place = registered
     return Located(class_name, _module_name(file), file, owner, found, processor, place, info)
+
+
+def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diagnostic:
+    """Why a class has no processor: nothing registers one, or what does so cannot be followed."""
+    name = owner[1].name
+    found = [(module, decorator) for module, node in program.lineage(owner) for decorator in node.decorator_list]
+    for module, decorator in found:
+        _, call = _registration(program, module, decorator)
+        if call is not None:
+            return Diagnostic(
+                "VCG481",
+                f"`{name}` registers the processor `{ast.unparse(call.args[0])}`, whose class cannot be found",
+                tree.span(module.file, decorator.lineno),
+                "define or import the class at the top level of its module, where `init` looks for it, or write the "
+                "descriptor by hand",
+            )
+    others = ((module, decorator, call_name(decorator) or ast.unparse(decorator)) for module, decorator in found)
+    return Diagnostic(
+        "VCG481",
+        f"`{name}` has no processor: no decorator of the class or its bases calls `{_REGISTER}`",
+        tree.span(owner[0].file, owner[1].lineno),
+        f"decorate the class with MULTIMODAL_REGISTRY.{_REGISTER}, or name the class that has it: "
+        "a draft model of speculative decoding has none, its main model has",
+        notes=tuple(
+            f"{module.file}:{decorator.lineno} has `@{called}` instead"
+            for module, decorator, called in others
+            if called != "runtime_checkable"  # of a protocol, not of a model
+        ),
+    )
 
 
 def _module_name(file: str) -> str:
@@ -107,21 +144,24 @@ class _Entry:
 def _registry(tree: SourceTree) -> dict[str, _Entry]:
     """Architectures by name. One that is in several tables is that of the multimodal models, or the first."""
     known: dict[str, _Entry] = {}
-    for table in tree.parse(_REGISTRY).body:
-        target = _registry_name(table)
-        if (
-            target is None
-            or not isinstance(table, (ast.Assign, ast.AnnAssign))
-            or not isinstance(table.value, ast.Dict)
-        ):
-            continue
-        for key, value in zip(table.value.keys, table.value.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple) and len(value.elts) == 2:
-                module, cls = (part.value if isinstance(part, ast.Constant) else None for part in value.elts)
-                entry = _Entry(str(module), str(cls), key.lineno, target)
-                if target == _MULTIMODAL or str(key.value) not in known:
-                    known[str(key.value)] = entry
+    for table, key, value in _listed(tree):
+        if isinstance(value, ast.Tuple) and len(value.elts) == 2:
+            module, cls = (part.value if isinstance(part, ast.Constant) else None for part in value.elts)
+            entry = _Entry(str(module), str(cls), key.lineno, table)
+            if table == _MULTIMODAL or str(key.value) not in known:
+                known[str(key.value)] = entry
     return known
+
+
+def _listed(tree: SourceTree) -> Iterator[tuple[str, ast.Constant, ast.expr]]:
+    """Every line of the registry's dictionaries: the dictionary's name, the architecture, and what stands for it."""
+    for node in tree.parse(_REGISTRY).body:
+        table = _registry_name(node)
+        if table is None or not isinstance(node, (ast.Assign, ast.AnnAssign)) or not isinstance(node.value, ast.Dict):
+            continue
+        for key, value in zip(node.value.keys, node.value.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield table, key, value
 
 
 def _class_of(tree: SourceTree, program: Program, entry: _Entry) -> Owner | None:
@@ -134,22 +174,7 @@ def _class_of(tree: SourceTree, program: Program, entry: _Entry) -> Owner | None
 def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, Place]:
     known = _registry(tree)
     if name not in known:
-        multimodal = [arch for arch, entry in known.items() if entry.table == _MULTIMODAL]
-        near = (
-            get_close_matches(name, multimodal, n=3)
-            or [arch for arch in multimodal if _plain(name) in _plain(arch)][:3]
-        )
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG480",
-                f"`{name}` is no architecture of this tree",
-                tree.span(_REGISTRY),
-                f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
-                if near
-                else "give the name in `architectures` of the checkpoint's config.json, or the model's file",
-                notes=(f"the registry has {len(multimodal)} multimodal architectures",),
-            )
-        )
+        raise DiagnosticError(_removed(tree, name) or _unknown(tree, name, known))
     entry = known[name]
     found = _class_of(tree, program, entry)
     if entry.table != _MULTIMODAL and (found is None or program.method(found, _EMBED) is None):
@@ -173,14 +198,61 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
     return found[0].file, found[1].name, Place(_REGISTRY, entry.line)
 
 
+def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
+    """That the tree's registry keeps an architecture as one that left vLLM."""
+    for table, key, value in _listed(tree):
+        if key.value != name or table not in (_PREVIOUS, _PLUGINS) or not isinstance(value, ast.Constant):
+            continue
+        listed = str(value.value)
+        if table == _PREVIOUS:
+            message, help_text = f"`{name}` left vLLM: {listed} was its last release", _last_release(listed)
+        else:
+            message = f"`{name}` left vLLM: the plugin at {listed} has it"
+            help_text = "port it in the plugin's source, by hand: this tool edits vLLM's own tree only"
+        return Diagnostic("VCG480", message, tree.span(_REGISTRY, key.lineno), help_text)
+    return None
+
+
+def _last_release(release: str) -> str:
+    """What to do with a model that `release` was the last one to have."""
+    oldest = GENERATIONS[0].first
+    if _order(release) < _order(oldest):
+        return f"there is nothing to port: encoder CUDA graphs came with vLLM {oldest}, after the model had left"
+    return f"draft it from that release: `--vllm {release}`"
+
+
+def _order(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
+def _unknown(tree: SourceTree, name: str, known: dict[str, _Entry]) -> Diagnostic:
+    """That no registry of the tree has an architecture, and which of its names are meant perhaps."""
+    multimodal = {arch: _stem(arch) for arch, entry in known.items() if entry.table == _MULTIMODAL}
+    # Half of each name is `ForConditionalGeneration`: with it, all names are near to each other.
+    stems = get_close_matches(_stem(name), multimodal.values(), n=3)
+    near = [arch for arch, stem in multimodal.items() if stem in stems]
+    near = near or [arch for arch, stem in multimodal.items() if _stem(name) in stem]
+    near = sorted(near, key=lambda arch: -SequenceMatcher(None, name, arch).ratio())[:3]
+    return Diagnostic(
+        "VCG480",
+        f"`{name}` is no architecture of this tree",
+        tree.span(_REGISTRY),
+        f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
+        if near
+        else "give the name in `architectures` of the checkpoint's config.json, or the model's file",
+        notes=(f"the registry has {len(multimodal)} multimodal architectures",),
+    )
+
+
 def _registry_name(node: ast.stmt) -> str | None:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     return names[0] if names and names[0].endswith("_MODELS") else None
 
 
-def _plain(text: str) -> str:
-    return "".join(character for character in text.lower() if character.isalnum())
+def _stem(architecture: str) -> str:
+    """What tells an architecture from others: `qwen2vl` of `Qwen2VLForConditionalGeneration`."""
+    return "".join(character for character in _TASK.sub("", architecture).lower() if character.isalnum())
 
 
 def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, str, Place]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import architectures
 from scaffold.draft.locate import locate
 from scaffold.tower.source import Program
@@ -47,3 +48,73 @@ def test_all_architectures(release_tree):
     assert len(found) == 155
     assert set(FOUND) < set(found)
     assert "LlamaForCausalLM" not in found
+
+
+#: What is asked for, and of which release -> code, message, help, the place's file and what stands in its line.
+NOT_FOUND = {
+    "it left vLLM before there were encoder graphs": (
+        ("MllamaForConditionalGeneration", RELEASE),
+        "VCG480",
+        "`MllamaForConditionalGeneration` left vLLM: 0.10.2 was its last release",
+        "there is nothing to port: encoder CUDA graphs came with vLLM 0.20.0",
+        ("registry.py", '"MllamaForConditionalGeneration": "0.10.2"'),
+    ),
+    "it left vLLM later": (
+        ("QwenVLForConditionalGeneration", RELEASE),
+        "VCG480",
+        "0.23.0 was its last release",
+        "draft it from that release: `--vllm 0.23.0`",
+        ("registry.py", '"QwenVLForConditionalGeneration": "0.23.0"'),
+    ),
+    "a plugin has it": (
+        ("Florence2ForConditionalGeneration", RELEASE),
+        "VCG480",
+        "`Florence2ForConditionalGeneration` left vLLM: the plugin at https://github.com/",
+        "port it in the plugin's source, by hand",
+        ("registry.py", '"Florence2ForConditionalGeneration"'),
+    ),
+    "a name that is like no other": (
+        ("NoSuchForConditionalGeneration", RELEASE),
+        "VCG480",
+        "`NoSuchForConditionalGeneration` is no architecture of this tree",
+        "give the name in `architectures` of the checkpoint's config.json",
+        ("registry.py", ""),
+    ),
+    "a misspelt name": (
+        ("Qwen2VLForConditionalGenration", RELEASE),
+        "VCG480",
+        "is no architecture of this tree",
+        "did you mean `Qwen2VLForConditionalGeneration` or `",
+        ("registry.py", ""),
+    ),
+    "half a name": (("InternVL", RELEASE), "VCG480", "", "did you mean `InternVLChatModel` or `", ("registry.py", "")),
+    "a processor that cannot be followed": (
+        ("Emu3ForConditionalGeneration", "0.30.0"),
+        "VCG481",
+        "registers the processor `MultiModalProcessor`, whose class cannot be found",
+        "define or import the class at the top level",
+        ("transformers/__init__.py", "@MULTIMODAL_REGISTRY.register_processor("),
+    ),
+    "no processor": (
+        ("Qwen3_5MTP", RELEASE),
+        "VCG481",
+        "`Qwen3_5MTP` has no processor: no decorator of the class or its bases calls `register_processor`",
+        "name the class that has it",
+        ("qwen3_5_mtp.py", "class Qwen3_5MTP("),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_FOUND)
+def test_what_is_not_found_says_why(case, release_tree):
+    (name, release), code, message, help_text, (file, line) = NOT_FOUND[case]
+    tree = release_tree(release)
+    with pytest.raises(DiagnosticError) as met:
+        locate(tree, Program(tree), name)
+    [problem] = met.value.diagnostics
+    assert problem.code == code
+    assert message in problem.message
+    assert help_text in problem.help
+    assert problem.span.file.endswith(file)
+    path = problem.span.file.removeprefix(f"{tree.label}/")
+    assert line in tree.read(path).splitlines()[problem.span.line - 1]
