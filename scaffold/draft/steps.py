@@ -35,6 +35,7 @@ from scaffold.tower.source import Owner, Program
 _OF_TENSORS = {"shape", "dtype", "device", "ndim", "data", "T", "mT", "is_cuda", "requires_grad"}
 #: What makes several values of one.
 _SEVERAL = {"tuple", "list", ".split", "torch.split", ".unbind", "torch.unbind", ".chunk", "torch.chunk", ".tolist"}
+_SPLITS = {".split", "torch.split"}
 _TENSOR = re.compile(r"(^|\| ?)(torch\.)?(Float)?Tensor")
 _CONTAINERS = re.compile(r"\b(list|tuple|dict|List|Tuple|Dict|Iterable|Sequence)\b")
 
@@ -286,11 +287,15 @@ def _attribute(node: ast.Attribute, parents: dict[int, ast.AST]) -> str | None:
 
 
 class Walker(Evaluator):
-    """Evaluates `embed_multimodal` and keeps its calls: `root` is that of `embed_multimodal` itself."""
+    """Evaluates `embed_multimodal` and keeps its calls: `root` is that of `embed_multimodal` itself.
 
-    def __init__(self, program: Program, owner: Owner, objects: Objects) -> None:
+    `cuts` are splits of any tensor. With `into_parts` it also goes into parts without an encoder that get raw pixels.
+    """
+
+    def __init__(self, program: Program, owner: Owner, objects: Objects, *, into_parts: bool = False) -> None:
         super().__init__(program, owner)
-        self._objects = objects
+        self._objects, self._into_parts = objects, into_parts
+        self.cuts: list[Op] = []
         self._callers: list[Closure] = []
         found = program.method(owner, "embed_multimodal")
         assert found is not None, "what makes it a model"
@@ -348,7 +353,10 @@ class Walker(Evaluator):
     ) -> Value:
         made = Op("", tuple(args), tuple(keywords.items()))
         if not isinstance(function, Ref) or not function.path.startswith("self.") or not _of_batch(made):
-            return super()._apply(function, args, keywords, node, frame)
+            found = super()._apply(function, args, keywords, node, frame)
+            if isinstance(found, Op) and found.name in _SPLITS:
+                self.cuts.append(found)
+            return found
         place = self._place(node, frame)
         step = Step(function.path, tuple(args), keywords, node, self._callers[-1], place, self._step)
         target = self._target(function.path, frame)
@@ -366,7 +374,8 @@ class Walker(Evaluator):
             self._step = step.parent
         return step.result
 
-    @staticmethod
-    def _goes_into(step: Step) -> bool:
+    def _goes_into(self, step: Step) -> bool:
         """Not into a part without an encoder, nor into one that can be captured as it is."""
+        if self._into_parts and any(inputs_of(value) and not computed(value) for value in step.given.values()):
+            return True
         return not step.module or (step.encoder and not (step.raw and against(step) is None))

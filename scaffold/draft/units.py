@@ -20,7 +20,7 @@ from scaffold.tower.source import Program
 _SIDE = re.compile(r"(^|\.)(force_)?(image|crop|img|tile)_size$")
 _COUNT = re.compile(r"^(num_patches|patch_num|image_num_patch|grid_size)$")
 #: Names of dimensions in annotated shapes: of channels that have no number there, and of sides.
-_CHANNELS = {"c", "C"}
+CHANNELS = {"c", "C"}
 _SIDES = {"h": "height", "w": "width", "H": "height", "W": "width"}
 #: Units that no annotation says anything of.
 _IMAGE: tuple[object, ...] = ("n", 3, "h", "w")
@@ -71,7 +71,7 @@ def draft_unit(
             sheet.ask(Question(f"let.{let}", what, tuple(_candidates(model, lists)), look))
     for name in dict.fromkeys(part for part in unit if not part.isdigit() and part not in bound):
         what = f"the number that the annotated shape calls `{name}`"
-        colours = (Candidate("3", "colour channels"),) if name in _CHANNELS else ()
+        colours = (Candidate("3", "colour channels"),) if name in CHANNELS else ()
         sheet.ask(Question(f"let.{name}", what, colours, (str(place),)))
     why = "" if shown is not None else "an RGB image; no annotation says its shape"
     sheet.put("pixels.shape", [lets.get(part, part) for part in unit], place, why=why)
@@ -85,7 +85,7 @@ def _tells(shape: tuple[tuple[object, ...], Place, Table]) -> tuple[int, bool, i
 
 def _unit(dimensions: tuple[object, ...]) -> list[str]:
     """The dimensions of one unit: from the channels on, else all but the first."""
-    channels = (i for i, part in enumerate(dimensions) if isinstance(part, int) or part in _CHANNELS)
+    channels = (i for i, part in enumerate(dimensions) if isinstance(part, int) or part in CHANNELS)
     return [str(part) for part in dimensions[max(next(channels, 1), 1) :]]
 
 
