@@ -15,6 +15,7 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.inputs import Beyond, beyond, left_out, read_fields
 from scaffold.draft.locate import Located
+from scaffold.draft.masks import draft_masks
 from scaffold.draft.objects import Objects
 from scaffold.draft.reentry import (
     ALL,
@@ -84,7 +85,8 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
     put_fields(tree, sheet, fields, {modality.name for modality, _, _ in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)
-    draft_unit(program, model, objects, walker.trace, keys, encoder, sheet)
+    sides = draft_unit(program, model, objects, walker.trace, keys, encoder, sheet)
+    draft_masks(program, model, objects, walker.trace, step, sides, sheet)
     sites = [site.place for modality, _, _ in kept for site in modality.steps(call)]
     sheet.put("forward.call", call, *sites, why=_runs(objects, encoder))
     if step.axis:

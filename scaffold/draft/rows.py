@@ -64,7 +64,7 @@ class Rows:
 
 
 def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet) -> Rows:
-    """Fill in the sections of rows but `model`, `layout` and `integration`. Raises VCG483 with the reason against it."""
+    """Fill in the sections of rows but `model`, `layout` and `integration`. Raises VCG483 with the reason against."""
     fields = read_fields(tree, program, model)
     objects = Objects(program, model.owner)
     walker = Walker(program, model.owner, objects, into_parts=True)
@@ -98,7 +98,7 @@ def _name(objects: Objects, step: Step) -> str:
 def _encoder(
     tree: SourceTree, model: Located, root: Step, objects: Objects, fields: dict[str, Field]
 ) -> tuple[Step, tuple[Diagnostic, ...]]:
-    """The call of the encoder on images, and that videos are left out. Raises VCG483 where there is none, or several."""
+    """The call of the encoder on images, and that videos are left out. Raises VCG483 where there is not one."""
     found = [step for step in root.walk() if _is_encoder(objects, step) and _pixels(step, fields)]
     found = [step for step in found if not any(upper in found for upper in list(step.up())[1:])]
     images = [step for step in found if fields[_pixels(step, fields)].modality == _MODALITY]
@@ -138,7 +138,7 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> 
     if attention_leaves_rows(tree):
         what = "attention of this release leaves rows behind those of a batch unwritten, so no graph of rows is right"
         raise beyond(tree, step.place, what)
-    if any(isinstance(above, _LOOPS) for above in _around(step)):
+    if _in_loop(step):
         raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
     for key, value in step.given.items():
         inputs = _themselves(value)
@@ -154,16 +154,21 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> 
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
 
 
-def _around(step: Step) -> Iterator[ast.AST]:
-    """The syntax around a call and around the calls that lead to it."""
+def _in_loop(step: Step) -> bool:
+    """Whether a call, or one that leads to it, stands in a loop; one over the modalities of a batch is none."""
     for lower in step.up():
-        if lower.parent is not None:
-            parents = parents_of(lower.caller.node)
-            node: ast.AST | None = lower.node
-            while node is not None:
-                node = parents.get(id(node))
-                if node is not None:
-                    yield node
+        if lower.parent is None:
+            continue
+        parents = parents_of(lower.caller.node)
+        tested: set[str] = set()
+        node: ast.AST | None = lower.node
+        while node is not None:
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
+                tested.add(ast.unparse(node.test.left))
+            if isinstance(node, _LOOPS) and not (isinstance(node, ast.For) and ast.unparse(node.target) in tested):
+                return True
+            node = parents.get(id(node))
+    return False
 
 
 def _themselves(value: Value) -> str:

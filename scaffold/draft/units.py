@@ -13,7 +13,7 @@ from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects, said
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import Step
-from scaffold.draft.values import Op, Place, Ref, Table, Value
+from scaffold.draft.values import Literal, Op, Place, Ref, Table, Value
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
 
@@ -41,8 +41,10 @@ def draft_unit(
     keys: tuple[str, ...],
     encoder: Step,
     sheet: Sheet,
-) -> None:
-    """Fill in `pixels.shape` and the names that it uses. Asks for what the source does not tell.
+) -> dict[str, str]:
+    """Fill in `pixels.shape` and the names that it uses, and return those of annotated dimensions.
+
+    Asks for what the source does not tell.
 
     `keys` are the inputs of pixels, `encoder` the call of the part that gets them. A side is what the model checks its
     input against, else the only size that its constructor reads, else what the encoder is built for.
@@ -56,13 +58,18 @@ def draft_unit(
     unit = _unit(dimensions)
     if place is not None and len(unit) == 2:
         _patches(objects, encoder, unit, place, sheet)
-        return
+        return {}
     bound = {name: _bound(program, objects, bindings, name) for name in unit if name in _SIDES}
     same = len({known.text if known else None for known in bound.values()}) < 2
     lets = {name: "side" if same else _SIDES[name] for name in bound}
     lists = _lists(bindings, objects, encoder.path)
     for name, let in lets.items():
-        known = bound[name] or _read(objects, lists) or _built_for(objects, encoder.path, lists)
+        known = (
+            bound[name]
+            or _read(objects, lists)
+            or _built_for(objects, encoder.path, lists)
+            or _kept(objects, encoder.path)
+        )
         if known is not None:
             sheet.put(f"let.{let}", known.text, known.place, why=known.why)
         elif not sheet.has(f"let.{let}"):
@@ -75,6 +82,7 @@ def draft_unit(
         sheet.ask(Question(f"let.{name}", what, colours, (str(place),)))
     why = "" if shown is not None else "an RGB image; no annotation says its shape"
     sheet.put("pixels.shape", [lets.get(part, part) for part in unit], place, why=why)
+    return lets
 
 
 def _tells(shape: tuple[tuple[object, ...], Place, Table]) -> tuple[int, bool, int]:
@@ -169,6 +177,20 @@ def _built_for(objects: Objects, encoder: str, lists: set[str]) -> _Known | None
         return None if text in lists else _Known(text, place, why)
     found = (path for path, value in objects.kept(encoder) if _SIDE.search(path) and _is_element(value))
     return next((_Known(path, objects.place(path), why) for path in found), None)
+
+
+def _kept(objects: Objects, encoder: str) -> _Known | None:
+    """The only number that the part around the encoder keeps as a size."""
+    holder = encoder.rpartition(".")[0]
+    found = [name for name, value in objects.attributes(holder).items() if _SIDE.search(name) and _is_number(value)]
+    if len(found) != 1:
+        return None
+    path = f"{holder}.{found[0]}"
+    return _Known(path, objects.place(path), f"the size that `{holder}` keeps")
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, Literal) and isinstance(value.value, int) and not isinstance(value.value, bool)
 
 
 def _is_element(value: Value) -> bool:
