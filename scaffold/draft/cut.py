@@ -7,31 +7,34 @@ tensor. Its way is looked for by `scaffold.cut` as the generator will, so that a
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeGuard
 
-from scaffold.cut import find_way
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import MODALITIES
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
-from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, strip
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.inputs import Beyond, beyond, left_out, read_fields
 from scaffold.draft.locate import Located
-from scaffold.draft.modules import assigned
+from scaffold.draft.masks import draft_masks
 from scaffold.draft.objects import Objects
+from scaffold.draft.reentry import (
+    ALL,
+    as_reason,
+    entries_of,
+    entry_step,
+    problems_of_way,
+    put_fields,
+    put_hidden_size,
+)
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import Step, Walker, against, constant, is_pixels, parents_of
+from scaffold.draft.steps import Step, Walker, against, is_pixels
 from scaffold.draft.units import draft_unit
-from scaffold.draft.values import Field, Input, Inputs, Made, Op, Place, Value, inputs_of, walk_value
+from scaffold.draft.values import Field, Place, inputs_of
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
 
-_ALL = "self.embed_multimodal(**inputs)"
 _SHARDS = "supports_encoder_tp_data"
-_NOWHERE = Span("<draft>", 1, 1, 1, 1)
-#: Around a list of embeddings they change nothing of it.
-_AS_LIST = {"tuple", "list", "extend"}
 _NOTHING = "no call that runs an encoder on raw pixels was found on the way from `embed_multimodal`"
 
 
@@ -79,10 +82,11 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
         at = f"modalities.{modality.name}"
         sheet.put(f"{at}.pixels", modality.pixels, fields[modality.pixels].place)
         sheet.put(f"{at}.entry", entry, place)
-    _fields(tree, sheet, fields, {modality.name for modality, _, _ in kept})
+    put_fields(tree, sheet, fields, {modality.name for modality, _, _ in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)
-    draft_unit(program, model, objects, walker.trace, keys, encoder, sheet)
+    sides = draft_unit(program, model, objects, walker.trace, keys, encoder, sheet)
+    draft_masks(program, model, objects, walker.trace, step, sides, sheet)
     sites = [site.place for modality, _, _ in kept for site in modality.steps(call)]
     sheet.put("forward.call", call, *sites, why=_runs(objects, encoder))
     if step.axis:
@@ -91,7 +95,7 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
         sheet.put("forward.result", step.parts, step.place, why="what the model uses of the result")
     if step.layers:
         sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
-    _hidden_size(program, model, objects, sheet, step)
+    put_hidden_size(program, model, objects, sheet, step)
     _gate(program, model, sheet)
     return Cut(tuple(modality.name for modality, _, _ in kept), tuple(notes))
 
@@ -192,11 +196,14 @@ def _captured(
     for text in ranked:
         kept: list[tuple[_Modality, str, Place]] = []
         for modality in modalities:
-            entries = _entries(root, modality, text) if modality.has(text) and modality.alike(text) else []
-            tried = [(entry, _problems(tree, model, [*(one for _, one, _ in kept), entry], text)) for entry in entries]
+            entries = entries_of(root, modality.steps(text)) if modality.has(text) and modality.alike(text) else []
+            tried = [
+                (entry, problems_of_way(tree, model, [*(one for _, one, _ in kept), entry], parse_call(text)))
+                for entry in entries
+            ]
             entry = next((entry for entry, problems in tried if not problems), None)
             if entry is not None:
-                made_by = _entry_step(modality, text) if entry != _ALL else None
+                made_by = entry_step(modality.steps(text)) if entry != ALL else None
                 kept.append((modality, entry, (made_by or root).place))
             elif tried:
                 refused.setdefault(modality.name, tried[-1][1])
@@ -206,7 +213,7 @@ def _captured(
             break
     kept, call = best
     if not kept:
-        raise DiagnosticError([_as_reason(problem) for problems in refused.values() for problem in problems])
+        raise DiagnosticError([as_reason(problem) for problems in refused.values() for problem in problems])
     notes = []
     for modality in modalities:
         if modality not in [one for one, _, _ in kept]:
@@ -216,213 +223,12 @@ def _captured(
     return kept, call, notes
 
 
-def _problems(tree: SourceTree, model: Located, entries: Iterable[str], text: str) -> list[Diagnostic]:
-    """What keeps the generator from the way of these entries to the call."""
-    spans = {parse_call(entry).path: _NOWHERE for entry in entries}
-    try:
-        find_way(tree, model.file, model.class_name, spans, parse_call(text), _NOWHERE)
-    except DiagnosticError as error:
-        return list(error.diagnostics)
-    return []
-
-
-def _as_reason(problem: Diagnostic) -> Diagnostic:
-    """What keeps the generator from a way, as a reason against the model."""
-    span = problem.span if problem.span != _NOWHERE else None
-    return Diagnostic("VCG483", f"the model is beyond the layouts: {problem.message}", span, problem.help)
-
-
 def _runs(objects: Objects, encoder: Step) -> str:
     cls = objects.cls(encoder.path)
     return f"runs {cls[1].name}" if cls is not None else f"runs `{encoder.path}`, which is not in the tree"
 
 
-# --- entries --------------------------------------------------------------------------------------------------------
-
-
-def _entry_step(modality: _Modality, text: str) -> Step | None:
-    """The call of `embed_multimodal` that leads to all captured calls of a modality, if it is one and none of them."""
-    steps = modality.steps(text)
-    ways = [list(step.up()) for step in steps]
-    below = {id(way[-2].node): way[-2] for way in ways if len(way) > 2}
-    return next(iter(below.values())) if len(below) == 1 and all(len(way) > 2 for way in ways) else None
-
-
-def _entries(root: Step, modality: _Modality, text: str) -> list[str]:
-    """Calls that give the embeddings of a modality, the one to prefer first."""
-    step = _entry_step(modality, text)
-    entry = _entry_text(root, step) if step is not None else None
-    if step is None or entry is None or not _handed_on(step):
-        return [_ALL]
-    return [entry, _ALL] if _unconditional(step) else [_ALL, entry]
-
-
-def _entry_text(root: Step, step: Step) -> str | None:
-    """A call with the inputs of the batch in the place of what `embed_multimodal` parses them into."""
-    return _call_text(step, lambda value: _plain(value) or _parsed(root, step, value))
-
-
-def _parsed(root: Step, entry: Step, value: Value) -> str | None:
-    """The call on the whole batch that made a value."""
-    makers = (step for step in root.walk() if step.result is value and step not in (entry, root))
-    return next(filter(None, (_call_text(step, _plain) for step in makers)), None)
-
-
-def _plain(value: Value) -> str | None:
-    return "**inputs" if isinstance(value, Inputs) else constant(value)
-
-
-def _call_text(step: Step, text_of: Callable[[Value], str | None]) -> str | None:
-    parts = []
-    for key, value in step.given.items():
-        text = text_of(value)
-        if text is None:
-            return None
-        parts.append(text if isinstance(key, int) or key == "**" else f"{key}={text}")
-    return f"{step.path}({', '.join(parts)})"
-
-
-def _handed_on(step: Step) -> bool:
-    """Whether the result of a call is what the function gives, as a list or in a list of all modalities."""
-    parents = parents_of(step.caller.node)
-    return all(_in_list(node, parents) for node in _uses(step, parents))
-
-
-def _uses(step: Step, parents: dict[int, ast.AST]) -> list[ast.AST]:
-    """The call itself, or where the name stands that it is assigned to."""
-    above = parents.get(id(step.node))
-    names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
-    if not names:
-        return [step.node]
-    inside = ast.walk(step.caller.node)
-    return [
-        node for node in inside if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
-    ]
-
-
-def _in_list(node: ast.AST, parents: dict[int, ast.AST]) -> bool:
-    above = parents.get(id(node))
-    if isinstance(above, ast.Call) and node in above.args:
-        name = ast.unparse(above.func).rpartition(".")[2]
-        return name in _AS_LIST and (name == "extend" or _in_list(above, parents))
-    return isinstance(above, (ast.Return, ast.AugAssign))
-
-
-def _unconditional(step: Step) -> bool:
-    """Whether only modalities and missing inputs decide on a call: around it, and on a return before it."""
-    parents = parents_of(step.caller.node)
-    node: ast.AST | None = step.node
-    while node is not None:
-        above = parents.get(id(node))
-        tests = [above.test] if isinstance(above, (ast.If, ast.IfExp)) else []
-        for block in (getattr(above, name, None) for name in ("body", "orelse")):
-            if isinstance(block, list) and node in block:
-                tests += [other.test for other in block[: block.index(node)] if _may_return(other)]
-        if not all(_of_modality(test) for test in tests):
-            return False
-        node = above
-    return True
-
-
-def _may_return(node: ast.AST) -> TypeGuard[ast.If]:
-    leaves = (ast.Return, ast.Continue, ast.Break)
-    return isinstance(node, ast.If) and any(isinstance(inner, leaves) for inner in ast.walk(node))
-
-
-def _of_modality(test: ast.expr) -> bool:
-    """Whether a condition asks for a modality, or whether something is there."""
-    bare = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
-    if isinstance(bare, ast.Compare):
-        return not isinstance(bare.left, ast.Call) and all(
-            isinstance(value, (ast.Constant, ast.Name, ast.Tuple)) for value in bare.comparators
-        )
-    return isinstance(bare, ast.Name)
-
-
-# --- inputs, output, gate -------------------------------------------------------------------------------------------
-
-
-def _fields(tree: SourceTree, sheet: Sheet, fields: dict[str, Field], modalities: set[str]) -> None:
-    """How each input of the modalities lies in a batch. What no descriptor says becomes an obstacle."""
-    for key, found in fields.items():
-        if found.modality is not None and found.modality not in modalities:
-            continue
-        if found.kind == "shared":
-            continue  # A batch keeps it as it is.
-        if found.kind == "batched":
-            sheet.put(f"fields.{key}", "batched", found.place)
-            continue
-        sizes = strip(found.sizes, {*SAME_SIZES, "torch.as_tensor", ".flatten"}) if found.sizes is not None else None
-        name = sizes.key if isinstance(sizes, Input) else ""
-        if found.kind == "flat_from_sizes" and name in fields and fields[name].kind == "batched":
-            sheet.put(f"fields.{key}.sizes", name, found.place)
-        elif name:
-            what = f"items of `{key}` are told apart by `{name}`, which the model does not get"
-            sheet.obstacles += beyond(tree, found.place, what).diagnostics
-        else:
-            what = f"the sizes of `{key}` are computed where the processor describes its inputs"
-            sheet.obstacles += beyond(tree, found.place, what).diagnostics
-
-
-def _hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: Step) -> None:
-    """The width of the embeddings, which is that of the language model."""
-    key = "output.hidden_size"
-    name, place = _language_model(model, program)
-    value = objects.value(f"self.{name}") if name else None
-    given = _language_config(value)
-    text = objects.text(given) if given is not None else None
-    if text is not None and step.layers:
-        what = "columns of the embeddings, which the model may make of several layers side by side"
-        wide = Candidate(f"{text}.hidden_size", "the language model's width", place)
-        sheet.ask(Question(key, what, (wide,), (str(step.place),)))
-        return
-    if text is not None and place is not None:
-        sheet.put(key, f"{text}.hidden_size", place, why="embeddings are as wide as the language model")
-        return
-    own = f"self.{name}.config"
-    if name and objects.value(own) is not None:
-        sheet.put(key, f"{own}.hidden_size", place, why="the language model's own configuration")
-        return
-    config = "self.config" if objects.value("self.config") is not None or name else ""
-    if isinstance(value, Op) and given is None and config:
-        sheet.put(key, f"{config}.hidden_size", place, why="the language model gets the model's own configuration")
-        return
-    candidates = [
-        Candidate("self.config.hidden_size", "the language model's width, with a flat configuration"),
-        Candidate("self.config.text_config.hidden_size", "the language model's width, with a nested configuration"),
-    ]
-    if name:
-        candidates.append(Candidate(f"{own}.hidden_size", "the language model's own configuration"))
-    if "text_config" in model.owner[0].text:
-        candidates.reverse()
-    sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
-
-
-def _language_model(model: Located, program: Program) -> tuple[str, Place | None]:
-    """The attribute that is made where the model marks its language model."""
-    for module, cls in program.lineage(model.owner):
-        for node in ast.walk(cls):
-            if isinstance(node, ast.With) and "_mark_language_model" in ast.unparse(node.items[0]):
-                for statement in node.body:
-                    for target in assigned_to(statement):
-                        if isinstance(target, ast.Attribute):
-                            return target.attr, Place(module.file, statement.lineno)
-    found = assigned(program, model.owner, "language_model")
-    return ("language_model", found[1]) if found is not None else ("", None)
-
-
-def _language_config(value: Value | None) -> Value | None:
-    """The configuration that a language model is made with; None if it is that of the whole model."""
-    parts = [value, *((*value.args, *(v for _, v in value.keywords)) if isinstance(value, (Made, Op)) else ())]
-    keywords = dict(value.keywords) if isinstance(value, (Made, Op)) else {}
-    for name in ("hf_config", "config", "text_config"):
-        if name in keywords:
-            return keywords[name]
-    for part in parts:
-        for inner in walk_value(part) if part is not None else ():
-            if isinstance(inner, Op) and inner.name == ".with_hf_config" and len(inner.args) > 1:
-                return inner.args[1]
-    return None
+# --- gate -----------------------------------------------------------------------------------------------------------
 
 
 def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.expr, Place] | None:

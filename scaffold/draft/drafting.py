@@ -13,6 +13,7 @@ from scaffold.draft.integration import draft_integration
 from scaffold.draft.locate import Located, locate
 from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.packed import draft_packed, gate_of
+from scaffold.draft.rows import NoRows, draft_rows
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.values import Op, Place
@@ -142,6 +143,8 @@ def _best(
     """
     if layout == "cut":
         return _cut(tree, program, model, answers, "asked for")
+    if layout == "rows":
+        return _rows(tree, program, model, answers, "asked for")
     refused: tuple[Diagnostic, ...] = ()
     items, reason = None, ""
     try:
@@ -160,14 +163,12 @@ def _best(
         return items
     try:
         cut = _cut(tree, program, model, answers, reason or f"as `tiles` {asked} values would have to be answered")
-    except NoEncoder:
-        if items is None:
-            raise DiagnosticError(refused) from None
-        return items
     except DiagnosticError as error:
-        if items is None:
-            raise DiagnosticError(tuple(dict.fromkeys((*refused, *error.diagnostics)))) from None
-        return items
+        if items is not None:
+            return items
+        if not isinstance(error, NoEncoder):
+            refused = tuple(dict.fromkeys((*refused, *error.diagnostics)))
+        return _last_of(tree, program, model, answers, refused)
     # Each question is one more value that may be wrong.
     return items if items is not None and not reason and len(cut.sheet.questions) >= asked else cut
 
@@ -187,6 +188,27 @@ def _cut(tree: SourceTree, program: Program, model: Located, answers: Mapping[st
         raise DiagnosticError(sheet.obstacles)
     sheet.put("layout", "cut", why=reason)
     return _Filled(sheet, tuple(cut.modalities), cut.notes)
+
+
+def _last_of(
+    tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str], refused: tuple[Diagnostic, ...]
+) -> _Filled:
+    """The draft of rows. Raises what was refused before, and why rows are no way out."""
+    try:
+        return _rows(tree, program, model, answers)
+    except NoRows:
+        raise DiagnosticError(refused) from None
+    except DiagnosticError as error:
+        raise DiagnosticError(tuple(dict.fromkeys((*refused, *error.diagnostics)))) from None
+
+
+def _rows(tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str], reason: str = "") -> _Filled:
+    sheet = Sheet(dict(answers))
+    rows = draft_rows(tree, program, model, sheet)
+    if sheet.obstacles:
+        raise DiagnosticError(sheet.obstacles)
+    sheet.put("layout", "rows", why=reason or rows.reason)
+    return _Filled(sheet, rows.modalities, rows.notes)
 
 
 def _of_items(tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str]) -> tuple[_Filled, str]:

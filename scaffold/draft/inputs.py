@@ -236,7 +236,7 @@ def _modality(
         met.append(beyond(tree, roots[-1].place, f"`{keys[0]}` goes through the encoder more than once"))
     size, packed, columns = None, False, None
     try:
-        size, packed = _sizes_of(tree, program, model, by_kind[flat[0]], fields, trace) if flat else (None, False)
+        size, packed = sizes_of(tree, program, model, by_kind[flat[0]], fields, trace) if flat else (None, False)
     except Beyond as found:
         met.append(found)
     if size is not None:
@@ -272,7 +272,7 @@ def _main_input(keys: tuple[str, ...], fields: dict[str, Field]) -> str:
     return named[0] if len(named) == 1 else ""
 
 
-def _sizes_of(
+def sizes_of(
     tree: SourceTree, program: Program, model: Located, field: Field, fields: dict[str, Field], trace: Trace
 ) -> tuple[Input, bool]:
     """The input that says how many rows each item has, and whether it is a grid whose product does."""

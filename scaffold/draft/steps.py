@@ -35,6 +35,9 @@ from scaffold.tower.source import Owner, Program
 _OF_TENSORS = {"shape", "dtype", "device", "ndim", "data", "T", "mT", "is_cuda", "requires_grad"}
 #: What makes several values of one.
 _SEVERAL = {"tuple", "list", ".split", "torch.split", ".unbind", "torch.unbind", ".chunk", "torch.chunk", ".tolist"}
+_SPLITS = {".split", "torch.split"}
+#: What gives booleans in another form.
+_SAME_BOOLEANS = {".flatten", ".contiguous", ".to"}
 _TENSOR = re.compile(r"(^|\| ?)(torch\.)?(Float)?Tensor")
 _CONTAINERS = re.compile(r"\b(list|tuple|dict|List|Tuple|Dict|Iterable|Sequence)\b")
 
@@ -68,20 +71,35 @@ class Step:
 
     @property
     def units(self) -> Value | None:
-        """The one argument that comes from the inputs, None if there are several or none."""
-        found = [value for value in self.given.values() if _of_batch(value)]
+        """The one argument that comes from the inputs and is no mask, None if there are several or none."""
+        found = [value for value in self.given.values() if _of_batch(value) and not _is_mask(value)]
         return found[0] if len(found) == 1 else None
+
+    @property
+    def masks(self) -> dict[str, Value]:
+        """Arguments beside the units that have an entry for each of them, by the names that a descriptor's call has."""
+        found = {str(key): value for key, value in self.given.items() if _is_mask(value)}
+        if len(found) == 1:
+            return {"mask": next(iter(found.values()))}
+        return {name if name.isidentifier() else f"mask_{name}": value for name, value in found.items()}
 
     @property
     def text(self) -> str | None:
         """The call as a descriptor says it, with `pixels` in the place of the units; None if it cannot."""
+        names = {id(value): name for name, value in self.masks.items()}
         parts = []
         for key, value in self.given.items():
-            text = "pixels" if value is self.units else constant(value)
+            text = "pixels" if value is self.units else names.get(id(value)) or self._constant(key, value)
             if text is None:
                 return None
             parts.append(text if isinstance(key, int) else f"{key}={text}")
         return f"{self.path}({', '.join(parts)})" if self.units is not None else None
+
+    def _constant(self, key: int | str, value: Value) -> str | None:
+        """An argument that is one for each batch: what is a literal stands as one in the text, or it may be another."""
+        nodes = dict(enumerate(self.node.args)) | {keyword.arg: keyword.value for keyword in self.node.keywords}
+        named = isinstance(value, Literal) and isinstance(nodes.get(key), ast.Name)
+        return None if named else constant(value)
 
     @property
     def axis(self) -> int:
@@ -163,11 +181,22 @@ def _of_batch(value: Value) -> bool:
     return any(isinstance(part, (Input, Inputs)) for part in walk_value(value))
 
 
+def _is_mask(value: Value) -> bool:
+    """Whether a value of the inputs is made of booleans, one or more for each unit."""
+    if not inputs_of(value) or computed(value):
+        return False
+    while isinstance(value, Op) and value.name in _SAME_BOOLEANS and value.args:
+        value = value.args[0]
+    return isinstance(value, Op) and value.name in (".bool", "Compare")
+
+
 def against(step: Step) -> str | None:
     """Why a call on pixels cannot be captured; None if it can."""
-    others = [value for value in step.given.values() if _of_batch(value) and value is not pixels_of(step)]
+    pixels = pixels_of(step)
+    others = [value for value in step.given.values() if _of_batch(value) and value is not pixels]
+    if step.units is not None:
+        others = []
     if others:
-        pixels = pixels_of(step)
         own = inputs_of(pixels) if pixels is not None else ()
         keys = dict.fromkeys(key for value in others for key in inputs_of(value) if key not in own)
         if not keys:
@@ -286,11 +315,15 @@ def _attribute(node: ast.Attribute, parents: dict[int, ast.AST]) -> str | None:
 
 
 class Walker(Evaluator):
-    """Evaluates `embed_multimodal` and keeps its calls: `root` is that of `embed_multimodal` itself."""
+    """Evaluates `embed_multimodal` and keeps its calls: `root` is that of `embed_multimodal` itself.
 
-    def __init__(self, program: Program, owner: Owner, objects: Objects) -> None:
+    `cuts` are splits of any tensor. With `into_parts` it also goes into parts without an encoder that get raw pixels.
+    """
+
+    def __init__(self, program: Program, owner: Owner, objects: Objects, *, into_parts: bool = False) -> None:
         super().__init__(program, owner)
-        self._objects = objects
+        self._objects, self._into_parts = objects, into_parts
+        self.cuts: list[Op] = []
         self._callers: list[Closure] = []
         found = program.method(owner, "embed_multimodal")
         assert found is not None, "what makes it a model"
@@ -348,7 +381,10 @@ class Walker(Evaluator):
     ) -> Value:
         made = Op("", tuple(args), tuple(keywords.items()))
         if not isinstance(function, Ref) or not function.path.startswith("self.") or not _of_batch(made):
-            return super()._apply(function, args, keywords, node, frame)
+            found = super()._apply(function, args, keywords, node, frame)
+            if isinstance(found, Op) and found.name in _SPLITS:
+                self.cuts.append(found)
+            return found
         place = self._place(node, frame)
         step = Step(function.path, tuple(args), keywords, node, self._callers[-1], place, self._step)
         target = self._target(function.path, frame)
@@ -366,7 +402,8 @@ class Walker(Evaluator):
             self._step = step.parent
         return step.result
 
-    @staticmethod
-    def _goes_into(step: Step) -> bool:
+    def _goes_into(self, step: Step) -> bool:
         """Not into a part without an encoder, nor into one that can be captured as it is."""
+        if self._into_parts and any(inputs_of(value) and not computed(value) for value in step.given.values()):
+            return True
         return not step.module or (step.encoder and not (step.raw and against(step) is None))

@@ -13,14 +13,14 @@ from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects, said
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import Step
-from scaffold.draft.values import Op, Place, Ref, Table, Value
+from scaffold.draft.values import Literal, Op, Place, Ref, Table, Value
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
 
 _SIDE = re.compile(r"(^|\.)(force_)?(image|crop|img|tile)_size$")
 _COUNT = re.compile(r"^(num_patches|patch_num|image_num_patch|grid_size)$")
 #: Names of dimensions in annotated shapes: of channels that have no number there, and of sides.
-_CHANNELS = {"c", "C"}
+CHANNELS = {"c", "C"}
 _SIDES = {"h": "height", "w": "width", "H": "height", "W": "width"}
 #: Units that no annotation says anything of.
 _IMAGE: tuple[object, ...] = ("n", 3, "h", "w")
@@ -41,8 +41,10 @@ def draft_unit(
     keys: tuple[str, ...],
     encoder: Step,
     sheet: Sheet,
-) -> None:
-    """Fill in `pixels.shape` and the names that it uses. Asks for what the source does not tell.
+) -> dict[str, str]:
+    """Fill in `pixels.shape` and the names that it uses, and return those of annotated dimensions.
+
+    Asks for what the source does not tell.
 
     `keys` are the inputs of pixels, `encoder` the call of the part that gets them. A side is what the model checks its
     input against, else the only size that its constructor reads, else what the encoder is built for.
@@ -56,13 +58,18 @@ def draft_unit(
     unit = _unit(dimensions)
     if place is not None and len(unit) == 2:
         _patches(objects, encoder, unit, place, sheet)
-        return
+        return {}
     bound = {name: _bound(program, objects, bindings, name) for name in unit if name in _SIDES}
     same = len({known.text if known else None for known in bound.values()}) < 2
     lets = {name: "side" if same else _SIDES[name] for name in bound}
     lists = _lists(bindings, objects, encoder.path)
     for name, let in lets.items():
-        known = bound[name] or _read(objects, lists) or _built_for(objects, encoder.path, lists)
+        known = (
+            bound[name]
+            or _read(objects, lists)
+            or _built_for(objects, encoder.path, lists)
+            or _kept(objects, encoder.path)
+        )
         if known is not None:
             sheet.put(f"let.{let}", known.text, known.place, why=known.why)
         elif not sheet.has(f"let.{let}"):
@@ -71,10 +78,11 @@ def draft_unit(
             sheet.ask(Question(f"let.{let}", what, tuple(_candidates(model, lists)), look))
     for name in dict.fromkeys(part for part in unit if not part.isdigit() and part not in bound):
         what = f"the number that the annotated shape calls `{name}`"
-        colours = (Candidate("3", "colour channels"),) if name in _CHANNELS else ()
+        colours = (Candidate("3", "colour channels"),) if name in CHANNELS else ()
         sheet.ask(Question(f"let.{name}", what, colours, (str(place),)))
     why = "" if shown is not None else "an RGB image; no annotation says its shape"
     sheet.put("pixels.shape", [lets.get(part, part) for part in unit], place, why=why)
+    return lets
 
 
 def _tells(shape: tuple[tuple[object, ...], Place, Table]) -> tuple[int, bool, int]:
@@ -85,7 +93,7 @@ def _tells(shape: tuple[tuple[object, ...], Place, Table]) -> tuple[int, bool, i
 
 def _unit(dimensions: tuple[object, ...]) -> list[str]:
     """The dimensions of one unit: from the channels on, else all but the first."""
-    channels = (i for i, part in enumerate(dimensions) if isinstance(part, int) or part in _CHANNELS)
+    channels = (i for i, part in enumerate(dimensions) if isinstance(part, int) or part in CHANNELS)
     return [str(part) for part in dimensions[max(next(channels, 1), 1) :]]
 
 
@@ -169,6 +177,20 @@ def _built_for(objects: Objects, encoder: str, lists: set[str]) -> _Known | None
         return None if text in lists else _Known(text, place, why)
     found = (path for path, value in objects.kept(encoder) if _SIDE.search(path) and _is_element(value))
     return next((_Known(path, objects.place(path), why) for path in found), None)
+
+
+def _kept(objects: Objects, encoder: str) -> _Known | None:
+    """The only number that the part around the encoder keeps as a size."""
+    holder = encoder.rpartition(".")[0]
+    found = [name for name, value in objects.attributes(holder).items() if _SIDE.search(name) and _is_number(value)]
+    if len(found) != 1:
+        return None
+    path = f"{holder}.{found[0]}"
+    return _Known(path, objects.place(path), f"the size that `{holder}` keeps")
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, Literal) and isinstance(value.value, int) and not isinstance(value.value, bool)
 
 
 def _is_element(value: Value) -> bool:

@@ -558,3 +558,45 @@ def test_what_is_refused(name, draft, tmp_path):
     assert found.code == "VCG483"
     assert found.span is not None
     assert source in (tmp_path / FILE).read_text(encoding="utf-8").splitlines()[found.span.line - 1]
+
+
+# -- masks beside the pixels -----------------------------------------------------------------------------------------
+
+MASKED = (
+    ("image_sizes=MultiModalFieldConfig", "pixel_mask=MultiModalFieldConfig"),
+    ('    data: Annotated[torch.Tensor, TensorShape("bn", 3, "h", "w")]', """\
+    data: Annotated[torch.Tensor, TensorShape("bn", 3, "h", "w")]
+    mask: Annotated[torch.Tensor, TensorShape("bn", "h", "w")]"""),
+    ('image_sizes = kwargs.pop("image_sizes", None)', 'mask = kwargs.pop("pixel_mask", None)'),
+    ("data=pixel_values,", "data=pixel_values, mask=mask,"),
+    ("def _encode(self, pixel_values: torch.Tensor)", "def _encode(self, pixel_values: torch.Tensor, mask)"),
+    ("self.vision_tower(pixel_values)", "self.vision_tower(pixel_values, mask)"),
+)  # fmt: skip
+#: what the encoder gets -> shape of it for one unit; None where the source does not tell it
+MASKS = {
+    'image_input["mask"].bool()': ("side", "side"),
+    '(image_input["mask"] > 0).to(torch.bool).contiguous()': ("side", "side"),
+    'image_input["mask"].unfold(1, self.config.p, self.config.p).any(dim=-1).bool()': ("side // self.config.p", "side"),
+    'image_input["mask"].unfold(1, self.config.p, self.config.q).any(dim=-1).bool()': None,
+    'image_input["mask"].sum().bool()': None,
+    'image_input["mask"].roll(1, 2).bool()': None,
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_shape_of_a_mask(mask, draft):
+    found = draft(*MASKED, ('self._encode(image_input["data"])', f'self._encode(image_input["data"], {mask})'))
+    shape = MASKS[mask]
+    if shape is None:
+        assert [question.key for question in found.questions] == ["forward.with.mask.shape"]
+        return
+    port = port_of(found)
+    assert port.forward.call.text == "self._encode(pixels, mask)"
+    [(name, entry)] = port.forward.with_.items()
+    assert (name, tuple(part.text for part in entry.shape), entry.dtype) == ("mask", shape, "bool")
+
+
+def test_what_is_no_mask_hinders(draft):
+    with pytest.raises(DiagnosticError) as error:
+        draft(*MASKED, ('self._encode(image_input["data"])', 'self._encode(image_input["data"], image_input["mask"])'))
+    assert "gets `pixel_mask` besides the pixels" in str(error.value)

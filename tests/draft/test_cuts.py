@@ -41,6 +41,8 @@ class Case:
     gate: str | None = None
     axis: int = 0
     layers: int = 0
+    masks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    padded: bool = False
 
 
 PIXELS = {"pixel_values": "batched"}
@@ -182,6 +184,26 @@ DRAFTED = {
         let={"side": "self.config.image_sizes[0]"},
         shape=("6", "side", "side"),
     ),
+    # A mask of the patches of each image, from one of its pixels.
+    "AriaForConditionalGeneration": Case(
+        "self.vision_tower(pixel_values=pixels, patch_attention_mask=mask)",
+        PIXELS | {"pixel_mask": "batched"},
+        masks={"mask": ("side // self.vision_tower.config.patch_size",) * 2},
+    ),
+    # A mask with an annotated shape, and a batch that is padded to the most crops of an image.
+    "Phi4MMForCausalLM": Case(
+        "self.vision_encoder.get_img_features(pixels, mask)",
+        {
+            "input_image_embeds": "batched",
+            "image_attention_mask": "batched",
+            "image_sizes": "batched",
+            "num_img_tokens": "batched",
+        },
+        let={"side": "self.vision_encoder.crop_size"},
+        width="self.model.config.hidden_size",
+        masks={"mask": ("32", "32")},
+        padded=True,
+    ),
     "BagelForConditionalGeneration": Case(
         "self.vit_model(pixels)",
         PIXELS,
@@ -220,6 +242,9 @@ def test_what_is_drafted(architecture, drafted):
     assert (port.forward.call.text, port.forward.axis) == (case.call, case.axis)
     assert {name: entry.entry.text for name, entry in port.modalities.items()} == case.entries
     assert len(port.forward.layers) == case.layers
+    masks = {name: tuple(part.text for part in entry.shape) for name, entry in port.forward.with_.items()}
+    assert (masks, port.pixels.padded) == (case.masks, case.padded)
+    assert {entry.dtype for entry in port.forward.with_.values()} <= {"bool"}
     fields = {key: kind.sizes if isinstance(kind, SizedField) else kind for key, kind in port.fields.items()}
     assert fields == case.fields
     assert tuple(part.text for part in port.pixels.shape) == case.shape
@@ -262,19 +287,14 @@ def test_evidence(architecture, lines, drafted):
 
 #: architecture -> reasons, each with the line of source that it is about
 REFUSED = {
-    "AriaForConditionalGeneration": (
-        "`self.vision_tower`, which runs the encoder, gets `pixel_mask` besides the pixels",
-        "self.vision_tower(",
-    ),
     "Idefics3ForConditionalGeneration": (
-        "`self.model.vision_model`, which runs the encoder, gets `pixel_attention_mask` besides the pixels",
+        "`self.model.vision_model`, which runs the encoder, is called with an argument that is neither",
         "self.vision_model(",
     ),
     "Gemma3nForConditionalGeneration": (
         "gives an object of which the model takes `.last_hidden_state`, not a tensor",
         "self.vision_tower(",
     ),
-    "Mistral3ForConditionalGeneration": ("takes a list of images, whose sizes may differ", "self.vision_tower("),
     "DeepseekOCRForCausalLM": (
         "`pixel_values` and `images_crop` go through the encoder, and a cut captures units of one input",
         "self.sam_model(",

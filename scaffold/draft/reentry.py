@@ -1,0 +1,237 @@
+"""What drafts of a cut and of rows have in common: the entry, the inputs of an item, and the width of the embeddings.
+
+An entry is looked for as the generator will, by `scaffold.cut`, so that a draft is one that can be planned.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import TypeGuard
+
+from scaffold.cut import find_way
+from scaffold.descriptor.expressions import Call, parse_call
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.draft.inputs import SAME_SIZES, beyond, strip
+from scaffold.draft.locate import Located
+from scaffold.draft.modules import assigned
+from scaffold.draft.objects import Objects
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.steps import Step, constant, parents_of
+from scaffold.draft.values import Field, Input, Inputs, Made, Op, Place, Value, walk_value
+from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import assigned_to
+from scaffold.tower.source import Program
+
+#: The whole model as an entry.
+ALL = "self.embed_multimodal(**inputs)"
+_NOWHERE = Span("<draft>", 1, 1, 1, 1)
+#: Around a list of embeddings they change nothing of it.
+_AS_LIST = {"tuple", "list", "extend"}
+
+
+def entry_step(steps: list[Step]) -> Step | None:
+    """The call of `embed_multimodal` that leads to all these calls of the encoder, if it is one and none of them."""
+    ways = [list(step.up()) for step in steps]
+    below = {id(way[-2].node): way[-2] for way in ways if len(way) > 2}
+    return next(iter(below.values())) if len(below) == 1 and all(len(way) > 2 for way in ways) else None
+
+
+def entries_of(root: Step, steps: list[Step]) -> list[str]:
+    """Calls that give the embeddings of what these calls of the encoder encode, the one to prefer first."""
+    step = entry_step(steps)
+    entry = _entry_text(root, step) if step is not None else None
+    if step is None or entry is None or not _handed_on(step):
+        return [ALL]
+    return [entry, ALL] if _unconditional(step) else [ALL, entry]
+
+
+def _entry_text(root: Step, step: Step) -> str | None:
+    """A call with the inputs of the batch in the place of what `embed_multimodal` parses them into."""
+    return _call_text(step, lambda value: _plain(value) or _parsed(root, step, value))
+
+
+def _parsed(root: Step, entry: Step, value: Value) -> str | None:
+    """The call on the whole batch that made a value."""
+    makers = (step for step in root.walk() if step.result is value and step not in (entry, root))
+    return next(filter(None, (_call_text(step, _plain) for step in makers)), None)
+
+
+def _plain(value: Value) -> str | None:
+    return "**inputs" if isinstance(value, Inputs) else constant(value)
+
+
+def _call_text(step: Step, text_of: Callable[[Value], str | None]) -> str | None:
+    parts = []
+    for key, value in step.given.items():
+        text = text_of(value)
+        if text is None:
+            return None
+        parts.append(text if isinstance(key, int) or key == "**" else f"{key}={text}")
+    return f"{step.path}({', '.join(parts)})"
+
+
+def _handed_on(step: Step) -> bool:
+    """Whether the result of a call is what the function gives, as a list or in a list of all modalities."""
+    parents = parents_of(step.caller.node)
+    return all(_in_list(node, parents) for node in _uses(step, parents))
+
+
+def _uses(step: Step, parents: dict[int, ast.AST]) -> list[ast.AST]:
+    """The call itself, or where the name stands that it is assigned to."""
+    above = parents.get(id(step.node))
+    names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
+    if not names:
+        return [step.node]
+    inside = ast.walk(step.caller.node)
+    return [
+        node for node in inside if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+    ]
+
+
+def _in_list(node: ast.AST, parents: dict[int, ast.AST]) -> bool:
+    above = parents.get(id(node))
+    if isinstance(above, ast.Call) and node in above.args:
+        name = ast.unparse(above.func).rpartition(".")[2]
+        return name in _AS_LIST and (name == "extend" or _in_list(above, parents))
+    return isinstance(above, (ast.Return, ast.AugAssign))
+
+
+def _unconditional(step: Step) -> bool:
+    """Whether only modalities and missing inputs decide on a call: around it, and on a return before it."""
+    parents = parents_of(step.caller.node)
+    node: ast.AST | None = step.node
+    while node is not None:
+        above = parents.get(id(node))
+        tests = [above.test] if isinstance(above, (ast.If, ast.IfExp)) else []
+        for block in (getattr(above, name, None) for name in ("body", "orelse")):
+            if isinstance(block, list) and node in block:
+                tests += [other.test for other in block[: block.index(node)] if _may_return(other)]
+        if not all(_of_modality(test) for test in tests):
+            return False
+        node = above
+    return True
+
+
+def _may_return(node: ast.AST) -> TypeGuard[ast.If]:
+    leaves = (ast.Return, ast.Continue, ast.Break)
+    return isinstance(node, ast.If) and any(isinstance(inner, leaves) for inner in ast.walk(node))
+
+
+def _of_modality(test: ast.expr) -> bool:
+    """Whether a condition asks for a modality, or whether something is there."""
+    bare = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
+    if isinstance(bare, ast.Compare):
+        return not isinstance(bare.left, ast.Call) and all(
+            isinstance(value, (ast.Constant, ast.Name, ast.Tuple)) for value in bare.comparators
+        )
+    return isinstance(bare, ast.Name)
+
+
+def problems_of_way(tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str) -> list[Diagnostic]:
+    """What keeps the generator from the way of these entries to the encoder, or to one call of it."""
+    spans = {parse_call(entry).path: _NOWHERE for entry in entries}
+    try:
+        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE)
+    except DiagnosticError as error:
+        return list(error.diagnostics)
+    return []
+
+
+def as_reason(problem: Diagnostic) -> Diagnostic:
+    """What keeps the generator from a way, as a reason against the model."""
+    span = problem.span if problem.span != _NOWHERE else None
+    return Diagnostic("VCG483", f"the model is beyond the layouts: {problem.message}", span, problem.help)
+
+
+# --- inputs and output ----------------------------------------------------------------------------------------------
+
+
+def put_fields(
+    tree: SourceTree, sheet: Sheet, fields: dict[str, Field], modalities: set[str], *, grids: bool = False
+) -> None:
+    """How each input of the modalities lies in a batch. What no descriptor says becomes an obstacle.
+
+    With `grids` the rows of an item may be the product of what is in another input for it.
+    """
+    for key, found in fields.items():
+        if found.modality is not None and found.modality not in modalities:
+            continue
+        if found.kind == "shared":
+            continue  # A batch keeps it as it is.
+        if found.kind == "batched":
+            sheet.put(f"fields.{key}", "batched", found.place)
+            continue
+        sizes = strip(found.sizes, {*SAME_SIZES, "torch.as_tensor", ".flatten"}) if found.sizes is not None else None
+        if grids and isinstance(sizes, Op) and sizes.name == ".prod":
+            sizes = strip(sizes.args[0], SAME_SIZES)
+        name = sizes.key if isinstance(sizes, Input) else ""
+        if found.kind == "flat_from_sizes" and name in fields and fields[name].kind == "batched":
+            sheet.put(f"fields.{key}.sizes", name, found.place)
+        elif name:
+            what = f"items of `{key}` are told apart by `{name}`, which the model does not get"
+            sheet.obstacles += beyond(tree, found.place, what).diagnostics
+        else:
+            what = f"the sizes of `{key}` are computed where the processor describes its inputs"
+            sheet.obstacles += beyond(tree, found.place, what).diagnostics
+
+
+def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: Step) -> None:
+    """The width of the embeddings, which is that of the language model."""
+    key = "output.hidden_size"
+    name, place = _language_model(model, program)
+    value = objects.value(f"self.{name}") if name else None
+    given = _language_config(value)
+    text = objects.text(given) if given is not None else None
+    if text is not None and step.layers:
+        what = "columns of the embeddings, which the model may make of several layers side by side"
+        wide = Candidate(f"{text}.hidden_size", "the language model's width", place)
+        sheet.ask(Question(key, what, (wide,), (str(step.place),)))
+        return
+    if text is not None and place is not None:
+        sheet.put(key, f"{text}.hidden_size", place, why="embeddings are as wide as the language model")
+        return
+    own = f"self.{name}.config"
+    if name and objects.value(own) is not None:
+        sheet.put(key, f"{own}.hidden_size", place, why="the language model's own configuration")
+        return
+    config = "self.config" if objects.value("self.config") is not None or name else ""
+    if isinstance(value, Op) and given is None and config:
+        sheet.put(key, f"{config}.hidden_size", place, why="the language model gets the model's own configuration")
+        return
+    candidates = [
+        Candidate("self.config.hidden_size", "the language model's width, with a flat configuration"),
+        Candidate("self.config.text_config.hidden_size", "the language model's width, with a nested configuration"),
+    ]
+    if name:
+        candidates.append(Candidate(f"{own}.hidden_size", "the language model's own configuration"))
+    if "text_config" in model.owner[0].text:
+        candidates.reverse()
+    sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
+
+
+def _language_model(model: Located, program: Program) -> tuple[str, Place | None]:
+    """The attribute that is made where the model marks its language model."""
+    for module, cls in program.lineage(model.owner):
+        for node in ast.walk(cls):
+            if isinstance(node, ast.With) and "_mark_language_model" in ast.unparse(node.items[0]):
+                for statement in node.body:
+                    for target in assigned_to(statement):
+                        if isinstance(target, ast.Attribute):
+                            return target.attr, Place(module.file, statement.lineno)
+    found = assigned(program, model.owner, "language_model")
+    return ("language_model", found[1]) if found is not None else ("", None)
+
+
+def _language_config(value: Value | None) -> Value | None:
+    """The configuration that a language model is made with; None if it is that of the whole model."""
+    parts = [value, *((*value.args, *(v for _, v in value.keywords)) if isinstance(value, (Made, Op)) else ())]
+    keywords = dict(value.keywords) if isinstance(value, (Made, Op)) else {}
+    for name in ("hf_config", "config", "text_config"):
+        if name in keywords:
+            return keywords[name]
+    for part in parts:
+        for inner in walk_value(part) if part is not None else ():
+            if isinstance(inner, Op) and inner.name == ".with_hf_config" and len(inner.args) > 1:
+                return inner.args[1]
+    return None

@@ -1,0 +1,341 @@
+"""Drafts the layout `rows`: patch rows of all items in one call of the encoder, and what an item of them looks like.
+
+The encoder is the part of the model that holds the layers and gets what other parts have computed: rows, and what says
+where each item's rows end. What each argument is, the port itself sees when a model starts; a draft only refuses what
+no buffer holds, and a part that waits for values.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, shapes_of, sizes_of, strip
+from scaffold.draft.locate import Located
+from scaffold.draft.objects import Objects
+from scaffold.draft.reentry import ALL, as_reason, entries_of, entry_step, problems_of_way, put_fields, put_hidden_size
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.steps import Step, Walker, computed, is_pixels, parents_of
+from scaffold.draft.units import CHANNELS
+from scaffold.draft.values import (
+    Field,
+    Input,
+    Inputs,
+    Items,
+    Literal,
+    Made,
+    Op,
+    Place,
+    Ref,
+    Table,
+    Value,
+    inputs_of,
+    walk_value,
+)
+from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode
+from scaffold.tower import attention_leaves_rows
+from scaffold.tower.source import Owner, Program
+
+_MODALITY = "image"
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+#: What hands the values of a tensor on as they are.
+_SAME_VALUES = {*SAME_SIZES, "each", "torch.tensor", "torch.as_tensor", "async_tensor_h2d", ".numpy"}
+#: Methods that wait for the values of a tensor, or hand a bound to attention that does.
+_WAITS = {"item", "tolist", "cpu", "numpy", "nonzero", "unique", "max"}
+_CONVOLUTIONS = ("Conv2d", "Conv2dLayer")
+_LINEAR = {"nn.Linear": "in_features", "ReplicatedLinear": "input_size", "ColumnParallelLinear": "input_size"}
+_DEPTH = 4
+
+
+class NoRows(Beyond):
+    """No part of the model is an encoder of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The modality that is served, why the layout fits, and what is left out of the model."""
+
+    modalities: tuple[str, ...]
+    reason: str
+    notes: tuple[Diagnostic, ...]
+
+
+def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet) -> Rows:
+    """Fill in the sections of rows but `model`, `layout` and `integration`. Raises VCG483 with the reason against."""
+    fields = read_fields(tree, program, model)
+    objects = Objects(program, model.owner)
+    walker = Walker(program, model.owner, objects, into_parts=True)
+    step, notes = _encoder(tree, model, walker.root, objects, fields)
+    _check(tree, program, objects, step)
+    entry, place = _entry(tree, model, walker.root, step)
+    key = _pixels(step, fields)
+    sheet.put(f"modalities.{_MODALITY}.pixels", key, fields[key].place)
+    sheet.put(f"modalities.{_MODALITY}.entry", entry, place)
+    put_fields(tree, sheet, fields, {_MODALITY}, grids=True)
+    if fields[key].kind == "batched":
+        _images(tree, program, model, objects, walker, key, step, sheet)
+        shape = "images of any size"
+    else:
+        _patches(tree, program, model, objects, walker, fields, key, step, sheet)
+        shape = "patches of images of any size"
+    _merge(walker, step, sheet)
+    sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
+    put_hidden_size(program, model, objects, sheet, step)
+    return Rows((_MODALITY,), f"{shape} enter one call of the encoder, as rows", notes)
+
+
+def _name(objects: Objects, step: Step) -> str:
+    cls = objects.cls(step.path)
+    return cls[1].name if cls is not None else f"`{step.path}`"
+
+
+# --- the encoder ----------------------------------------------------------------------------------------------------
+
+
+def _encoder(
+    tree: SourceTree, model: Located, root: Step, objects: Objects, fields: dict[str, Field]
+) -> tuple[Step, tuple[Diagnostic, ...]]:
+    """The call of the encoder on images, and that videos are left out. Raises VCG483 where there is not one."""
+    found = [step for step in root.walk() if _is_encoder(objects, step) and _pixels(step, fields)]
+    found = [step for step in found if not any(upper in found for upper in list(step.up())[1:])]
+    images = [step for step in found if fields[_pixels(step, fields)].modality == _MODALITY]
+    others = {fields[_pixels(step, fields)].modality: step for step in found if step not in images}
+    if not images:
+        what = "no part of the model encodes rows that other parts have made of images"
+        raise NoRows(beyond(tree, model.place, what).diagnostics)
+    if len(images) > 1:
+        what = f"`{images[0].path}`, which runs the encoder, is called in several places"
+        raise beyond(tree, images[1].place, what)
+    notes = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
+    return images[0], tuple(notes)
+
+
+def _is_encoder(objects: Objects, step: Step) -> bool:
+    """Whether a part with layers of its own is called on what other parts have computed."""
+    return (
+        step.parent is not None
+        and step.module
+        and step.encoder
+        and any(computed(value) for value in step.given.values())
+        and any(
+            isinstance(value, Op) and value.name.endswith(("ModuleList", "make_layers"))
+            for value in objects.attributes(step.path).values()
+        )
+    )
+
+
+def _pixels(step: Step, fields: dict[str, Field]) -> str:
+    """The input that the rows are made of."""
+    keys = [key for value in step.given.values() for key in inputs_of(value) if is_pixels(key) and key in fields]
+    return next(iter(keys), "")
+
+
+def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> None:
+    """That a graph can hold the call. Raises VCG483."""
+    if attention_leaves_rows(tree):
+        what = "attention of this release leaves rows behind those of a batch unwritten, so no graph of rows is right"
+        raise beyond(tree, step.place, what)
+    if _in_loop(step):
+        raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
+    for key, value in step.given.items():
+        inputs = _themselves(value)
+        if inputs:
+            what = f"`{step.path}`, which runs the encoder, gets `{inputs}` itself, of which no graph has a buffer"
+            raise beyond(tree, step.place, what if isinstance(key, int) else f"{what} (`{key}`)")
+    if sum(bool(inputs_of(value)) for value in step.given.values()) < 2:
+        what = f"`{step.path}`, which runs the encoder, is not told where the rows of an item end"
+        raise beyond(tree, step.place, what)
+    cls = objects.cls(step.path)
+    assert cls is not None, "a part with layers is in the tree"
+    for place, text in _waiting(program, cls, set()):
+        raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
+
+
+def _in_loop(step: Step) -> bool:
+    """Whether a call, or one that leads to it, stands in a loop; one over the modalities of a batch is none."""
+    for lower in step.up():
+        if lower.parent is None:
+            continue
+        parents = parents_of(lower.caller.node)
+        tested: set[str] = set()
+        node: ast.AST | None = lower.node
+        while node is not None:
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
+                tested.add(ast.unparse(node.test.left))
+            if isinstance(node, _LOOPS) and not (isinstance(node, ast.For) and ast.unparse(node.target) in tested):
+                return True
+            node = parents.get(id(node))
+    return False
+
+
+def _themselves(value: Value) -> str:
+    """An input that a value holds as it is, or empty: rows, offsets and bounds are made of inputs."""
+    if isinstance(value, Table):
+        return next(filter(None, map(_themselves, value.entries.values())), "")
+    if isinstance(value, Items):
+        return next(filter(None, map(_themselves, value.values)), "")
+    bare = strip(value, _SAME_VALUES)
+    if isinstance(bare, Inputs):
+        return "**"
+    return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Table)) else ""
+
+
+def _waiting(program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0) -> Iterator[tuple[Place, str]]:
+    """Calls that wait for values, in the methods of a class but its constructor, and of what the constructor makes."""
+    if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
+        return
+    seen.add(cls[1])
+    for module, owner in program.lineage(cls):
+        for method in owner.body:
+            if not isinstance(method, FunctionNode) or method.name in ("load_weights", "__init_subclass__"):
+                continue
+            for node in ast.walk(method):
+                if not isinstance(node, ast.Call):
+                    continue
+                if method.name != "__init__":
+                    if isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
+                        yield Place(module.file, node.lineno), ast.unparse(node)
+                elif isinstance(node.func, ast.Name):
+                    made = program.resolve(module, node.func.id)
+                    if made is not None and isinstance(made[1], ast.ClassDef):
+                        yield from _waiting(program, (made[0], made[1]), seen, depth + 1)
+
+
+def _entry(tree: SourceTree, model: Located, root: Step, step: Step) -> tuple[str, Place]:
+    """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
+    problems: list[Diagnostic] = []
+    for entry in entries_of(root, [step]):
+        problems = problems_of_way(tree, model, [entry], step.path)
+        if not problems:
+            return entry, ((entry_step([step]) if entry != ALL else None) or root).place
+    raise DiagnosticError([as_reason(problem) for problem in problems])
+
+
+# --- an item --------------------------------------------------------------------------------------------------------
+
+
+def _images(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    objects: Objects,
+    walker: Walker,
+    key: str,
+    step: Step,
+    sheet: Sheet,
+) -> None:
+    """One image an item: as many channels as annotated, and sides of whole patches, from the convolution behind."""
+    shown = next((found for found in shapes_of(program, model.owner[0], walker.trace, key) if len(found[0]) == 4), None)
+    if shown is None or not (isinstance(shown[0][1], int) or shown[0][1] in CHANNELS):
+        what = f"no annotation says that an item of `{key}` is one image"
+        raise beyond(tree, shown[1] if shown else model.place, what)
+    others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
+    if others:
+        what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
+        raise beyond(tree, walker.trace.inputs[others[0]].place, what)
+    tower = ".".join(step.path.split(".")[:2])
+    found = [(path, value) for path, value in objects.kept(tower) if _is_convolution(value)]
+    sides = {text: path for path, value in found if (text := objects.text(_stride(value))) is not None}
+    if len(sides) == 1:
+        [(side, path)] = sides.items()
+        sheet.put("let.p", side, objects.place(path), why=f"the stride of `{path}`")
+    else:
+        candidates = tuple(
+            Candidate(side, f"the stride of `{path}`", objects.place(path)) for side, path in sides.items()
+        )
+        sheet.ask(
+            Question("let.p", "the side of a patch, in pixels", candidates, (f"{step.place}: the encoder's call",))
+        )
+    channels = str(shown[0][1]) if isinstance(shown[0][1], int) else "3"
+    sheet.put("item.shape", [channels, "h * p", "w * p"], shown[1], why="an image of h x w patches")
+
+
+def _patches(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    objects: Objects,
+    walker: Walker,
+    fields: dict[str, Field],
+    key: str,
+    step: Step,
+    sheet: Sheet,
+) -> None:
+    """Rows of patches with a grid an item: as wide as the first linear layer that gets them."""
+    grid, product = sizes_of(tree, program, model, fields[key], fields, walker.trace)
+    others = [name for name in walker.trace.inputs if name not in (key, grid.key) and name in _read_with(sheet, key)]
+    columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
+    if not product or columns is None or others:
+        what = f"a row of `{grid.key}` is no grid of an image's patches"
+        if others:
+            what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
+        raise beyond(tree, fields[key].place, what)
+    linear = next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
+    if linear is None:
+        shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
+        look = tuple(str(place) for place in (shown[1] if shown else None, step.place) if place is not None)
+        sheet.ask(Question("let.width", "the width of a row of pixels", (), look))
+    else:
+        width = f"{linear.path}.{_linear_input(objects, linear, key)}"
+        sheet.put("let.width", width, linear.place, why="the input of a linear layer")
+    sheet.put("item.shape", ["h * w", "width"], fields[key].place, why=f"the product of `{grid.key}`")
+    sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches")
+
+
+def _read_with(sheet: Sheet, key: str) -> set[str]:
+    """Inputs of the served modality beside the pixels that are no embeddings."""
+    fields = {name.split(".")[1] for name in sheet.keys("fields.")}
+    return {name for name in fields if name != key and not name.endswith("_embeds")}
+
+
+def _is_convolution(value: Value) -> bool:
+    name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
+    return name.rpartition(".")[2] in _CONVOLUTIONS
+
+
+def _stride(value: Value) -> Value | None:
+    """The stride of a convolution whose kernel is as large."""
+    assert isinstance(value, (Made, Op)), "a convolution"
+    given = dict(value.keywords)
+    stride = given.get("stride")
+    return stride if stride is not None and stride == given.get("kernel_size") else None
+
+
+def _linear_input(objects: Objects, step: Step, key: str) -> str:
+    """The attribute that holds the width of raw rows that a linear layer gets, else empty."""
+    if not step.module or not step.raw or key not in inputs_of(step.units or Literal(None)):
+        return ""
+    value = objects.value(step.path)
+    name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
+    return _LINEAR.get(name, "")
+
+
+def _merge(walker: Walker, step: Step, sheet: Sheet) -> None:
+    """The side of the square of rows that becomes a token, from where embeddings are split into items."""
+    sides = {text: place for split in walker.cuts for text, place in _squares(split)}
+    if len(sides) == 1:
+        [(side, place)] = sides.items()
+        sheet.put("item.merge", side, place, why="where the embeddings are split into items")
+        return
+    candidates = [Candidate(side, "rows are divided by its square", place) for side, place in sides.items()]
+    candidates = candidates or [Candidate("1", "nothing divides the rows of an item")]
+    what = "the side of the square of rows that becomes one token"
+    sheet.ask(Question("item.merge", what, tuple(candidates), (f"{step.place}: the encoder's call",)))
+
+
+def _squares(split: Op) -> Iterator[tuple[str, Place | None]]:
+    """Attributes of the model by whose square the sizes of a split are divided."""
+    sizes = split.args[1] if len(split.args) > 1 else dict(split.keywords).get("split_size_or_sections")
+    for part in walk_value(sizes) if sizes is not None else ():
+        if not isinstance(part, Op) or part.name != "//":
+            continue
+        left, right = part.args
+        inner = strip(left, SAME_SIZES)
+        square = isinstance(right, Op) and right.name in ("**", "*") and right.args[1] in (Literal(2), right.args[0])
+        twice = isinstance(inner, Op) and inner.name == "//" and inner.args[1] == right
+        side = right.args[0] if square and isinstance(right, Op) else right if twice else None
+        if isinstance(side, Ref) and side.path.startswith("self."):
+            yield side.path, side.place or part.place
