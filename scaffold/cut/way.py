@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
 from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
@@ -96,7 +97,7 @@ def find_way(
 
     `call` is seen from the class `class_name` of the file `path`, with `pixels` in the place of the units; a path such
     as `self.vision_tower.transformer` stands for every call of that. Raises VCG443 where no entry leads there, or where
-    the call on the way has other arguments.
+    the call on the way has other arguments; VCG448 where `embed_multimodal` changes what an entry makes.
     """
     from scaffold.tower.source import Program
 
@@ -116,6 +117,7 @@ def find_way(
                     *search.left,
                 ]
             )
+        search.check_result(entry, place)
     if search.problems:
         raise DiagnosticError(search.problems)
     return Way(tuple(search.stations.values()), tuple(search.left))
@@ -156,6 +158,26 @@ class _Search:
             if not _is_stub(frame.function):
                 self._keep(frame, sites, forwards)
         return self._known[frame.key]
+
+    def check_result(self, entry: str, place: Span) -> None:
+        """`embed_multimodal` returns what `entry` makes."""
+        found = self.program.method(self.model, PUBLIC_ENTRY)
+        if found is None or entry in (f"self.{PUBLIC_ENTRY}", f"self.{PRIVATE_ENTRY}"):
+            return
+        module, _, function = found
+        change = find_change(function, entry)
+        if change is None:
+            return
+        does = "does not call" if change is function else "changes what it gets of"
+        self.problems.append(
+            Diagnostic(
+                "VCG448",
+                f"`{PUBLIC_ENTRY}` {does} `{entry}`",
+                module.span(change),
+                f"write `entry: self.{PUBLIC_ENTRY}(**inputs)`: its body moves into a method of its own",
+                notes=(f"asked for by {place}",),
+            )
+        )
 
     def _keep(
         self, frame: _Frame, sites: list[tuple[ast.Call, tuple[int | str, ...]]], forwards: list[ast.Call]

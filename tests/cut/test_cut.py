@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from cut_models import LLAVA_NEXT, MODELS, PARSED, Model
 
 from scaffold.cut import cut_edits, find_way, prove_cut
+from scaffold.cut.result import find_change
 from scaffold.descriptor import CutPort, RowsPort, load_descriptor_text
+from scaffold.descriptor.load import shipped_path
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import SourceTree, find_model, open_tree
@@ -241,6 +244,55 @@ def test_an_encoder_with_a_mask_is_called_with_it(release_tree: Any) -> None:
         release_tree(RELEASE), aria.text(call="self.vision_tower(pixel_values=pixels)", further="")
     )
     assert (problem.code, note.code) == ("VCG443", "VCG447")
+
+
+# -- what becomes of the entry's result -------------------------------------------------------------------------------
+
+ENTRY = "self.encode_all"
+
+
+@pytest.mark.parametrize(
+    ("body", "change"),
+    [
+        ("return self.encode_all(x)", None),
+        ("y = self.encode_all(x)\nif y is None:\n    return []\nreturn y", None),
+        ("y: object = self.encode_all(x)\nif not y or len(y) == 0: return []\nreturn y if x else (y, *y)", None),
+        ("y = ()\nfor k in x:\n    z = self.encode_all(k)\n    y += tuple(z)\nreturn y", None),
+        ("y = []\nz = self.encode_all(x)\ny.append(z)\ny.extend(self.other(x))\nreturn list(y)", None),
+        ("y = []\nreturn y + self.encode_all(x)", None),
+        ("return self.encode_all(x) * 2", "self.encode_all(x) * 2"),
+        ("y = self.encode_all(x)\nreturn y.flatten(0, 1)", "y.flatten"),
+        ("y = self.encode_all(x)\nz = y\nreturn self.norm(z)", "self.norm(z)"),
+        ("y = self.encode_all(x)\ny += self.bias\nreturn y", "y += self.bias"),
+        ("return self.encode_all(x) + self.bias", "self.encode_all(x) + self.bias"),
+        ("y = self.encode_all(x)\nreturn -y", "-y"),
+        ("y = self.encode_all(x)\nreturn y[::-1]", "y[::-1]"),
+        ("return [z for z in self.encode_all(x)]", "for z in self.encode_all(x)"),
+        ("self.last, y = self.encode_all(x)\nreturn y", "self.last, y = self.encode_all(x)"),
+        ("return self.other(x)", "def embed_multimodal(self, x):"),
+    ],
+)
+def test_what_becomes_of_the_result_of_an_entry(body: str, change: str | None) -> None:
+    text = "def embed_multimodal(self, x):\n" + textwrap.indent(body, "    ")
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    found = find_change(function, ENTRY)
+    assert (found is None) == (change is None)
+    if found is not None:
+        assert change is not None
+        assert ast.unparse(found).strip().startswith(change)
+
+
+@pytest.mark.parametrize(("release", "codes"), [("0.22.0", ["VCG448"]), ("0.33.0", [])])
+def test_code_behind_an_entry_is_seen(release: str, codes: list[str], release_tree: Any) -> None:
+    """PaliGemma of 0.22 scales in `embed_multimodal` what the entry makes: its port was wrong 44 times over."""
+    text = shipped_path("paligemma").read_text().replace("self.embed_multimodal(**inputs)", PARSED)
+    found = []
+    try:
+        way_of(release_tree(release), text)
+    except DiagnosticError as error:
+        found = [problem.code for problem in error.diagnostics]
+    assert found == codes
 
 
 # -- the proof --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Codes of the encode/assemble cut: VCG442 to VCG447 and VCG646."""
+"""Codes of the encode/assemble cut: VCG442 to VCG448 and VCG646."""
 
 from scaffold.diagnostics.catalogue import Code
 
@@ -45,6 +45,14 @@ CODES: tuple[Code, ...] = (
         "A note. The encoder is called in another form, too, for instance for videos or in another mode of the model. "
         "A batch that takes that way has other units than it declared, so its embeddings come from the model's own "
         "code, without a graph.",
+    ),
+    Code(
+        "VCG448",
+        "`embed_multimodal` changes what the entry makes",
+        "A port calls the entry in the place of `embed_multimodal`, for features that a graph computed. What "
+        "`embed_multimodal` does with the entry's result would be lost: some models scale or reorder it there. It may "
+        "return the result, alone or in a sequence. `self.embed_multimodal(**inputs)` is an entry without any code "
+        "after it.",
     ),
     Code(
         "VCG646",

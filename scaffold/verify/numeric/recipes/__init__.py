@@ -20,8 +20,10 @@ RECIPES = (
     "gemma3_mm",
     "glm4_1v",
     "ernie45_vl",
+    "llava",
     "llava_next",
     "mistral3",
+    "paligemma",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).
