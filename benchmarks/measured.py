@@ -92,12 +92,13 @@ def ran(name: str) -> list[str]:
 
 def document(*parts: str) -> str:
     """Markdown of headings, paragraphs, lists and tables with an empty line between them; prose is wrapped."""
-    return "\n\n".join([MADE, *(wrapped(part.strip()) for part in parts if part.strip())]) + "\n"
+    blocks = [block.strip() for part in parts for block in part.split("\n\n")]
+    return "\n\n".join([MADE, *(wrapped(block) for block in blocks if block)]) + "\n"
 
 
 def wrapped(part: str) -> str:
-    """A paragraph or a list in lines of 120 characters; tables, headings and what is wrapped already stay."""
-    if part.startswith(("|", "#", "!", "`" * 3)) or "\n\n" in part:
+    """A paragraph or a list in lines of 120 characters; tables, headings and pictures stay."""
+    if part.startswith(("|", "#", "!")):
         return part
     if part.startswith("* "):
         items = re.split(r"\n(?=\* )", part)
