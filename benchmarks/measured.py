@@ -1,4 +1,4 @@
-"""What the pages on measurements have in common. A page is a function from `results/` to its text, written whole.
+"""The common parts of the pages on measurements. A page is a function from `results/` to its text, written whole.
 
 `measured_*.py` beside this file make one page each; `pages.py` writes or checks them. Nothing on a page of
 `docs/measured/` is written by hand, and no number is typed in a generator: a test reads their string literals.

@@ -20,7 +20,7 @@ TITLES = {
 }
 VERDICTS = {"holds": "faster", "within noise": "undecided", "fails": "slower", "one engine of each": ""}
 GIB = 1 << 30
-#: What ran the commands of the operators' page.
+#: Results of the commands on the operators' page.
 COMMANDS = ("engine_commands_h200", "engine_commands_h200_x2")
 #: The issue of graphs: where launching takes longer than computing.
 SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
@@ -103,7 +103,7 @@ def pages() -> list[Page]:
 
 
 def gain(result: dict[str, Any]) -> str:
-    """What ours takes less than eager where images are small, and than vLLM's graphs for a larger one."""
+    """The time that ours saves: against eager for small images, against vLLM's graphs for a larger one."""
     small = [-row["ours_against_eager"]["engine_ms"]["relative"] for row in result["rows"] if row["images"] in SMALL]
     large = [
         -row["ours_against_vllm_graphs"]["engine_ms"]["relative"]
@@ -119,7 +119,7 @@ def gain(result: dict[str, Any]) -> str:
 
 
 def commands() -> Iterator[str]:
-    """What of `docs/operators.md` ran on a GPU."""
+    """The commands of `docs/operators.md` that ran on a GPU."""
     yield """`benchmarks/engine_commands.py` ran the commands of [operators](../operators.md) on GPUs. The servers
     were up at once, and each answered chat requests with pictures. The CPU tests run those of pip."""
     rows = [(name, one) for name in COMMANDS for one in load(name)["commands"]]
@@ -130,7 +130,7 @@ def commands() -> Iterator[str]:
 
 
 def verdicts(result: dict[str, Any]) -> str:
-    """Of how many sizes ours is known to be faster, or slower, and than what."""
+    """For how many sizes ours is known to be faster or slower than eager and than vLLM's graphs."""
     kinds = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
     head = ["model", "ours against", *(f"{what}: faster, undecided, slower" for what in kinds.values())]
     lines = []
@@ -266,7 +266,7 @@ def _graphs(rank: dict[str, Any]) -> str:
 
 
 def _bytes(ranks: list[dict[str, Any]]) -> str:
-    """Of the rank that has most."""
+    """The largest rank's memory, in GiB."""
     return f"{max(rank.get('reserved_bytes', 0) for rank in ranks) / GIB:.2f}"
 
 

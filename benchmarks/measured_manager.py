@@ -8,7 +8,7 @@ from typing import Any
 import manager_plot
 from measured import NAMES, Page, bullets, by_model, exists, load, mean, page, picture, table
 
-#: What is wanted of `execute()` over an exact graph: the mean with the default and with a fitted ladder, and the worst.
+#: Bounds of `execute()` over an exact graph: the mean with the default and with a fitted ladder, and the worst.
 TARGETS = {"ours/exact": 1.03, "ours_fitted/exact": 1.015}
 WORST = 1.08
 

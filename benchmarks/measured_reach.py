@@ -1,4 +1,4 @@
-"""What `make reach` found, on docs/reach.md: a section for each release that was surveyed."""
+"""docs/reach.md: the findings of `make reach`, a section for each surveyed release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pages() -> list[Page]:
         word.
 * *pass*: the release's real classes return the same embeddings with the port as without it. *none*: nothing could
         build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
-        *not run*: nobody asked.
+        *not run*: it has not run.
 * *answers*: `first` are the first candidates alone; `given` are answers that somebody looked up
         (`benchmarks/reach.py`).""",
         *(part for survey in surveys for part in section(survey)),
@@ -35,14 +35,14 @@ def pages() -> list[Page]:
 
 
 def numeric(row: Row) -> str:
-    """What the numerical proof said of the code of now: outdated where it ran with other code."""
+    """The verdict of the numerical proof on today's code: outdated where it ran with other code."""
     if not row["verified"]:
         return "not run"
     return row["numeric"] if row["verified"] == row["code"] else f"outdated ({row['numeric']})"
 
 
 def section(result: Mapping[str, Any]) -> list[str]:
-    """What the page says of one release."""
+    """The part of the page on one release."""
     rows = result["rows"]
     seeing = [row for row in rows if not row["reason"].startswith(NO_VISION)]
     ported = [row for row in seeing if row["static"] == "proven"]
@@ -63,7 +63,7 @@ def section(result: Mapping[str, Any]) -> list[str]:
         ),
     ]
     if failed := [row for row in ported if row["reason"]]:
-        parts += ["What the numerical proof said:", reasons(failed)]
+        parts += ["The numerical proof reported:", reasons(failed)]
     parts += ["### Refused", reasons(refused)]
     parts += ["### Without images and videos", f"{', '.join(blind)}."] if blind else []
     return parts
@@ -92,7 +92,7 @@ def done(row: Row) -> list[str]:
 
 
 def reasons(rows: Iterable[Row]) -> str:
-    """One line an architecture with what was said of it, of more than three reasons the first three."""
+    """One line per architecture with its reasons, the first three where there are more."""
     return bullets(f"`{row['architecture']}`: {shortened(row['reason'])}" for row in rows)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from measured import NAMES, Page, bullets, by_model, load, low_high, page, table
 
-#: What is wanted of a first pass over vLLM's: its sum, and its slowest calls.
+#: Bounds of a first pass over vLLM's: its sum, and its slowest calls.
 SUM, SLOWEST = 0.90, 1.00
 #: How much more than the pass before it makes a pass slower.
 SLOWER = 0.01
@@ -75,7 +75,7 @@ def first_pass(name: str, tuning: str) -> dict[str, Any]:
 
 
 def compiled() -> str:
-    """What a start-up that compiles each kind of kernel changed."""
+    """The effect of a start-up that compiles each kind of kernel."""
     before, after = (first_pass(name, "off") for name in (BEFORE, AFTER))
     sums = [f"{row['ours_ms'] / row['vllm_ms']:.2f}" for row in (before, after)]
     return f"""The slowest call of Qwen3-VL's `mixed` stream without tuning waited for Triton's compiler, which
@@ -86,7 +86,7 @@ def compiled() -> str:
 
 
 def cold() -> str:
-    """What a first pass takes where the manager had no time to capture."""
+    """The time of a first pass where the manager had no time to capture."""
     row = first_pass(COLD, "on")
     return f"""Qwen3-VL's tuned tower took {row["ours_ms"] / row["vllm_ms"]:.2f} of vLLM's sum for the
     {row["calls"]} calls of the `mixed` stream when the first pass began right after the start."""

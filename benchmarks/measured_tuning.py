@@ -163,7 +163,7 @@ def classes(result: Mapping[str, Any]) -> str:
 
 
 def profiled() -> str:
-    """What `profile --config` said about a checkpoint's sizes: its sums, and its largest findings."""
+    """The report of `profile --config` on a checkpoint's sizes: its sums, and its largest findings."""
     given = json.loads(gzip.decompress((RESULTS / "profile_qwen2_5_vl_3b_h200.json.gz").read_bytes()))
     plain, tuned = (analyse(Recording.from_json(one)) for one in given)
     said = (
@@ -200,7 +200,7 @@ def workloads(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[list[str]
 
 
 def singles(result: Mapping[str, Any]) -> str:
-    """What each tuning alone did to the exact graph of one large workload."""
+    """The effect of each tuning alone on the exact graph of one large workload."""
     models = {name: result["models"][name]["single"]["tunings"] for name in NAMES if name in result["models"]}
     names = [name for found in models.values() for name in found]
     order = [line.partition(":")[0] for line in next(iter(result["models"].values()))["tuned"]]

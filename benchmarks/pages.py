@@ -44,7 +44,7 @@ def all_pages() -> list[Page]:
 
 
 def written() -> dict[Path, str]:
-    """What each file must hold."""
+    """The text that each file must have."""
     found = {ROOT / page.path: page.text for page in all_pages()}
     for name in measured_summary.PLACES:
         found[ROOT / name] = measured_summary.put(name, text_of(ROOT / name))
@@ -52,7 +52,7 @@ def written() -> dict[Path, str]:
 
 
 def text_of(path: Path) -> str:
-    """What stands there now; a page may not be there yet."""
+    """The text of a file; empty where there is none yet."""
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 

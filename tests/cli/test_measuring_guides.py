@@ -33,7 +33,7 @@ def test_a_guide_is_short(page):
 
 @pytest.fixture
 def here(run):
-    """What the pages' commands read: a benchmark, a recording, and a checkpoint's sizes."""
+    """The files that the commands read: a benchmark, a recording, and a checkpoint's sizes."""
     folder = Path.cwd()
     (folder / "bench.json").write_bytes((RESULTS / "bench_h200_qwen2_5_vl.json").read_bytes())
     recording = gzip.decompress((RESULTS / "profile_qwen2_5_vl_3b_h200.json.gz").read_bytes())

@@ -188,7 +188,7 @@ def test_the_reference_has_every_setting_with_its_default():
 
 
 def test_the_reference_has_every_reason():
-    """Of an item that ran eager. Those of capacities have the name of a buffer behind them."""
+    """Reasons for which an item ran eager. The name of a buffer follows that of a capacity."""
     runtime = Path(plugin.__file__).with_name("runtime")
     reasons = set(
         re.findall(r'reason = "([a-z0-9-]+)"|miss\("([a-z0-9-]+)"', (runtime / "manager.py").read_text("utf-8"))
