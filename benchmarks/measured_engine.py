@@ -46,10 +46,10 @@ def pages() -> list[Page]:
             at a time. All engines start at once and stay up. In each turn every engine, in random order, gets one
             request of each size.""",
             f"""Medians are of all engines of a mode. A difference is the median of the differences within turns,
-            with a {LEVEL:.0%} bootstrap interval. *faster* means that the interval and every pair of engines
-            agree; *undecided* means that they do not. A count of pairs behind *undecided* means that the interval
-            decides and only so many pairs agree. With fewer than {TURNS} turns there is no such interval: the
-            table shows the extremes, and *faster* means that each sample of ours is below each of the other's.""",
+            with a {100 * LEVEL:.0f} % bootstrap interval. *faster* means that the interval and every pair of
+            engines agree; *undecided* means that they do not. A count of pairs behind *undecided* means that the
+            interval decides and only so many pairs agree. With fewer than {TURNS} turns there is no such interval:
+            the table shows the extremes, and *faster* means that each sample of ours is below each of the other's.""",
             """Where the table says *undecided*, the encoder's gain over vLLM's graphs is within the noise of the
             rest of a request. Part of the encoder's gain is the [tuned tower](tuning.md). Eager is bound by
             launches for all but the largest image, which depends on the processor.""",
@@ -160,7 +160,7 @@ def times(result: dict[str, Any]) -> str:
             for row in rows
         ]
         found += [
-            f"{_title(result, model)}, milliseconds that ours takes more, with the {LEVEL:.0%} interval:",
+            f"{_title(result, model)}, milliseconds that ours takes more, with the {100 * LEVEL:.0f} % interval:",
             table(head, lines),
         ]
     return "\n\n".join(found)

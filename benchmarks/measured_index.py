@@ -17,9 +17,9 @@ def page_of(pages: Sequence[Page]) -> Page:
     text = document(
         "# Measured",
         """Every number of these pages comes from a file in `benchmarks/results/`, and a test compares them. Each
-        page says which script measured it, on which machine, with which versions and when.""",
+        page ends with its script, machines, versions and dates.""",
         table(["page", "question", "machine", "vLLM"], rows),
-        "More pages hold what was counted or proven without a GPU:",
+        "These pages need no GPU:",
         table(
             ["page", "question"],
             [
@@ -34,7 +34,7 @@ def page_of(pages: Sequence[Page]) -> Page:
 * *ours*: the generated port or adapter with [our manager](../runtime.md)
 * *exact*: a graph that was captured for exactly that input, and replayed; no manager can beat it
 * *right*: equal to eager up to rounding""",
-        """Random weights stand for real ones everywhere: speed does not depend on values.""",
+        """All weights are random: speed does not depend on values.""",
     )
     return Page("docs/measured/index.md", text)
 

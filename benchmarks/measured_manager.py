@@ -67,8 +67,8 @@ def pages() -> list[Page]:
         """With FLASHINFER vLLM rounds the bounds of a call up. A graph is captured for bounds that are rounded the
         same way; with the bare bounds of the model every call would run eager.""",
         "## Start-up",
-        """The default has changed since the run on the H200: the manager captures more graphs at start-up. A later run
-        on an H100 has today's.""",
+        """The default has changed since the run on the H200: the manager captures more graphs at start-up. A later
+        run on an H100 has today's.""",
         starts(),
         "## Icons",
         *icons(),

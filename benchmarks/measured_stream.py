@@ -48,7 +48,7 @@ def pages() -> list[Page]:
             "## The bounds",
             f"""We want a first pass to take at most {SUM:.2f} of vLLM's sum, its slowest calls at most
             {SLOWEST:.2f} of vLLM's, and no later pass to be slower than the one before it. A later pass counts as
-            slower when it takes {SLOWER:.0%} more.""",
+            slower when it takes {100 * SLOWER:.0f} % more.""",
             bullets(not_reached()) or "Every stream reaches these bounds.",
             "### The slowest call",
             compiled(),
