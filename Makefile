@@ -70,7 +70,7 @@ regen: setup  ## check that generated/ is what the descriptors say
 fuzz: setup  ## feed hostile descriptors, trees, traces and records until Ctrl-C; a failure is printed with its seed
 	$(BIN)/python tests/fuzz/fuzzing.py
 
-fuzz-figures: setup  ## the numbers of docs/measured.md: 100,000 descriptors, 2,000 ports, 500 kills and more; goes on where it was stopped
+fuzz-figures: setup  ## the numbers of docs/measured/fuzz.md: 100,000 descriptors, 2,000 ports, 500 kills and more; goes on where it was stopped
 	$(foreach kind,$(FUZZED),$(BIN)/python tests/fuzz/fuzzing.py $(subst :, --until ,$(kind)) --record $(FUZZ_RESULTS) &&) \
 	$(BIN)/python benchmarks/pages.py
 

@@ -1,7 +1,7 @@
 """Count what a generated port changes beside what upstream's hand-written port of the same model changed.
 
-    python benchmarks/compare_upstream.py           # write the tables of docs/compared-with-upstream.md
-    python benchmarks/compare_upstream.py --check   # exit 1 if they are not what the releases and the templates say
+    python benchmarks/compare_upstream.py           # write docs/measured/upstream.md
+    python benchmarks/compare_upstream.py --check   # exit 1 if it is not what the releases and the templates say
 
 Upstream's port is the difference between the last release without it and the first release with it. In the model's
 file that is the whole difference of the two releases (read once by eye: nothing else changed there). The three lists
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "compared-with-upstream.md"
-BEGIN, END = "<!-- counted by benchmarks/compare_upstream.py -->", "<!-- end -->"
+PAGE = ROOT / "docs" / "measured" / "upstream.md"
 LIST = "MODELS_SUPPORT_VIT_CUDA_GRAPH"
 
 
@@ -171,14 +170,29 @@ def places(source: str) -> dict[str, str]:
     return found
 
 
+HEAD = """\
+<!-- made by benchmarks/compare_upstream.py from the releases and the templates: do not edit -->
+
+# Lines beside upstream's
+
+InternVL was ported by hand between vLLM 0.22 and 0.23, Qwen2-VL between 0.21 and 0.22. The tool generates both ports
+into the last release without them. A script counts the lines of both and reads the places from the syntax trees.
+[Compared with upstream](../compared-with-upstream.md) says what is better and what is worse.
+
+"Ours on" the older release speaks that release's protocol. "In its place" is `--replace` on the newer release: the same
+protocol as upstream's, counted from the same older file. Blank lines do not count. *code* are the added lines without
+comments and docstrings.
+"""
+
+
 def render() -> str:
-    """The tables in Markdown."""
-    lines = []
+    """The page."""
+    lines = [HEAD]
     for comparison in COMPARISONS:
         for same_protocol in (False, True):
             table = compare(comparison, same_protocol=same_protocol)
             lines += [
-                f"**{table.title}**",
+                f"## {table.title}",
                 "",
                 "| file | upstream | of it code | ours | of it code |",
                 "| --- | --- | --- | --- | --- |",
@@ -199,24 +213,14 @@ def render() -> str:
             ):
                 lines.append(f"{label}: {', '.join(f'`{name}`' for name in names) or 'nothing'}.")
                 lines.append("")
-    return "\n".join(lines)
-
-
-def updated(page: str) -> str:
-    """The page with the tables of now."""
-    head, _, rest = page.partition(BEGIN)
-    _, found, tail = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{PAGE.name} has no `{BEGIN}` and `{END}`")
-    return f"{head}{BEGIN}\n\n{render()}{END}{tail}"
+    return "\n".join(lines).strip() + "\n"
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is not current")
     arguments = options.parse_args()
-    page = PAGE.read_text("utf-8")
-    new = updated(page)
+    page, new = PAGE.read_text("utf-8") if PAGE.exists() else "", render()
     if arguments.check:
         print(*difflib.unified_diff(page.splitlines(), new.splitlines(), lineterm="", n=0), sep="\n")
         return int(page != new)

@@ -124,9 +124,9 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
     lines = [
         "# Support matrix",
         "",
-        "Made by `make matrix` from what ran: the port is generated into the release's tree and compared in the CPU",
-        "lab (real classes, the release's own manager, emulated graphs, each attention kernel) with the pristine",
-        "tree's `embed_multimodal`. A cell that was not run with today's generated code is shown as not run.",
+        "`make matrix` generates each port into the release's tree and runs it in the CPU lab: real classes, the",
+        "release's own manager, emulated graphs, each attention kernel. A port is *proven* when it returns what the",
+        "pristine tree's `embed_multimodal` returns. A cell that did not run with today's generated code is *not run*.",
         "",
         "![matrix](matrix.svg)",
         "",

@@ -1,7 +1,7 @@
-"""How measured numbers get into the pages: as blocks that are written whole, or as the numbers of a sentence.
+"""The common parts of the pages on measurements. A page is a function from `results/` to its text, written whole.
 
-`measured_*.py` beside this file say the blocks and sentences of one kind of result each; `pages.py` writes or checks
-them. A page stays a page: where a block stands, and what a sentence says, is written in the page by hand.
+`measured_*.py` beside this file make one page each; `pages.py` writes or checks them. Nothing on a page of
+`docs/measured/` is written by hand, and no number is typed in a generator: a test reads their string literals.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).resolve().parent / "results"
+MADE = "<!-- made by benchmarks/pages.py from benchmarks/results/: do not edit -->"
 
 #: Names of models for readers, in the order of the pages.
 NAMES = {
@@ -37,92 +39,83 @@ NAMES = {
     "mllama4": "Llama 4",
 }
 
-_NUMBER = r"\d(?:[\d.,]*\d)?"
-
 
 class PageError(Exception):
-    """A page has no place for what is to be written there; the text says which page and what to do."""
+    """The results do not bear what a page says in words; the text says which page."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """Markdown between `<!-- NAME: made by benchmarks/pages.py -->` and `<!-- end -->`, written whole."""
+class Page:
+    """A file that is written whole: a page, or a picture beside one.
 
-    page: str
-    name: str
+    `path` is below the repository. `answers` is the question of the page and `results` the files that it is made of,
+    for the index; both are empty for a picture.
+    """
+
+    path: str
     text: str
+    answers: str = ""
+    results: tuple[str, ...] = ()
 
     @property
-    def start(self) -> str:
-        return f"<!-- {self.name}: made by benchmarks/pages.py -->"
-
-    def put(self, document: str) -> str:
-        """The document with the block's text of now."""
-        head, _, rest = document.partition(self.start)
-        _, found, tail = rest.partition("<!-- end -->")
-        if not found:
-            raise PageError(f"{self.page} has no `{self.start}` followed by `<!-- end -->`")
-        return f"{head}{self.start}\n\n{self.text.strip()}\n\n<!-- end -->{tail}"
-
-    def spans(self, document: str) -> list[tuple[int, int]]:
-        """What of the document is the block."""
-        start = document.index(self.start)
-        return [(start, document.index("<!-- end -->", start))]
+    def title(self) -> str:
+        """Its first heading."""
+        return next(line for line in self.text.splitlines() if line.startswith("# ")).removeprefix("# ")
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """Words that stand exactly once on a page, whatever its line breaks, with `{}` for each number."""
-
-    page: str
-    words: str
-    values: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        if self.words.count("{}") != len(self.values):
-            raise ValueError(f"{len(self.values)} values for: {self.words}")
-        if unlike := [value for value in self.values if not re.fullmatch(_NUMBER, value)]:
-            raise ValueError(f"{unlike[0]} is not written as a number of a page: {self.words}")
-
-    def _match(self, document: str) -> re.Match[str]:
-        pieces = [r"\s+".join(map(re.escape, re.split(r"\s+", piece))) for piece in self.words.split("{}")]
-        found = list(re.finditer(f"({_NUMBER})".join(pieces), document))
-        if len(found) != 1:
-            raise PageError(
-                f"{self.page} has {len(found)} times, not once: {self.words!r}. When you change the words on the page, "
-                "change them in benchmarks/measured_*.py"
-            )
-        return found[0]
-
-    def put(self, document: str) -> str:
-        """The document with the numbers of now."""
-        found = self._match(document)
-        for group, value in reversed(list(enumerate(self.values, 1))):
-            document = document[: found.start(group)] + value + document[found.end(group) :]
-        return document
-
-    def spans(self, document: str) -> list[tuple[int, int]]:
-        """The numbers' places."""
-        found = self._match(document)
-        return [found.span(group) for group in range(1, len(self.values) + 1)]
+def page(name: str, answers: str, script: str, results: Iterable[str], *parts: str) -> Page:
+    """`docs/measured/NAME.md`: a heading, the parts, and what made the numbers at the end."""
+    found = tuple(results)
+    return Page(f"docs/measured/{name}.md", document(*parts, *sources(script, found)), answers, found)
 
 
-@dataclass(frozen=True)
-class File:
-    """A file that is written whole: a plot."""
-
-    page: str
-    text: str
-
-    def put(self, document: str) -> str:
-        return self.text
-
-    def spans(self, document: str) -> list[tuple[int, int]]:
-        """All of it."""
-        return [(0, len(document))]
+def picture(name: str, text: str) -> Page:
+    """`docs/measured/NAME.svg`."""
+    return Page(f"docs/measured/{name}.svg", text)
 
 
-Part = Block | File | Sentence
+def sources(script: str, results: Iterable[str]) -> Iterable[str]:
+    """The last section of a page: the script and each file of results, with where and when it was made."""
+    yield "## Where the numbers come from"
+    yield f"`{script}` measured these. Each file holds every single number."
+    rows = [[f"`benchmarks/results/{name}.json`", *ran(name)] for name in results]
+    yield table(["results", "vLLM", "torch", "machine", "date"], rows)
+
+
+def ran(name: str) -> list[str]:
+    """vLLM, torch, machine and date of a result."""
+    result = load(name)
+    versions = result["versions"]
+    machine = result["machine"].removeprefix("one ").replace("NVIDIA ", "")
+    return [versions["vllm"], versions.get("torch", ""), machine, result["date"]]
+
+
+def document(*parts: str) -> str:
+    """Markdown of headings, paragraphs, lists and tables with an empty line between them; prose is wrapped."""
+    blocks = [block.strip() for part in parts for block in part.split("\n\n")]
+    return "\n\n".join([MADE, *(wrapped(block) for block in blocks if block)]) + "\n"
+
+
+def wrapped(part: str) -> str:
+    """A paragraph or a list in lines of 120 characters; tables, headings and pictures stay."""
+    if part.startswith(("|", "#", "!")):
+        return part
+    if part.startswith("* "):
+        items = re.split(r"\n(?=\* )", part)
+        return "\n".join(_fill(item.removeprefix("* "), "* ", "  ") for item in items)
+    return _fill(part)
+
+
+def _fill(text: str, first: str = "", rest: str = "") -> str:
+    words = " ".join(text.split())
+    return textwrap.fill(
+        words, 120, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list."""
+    return "\n".join(f"* {line}" for line in lines)
 
 
 def load(name: str) -> dict[str, Any]:

@@ -1,15 +1,13 @@
-"""Results of `vitcg-scaffold bench` on their page: tables, and the pictures beside them.
+"""docs/measured/bench.md: results of `vitcg-scaffold bench`, tables and the pictures beside them.
 
 A result is a file that `bench -o` wrote, kept as `results/bench_NAME_MODEL.json`.
 """
 
 from __future__ import annotations
 
-from measured import NAMES, RESULTS, Block, File, Part, load
+from measured import NAMES, RESULTS, Page, load, page, picture
 
 from scaffold.measure.benchreport import Benchmark, to_markdown, to_svg
-
-PAGE = "docs/bench.md"
 
 
 def benchmarks() -> dict[str, Benchmark]:
@@ -20,11 +18,26 @@ def benchmarks() -> dict[str, Benchmark]:
     return dict(sorted(found.items(), key=lambda item: (order.index(item[1].model), item[0])))
 
 
-def parts() -> list[Part]:
+def pages() -> list[Page]:
     found = benchmarks()
-    pictures = [File(f"docs/{name}.svg", to_svg(result)) for name, result in found.items()]
-    texts = (
-        f"## {NAMES[result.model]}\n\n{to_markdown(result)}\n![time over an exact graph]({name}.svg)"
+    pictures = [picture(name, to_svg(result)) for name, result in found.items()]
+    texts = [
+        part
         for name, result in found.items()
+        for part in (
+            f"## {NAMES[result.model]}",
+            to_markdown(result),
+            f"![time of a call over an exact graph]({name}.svg)",
+        )
+    ]
+    text = page(
+        "bench",
+        "What does the command `bench` print?",
+        "vitcg-scaffold bench",
+        found,
+        "# The command `bench`",
+        """`vitcg-scaffold bench` wrote these tables and pictures. [Measuring an encoder](../bench.md) says how to
+        make them on your machine, and what makes the numbers comparable.""",
+        *texts,
     )
-    return [Block(PAGE, "bench", "\n\n".join(texts)), *pictures]
+    return [text, *pictures]

@@ -1,15 +1,14 @@
-"""What `graphs_gpu.py` proved on real graphs, on the page."""
+"""docs/measured/graphs.md: what `graphs_gpu.py` proved on real graphs."""
 
 from __future__ import annotations
 
-from measured import NAMES, RESULTS, Block, PageError, Part, load, table
+from measured import NAMES, RESULTS, Page, PageError, load, page, table
 from measured_ports import release
 
-PAGE = "docs/measured.md"
 MANAGERS = ("vLLM's manager", "our manager")
 
 
-def parts() -> list[Part]:
+def pages() -> list[Page]:
     head = [
         "vLLM",
         "model",
@@ -20,8 +19,9 @@ def parts() -> list[Part]:
         "",
     ]
     lines = []
-    results = [load(path.stem) for path in RESULTS.glob("graphs_*.json")]
-    for result in sorted(results, key=lambda result: release(result["versions"]), reverse=True):
+    names = [path.stem for path in RESULTS.glob("graphs_*.json")]
+    names.sort(key=lambda name: release(load(name)["versions"]), reverse=True)
+    for result in map(load, names):
         for row in sorted(result["rows"], key=lambda row: list(NAMES).index(row["model"])):
             real = row.get("real", {"groups": {}, "replayed": 0})  # a port that was refused has none
             groups = real["groups"]
@@ -30,7 +30,9 @@ def parts() -> list[Part]:
                 for manager in MANAGERS
             }
             if any(value["largest_error"] for name, value in groups.items() if "eager on the GPU" in name):
-                raise PageError(f"{PAGE} says that no port changes eager results, and that of {row['model']} does")
+                raise PageError(
+                    f"docs/measured/graphs.md says that no port changes eager results, and that of {row['model']} does"
+                )
             errors = [max((value["largest_error"] for value in found), default=None) for found in replays.values()]
             lines.append(
                 [
@@ -42,4 +44,20 @@ def parts() -> list[Part]:
                     row["outcome"],
                 ]
             )
-    return [Block(PAGE, "graphs", table(head, lines))]
+    return [
+        page(
+            "graphs",
+            "Do the shipped ports hold on real CUDA graphs?",
+            "benchmarks/graphs_gpu.py",
+            names,
+            "# Ports on real graphs",
+            """Every shipped port was proven on real CUDA graphs, with vLLM's manager and with ours.""",
+            table(head, lines),
+            "## How it was measured",
+            """`vitcg-scaffold verify --device cuda` ran for every shipped descriptor. It builds the release's real
+            classes, tiny and in float16. The release's own manager captures them, and then ours does. The memory
+            of the graphs is filled with NaN before every call.""",
+            """An error is the largest difference from eager results of the pristine class, relative to the largest
+            value. On the GPU the ported classes return the same eager results as the pristine ones.""",
+        )
+    ]

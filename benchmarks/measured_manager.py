@@ -1,4 +1,4 @@
-"""Numbers of `manager_gpu.py` on the pages, and the plot of its rows."""
+"""docs/measured/manager.md: what `manager_gpu.py` measured, and the plot of its rows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import manager_plot
-from measured import NAMES, Block, File, Part, Sentence, by_model, exists, load, mean, table
+from measured import NAMES, Page, bullets, by_model, exists, load, mean, page, picture, table
 
-#: What is wanted of `execute()` over an exact graph: the mean with the default and with a fitted ladder, and the worst.
+#: Bounds of `execute()` over an exact graph: the mean with the default and with a fitted ladder, and the worst.
 TARGETS = {"ours/exact": 1.03, "ours_fitted/exact": 1.015}
 WORST = 1.08
 
 #: Runs with another attention backend.
 BACKENDS = {"TRITON_ATTN": "manager_h200_triton", "FLASHINFER": "manager_h200_flashinfer"}
+
+#: A later run with smaller inputs among the workloads.
+ICONS = "manager_h100"
 
 LADDERS = {"ours": "default ladder", "ours_fitted": "fitted ladder"}
 
@@ -34,23 +37,81 @@ def over_exact(kind: str) -> list[float]:
     return [measured["summary"][f"{kind}/exact"] for name, (_, measured) in models().items() if ":" not in name]
 
 
-def parts() -> list[Part]:
-    named = [NAMES[name] for name in models() if ":" not in name]
-    means = [f"{named[0]} {{}} against vLLM's {{}}", *(f"{name} {{}} against {{}}" for name in named[1:])]
-    pairs = zip(over_exact("ours"), over_exact("vllm"), strict=True)
-    return [
-        Block("docs/runtime.md", "manager", ratios(models())),
-        Block("docs/runtime.md", "all", over_all()),
-        Block("docs/runtime.md", "not reached", "\n".join(not_reached()) or "Every model reaches these bounds."),
-        Block("docs/runtime.md", "other backends", "\n".join(other_backends())),
-        Block("docs/runtime.md", "right", right()),
-        File("docs/runtime_h200.svg", manager_plot.draw(load("manager_h200"))),
-        Sentence(
-            "docs/measured.md",
-            f"(geometric mean, vLLM 0.33, FLASH_ATTN): {', '.join(means)}.",
-            tuple(f"{value:.2f}" for both in pairs for value in both),
-        ),
-    ]
+def pages() -> list[Page]:
+    # The result keeps no name of the backend of a whole run; its rows do.
+    (backend,) = {row["backend"] for row in rows()}
+    text = page(
+        "manager",
+        "How close does a call come to a graph of exactly its size?",
+        "benchmarks/manager_gpu.py",
+        ["manager_h200", *filter(exists, BACKENDS.values()), ICONS],
+        "# The runtime manager",
+        "![time of a call relative to an exact graph](manager_h200.svg)",
+        over_all(),
+        f"""The attention backend is {backend}, the precision bfloat16, and a call has at most eight items. *exact*
+        is a graph that was captured for exactly that input: no manager can beat it. Ratios are geometric means
+        over the workloads of a model. *noise* is the largest difference between two medians of the same thing
+        (`exact` or eager, measured under two names).""",
+        ratios(models()),
+        "## The bounds",
+        f"""We want a mean of at most {TARGETS["ours/exact"]} of an exact graph with the default ladder and
+        {TARGETS["ours_fitted/exact"]} with a fitted one, {WORST} at worst, and no call slower than eager.""",
+        bullets(not_reached()) or "Every model reaches these bounds.",
+        """Two costs are left. The host prepares the call before it launches the graph. And a graph is captured for
+        as many sequences as a batch can have: attention skips those that a call leaves empty, which costs it some
+        time.""",
+        "## Equal results",
+        right(),
+        "## Other attention backends",
+        bullets(other_backends()),
+        """With FLASHINFER vLLM rounds the bounds of a call up. A graph is captured for bounds that are rounded the
+        same way; with the bare bounds of the model every call would run eager.""",
+        "## Start-up",
+        """The default has changed since the run on the H200: the manager captures more graphs at start-up. A later
+        run on an H100 has today's.""",
+        starts(),
+        "## Icons",
+        *icons(),
+        "## How it was measured",
+        """Towers have real sizes and random weights. Calls rotate over the workloads, so no manager finds its
+        buffers filled by the same sizes. The ways of one workload run in random order. Every result is compared
+        with the model's own eager embeddings first, and a wrong one ends the run.""",
+    )
+    return [text, picture("manager_h200", manager_plot.draw(load("manager_h200")))]
+
+
+def starts() -> str:
+    """Graphs, seconds and memory of the start, vLLM's and ours."""
+    head = ["model", "graphs, vLLM / ours", "seconds, vLLM / ours", "graph memory, vLLM / ours, MiB"]
+    lines = []
+    for name, measured in load(ICONS)["models"].items():
+        graphs, seconds, memory = measured["graphs"]["at start"], measured["capture_s"], measured["start_memory_mb"]
+        lines.append(
+            [
+                NAMES[name],
+                f"{measured['budgets']['vllm']} / {graphs}",
+                f"{seconds['vllm']:.2f} / {seconds['ours']:.2f}",
+                f"{memory['vllm']:.0f} / {memory['ours']:.0f}",
+            ]
+        )
+    return table(head, lines)
+
+
+def icons() -> Iterator[str]:
+    """Inputs below the smallest budget of the models, on their own graphs."""
+    found = by_model(load(ICONS)["rows"])
+    lines = []
+    for name, measured in found.items():
+        for row in measured:
+            if "56x56" in row["workload"]:
+                over = (f"{row[f'{way}_ms'] / row['exact_ms']:.2f}" for way in ("vllm", "ours", "ours_fitted"))
+                held = row["ours_budgets"][0].rpartition("/")[2]
+                lines.append([NAMES[name], row["workload"], str(row["tokens"]), held, *over])
+    yield """Images below the smallest budget of a model get graphs of their own while the worker is idle. Times
+    are relative to an exact graph, on an H100."""
+    yield table(["model", "input", "tokens", "budget of ours", "vLLM", "ours", "ours, fitted ladder"], lines)
+    yield """In this run one icon had to use the graph of three. The manager has captured a graph of its own size
+    since; CPU tests show it, and no GPU run has timed it."""
 
 
 def ratios(columns: dict[str, tuple[str, dict[str, Any]]]) -> str:
@@ -93,12 +154,12 @@ def ratios(columns: dict[str, tuple[str, dict[str, Any]]]) -> str:
 
 def over_all() -> str:
     """Every workload of the table in one mean."""
-    text = f"Over all {len(rows())} workloads the geometric means are"
-    labels = {"vllm": "vLLM", "ours": "ours with the default ladder", "ours_fitted": "with a fitted one"}
+    said = []
+    labels = {"vllm": "vLLM's manager", "ours": "ours with the default ladder", "ours_fitted": "ours with a fitted one"}
     for kind, label in labels.items():
         ratios = [row[f"{kind}_ms"] / row["exact_ms"] for row in rows()]
-        text += f"{',' if kind != 'vllm' else ''}\n{label} {mean(ratios):.3f} (worst {max(ratios):.2f})"
-    return text + "."
+        said.append(f"{label} {mean(ratios):.3f} (worst {max(ratios):.2f})")
+    return f"A call takes this share of an exact graph, the mean over {len(rows())} workloads: {', '.join(said)}."
 
 
 def not_reached() -> Iterator[str]:
@@ -109,14 +170,14 @@ def not_reached() -> Iterator[str]:
         for key, target in TARGETS.items():
             kind = key.split("/")[0]
             if round(summary[key], 4) > target:
-                yield f"* {label}, {LADDERS[kind]}: {summary[key]:.3f} of an exact graph in the mean, not {target}."
+                yield f"{label}, {LADDERS[kind]}: {summary[key]:.3f} of an exact graph in the mean, not {target}."
             for row in found[name]:
                 if (ratio := row[f"{kind}_ms"] / row["exact_ms"]) > WORST:
-                    yield f"* {label}, {row['workload']}, {LADDERS[kind]}: {ratio:.3f} of an exact graph."
+                    yield f"{label}, {row['workload']}, {LADDERS[kind]}: {ratio:.3f} of an exact graph."
                 if row["workload"] in summary[f"{kind} slower than eager"]:
                     over = row[f"{kind}_ms"] / max(row["eager_ms"], row["eager_again_ms"])
                     yield (
-                        f"* {label}, {row['workload']}, {LADDERS[kind]}: {over:.3f} of eager, more than the noise of "
+                        f"{label}, {row['workload']}, {LADDERS[kind]}: {over:.3f} of eager, more than the noise of "
                         f"{summary['noise']:.3f}."
                     )
 
@@ -129,8 +190,8 @@ def other_backends() -> Iterator[str]:
         for model, measured in load(name)["models"].items():
             summary = measured["summary"]
             yield (
-                f"* {backend}, {NAMES[model]} (`{name}.json`): vLLM {summary['vllm/exact']:.2f} of an exact graph,\n"
-                f"  ours {summary['ours/exact']:.3f}, fitted {summary['ours_fitted/exact']:.3f}; of eager at worst "
+                f"{backend}, {NAMES[model]} (`{name}.json`): vLLM {summary['vllm/exact']:.2f} of an exact graph, "
+                f"ours {summary['ours/exact']:.3f}, fitted {summary['ours_fitted/exact']:.3f}; of eager at worst "
                 f"{summary['ours/eager worst']:.3f} and {summary['ours_fitted/eager worst']:.3f}."
             )
 
@@ -138,10 +199,11 @@ def other_backends() -> Iterator[str]:
 def right() -> str:
     """How far our outputs were from eager's."""
     differing = [row for row in rows() if row["ours_error"]]
-    text = f"Of {len(rows())} workloads, {len(rows()) - len(differing)} gave what eager gave, bit for bit"
+    text = f"{len(rows()) - len(differing)} of {len(rows())} workloads gave what eager gave, bit for bit."
     for row in differing:
         ours, theirs = f"{row['ours_error']:.4f}", f"{row['vllm_error']:.4f}"
         text += (
-            f";\n{NAMES[row['model']]}, {row['workload']} differs by {ours} of the largest value, vLLM's by {theirs}"
+            f" {NAMES[row['model']]}, {row['workload']}, differs by {ours} of the largest value, and vLLM's manager by "
+            f"{theirs}."
         )
-    return text + "."
+    return text

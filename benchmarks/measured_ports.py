@@ -1,4 +1,4 @@
-"""Numbers of `ports_gpu.py` on the pages."""
+"""docs/measured/ports.md: what `ports_gpu.py` measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from measured import NAMES, RESULTS, Block, PageError, Part, Sentence, load, mean, table
+from measured import NAMES, RESULTS, Page, PageError, load, mean, page, table
 
 #: A result is right when its largest difference to eager is below this share of the largest value.
 BOUND = 0.05
@@ -22,13 +22,13 @@ def release(row: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(number) for number in row["vllm"].split("."))
 
 
+def results() -> list[str]:
+    return sorted(path.stem for path in RESULTS.glob("ports_h200_*.json"))
+
+
 def groups() -> dict[tuple[str, str, str], list[dict[str, Any]]]:
     """(release, model, backend) -> its workloads, in the order of the page: the newest release first."""
-    rows = [
-        {**row, "vllm": result["versions"]["vllm"]}
-        for result in (load(path.stem) for path in RESULTS.glob("ports_h200_*.json"))
-        for row in result["rows"]
-    ]
+    rows = [{**row, "vllm": result["versions"]["vllm"]} for result in map(load, results()) for row in result["rows"]]
 
     def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return [-number for number in release(row)], list(NAMES).index(row["model"]), row["backend"]
@@ -49,12 +49,12 @@ def newest_right() -> tuple[list[int], int]:
     return counts, each
 
 
-def parts() -> list[Part]:
+def pages() -> list[Page]:
     lines, largest, wrong = [], 0.0, []
     for (vllm, model, backend), rows in groups().items():
         fair = [row for row in rows if right(row, "upstream")]
         if not all(right(row, "generated") for row in rows):
-            raise PageError("a generated port was wrong: README.md and docs/measured.md say that none was")
+            raise PageError("a generated port was wrong: README.md and docs/measured/ports.md say that none was")
         largest = max(largest, *(row["generated_error"] for row in rows))
         wrong += [row["upstream_error"] for row in rows if row["upstream_error"] is not None and row not in fair]
         lines.append(
@@ -69,11 +69,23 @@ def parts() -> list[Part]:
         )
     head = ["vLLM", "model", "attention", "upstream right", "generated right"]
     return [
-        Block("docs/measured.md", "ports", table([*head, "generated / upstream time, where upstream is right"], lines)),
-        Sentence(
-            "docs/measured.md",
-            "below {} % of the largest value; the generated ports' largest is {} %, wrong ones are above {} % or not "
-            "finite",
-            (f"{100 * BOUND:.0f}", f"{100 * largest:.1f}", str(math.floor(100 * min(wrong)))),
-        ),
+        page(
+            "ports",
+            "Are the generated ports right, and as fast as the ports in vLLM?",
+            "benchmarks/ports_gpu.py",
+            results(),
+            "# Generated ports beside upstream's",
+            """The generated port was right on every workload. Upstream's hand-written ports were wrong on some;
+            [compared with upstream](../compared-with-upstream.md#better) names the causes.""",
+            table([*head, "generated / upstream time, where upstream is right"], lines),
+            "## How it was measured",
+            """Both ports ran in one process on one GPU: the same tower, the same manager (vLLM's own), real sizes
+            and random weights. vLLM captured one set of graphs with video enabled and one for images alone. The
+            workloads are images and videos of several sizes, and calls rotate over them. Time is that of the whole
+            `execute()` call.""",
+            f"""A result is *right* when its largest difference from the model's eager embeddings is below
+            {100 * BOUND:.0f} % of the largest value. The largest difference of a generated port is
+            {100 * largest:.1f} %. Every wrong result differs by more than {math.floor(100 * min(wrong))} % or is
+            not finite.""",
+        )
     ]

@@ -1,4 +1,4 @@
-"""What `make reach` found, on docs/reach.md: a section for each release that was surveyed."""
+"""docs/reach.md: the findings of `make reach`, a section for each surveyed release."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from measured import RESULTS, Block, Part, load, table
+from measured import RESULTS, Page, bullets, document, load, table
 
-PAGE = "docs/reach.md"
 #: How a refusal of models without vision begins.
 NO_VISION = "VCG486"
 _CODE, _BEYOND = "VCG483: ", "the model is beyond the layouts: "
@@ -16,25 +15,41 @@ _CODE, _BEYOND = "VCG483: ", "the model is beyond the layouts: "
 Row = Mapping[str, Any]
 
 
-def parts() -> list[Part]:
-    return [Block(PAGE, path.stem, section(load(path.stem))) for path in sorted(RESULTS.glob("reach_*.json"))]
+def pages() -> list[Page]:
+    surveys = [load(path.stem) for path in sorted(RESULTS.glob("reach_*.json"))]
+    text = document(
+        "# Reach",
+        """`make reach` asks three questions of every multimodal architecture of a release. Does `init --yes` draft
+        it with the first candidate of every question? Does `new` prove the port statically? Does `verify` prove it
+        numerically? It reads the release's source and writes nothing into it.""",
+        """* *proven statically*: the port is generated and every static proof holds. The numerical proof has the last
+        word.
+* *pass*: the release's real classes return the same embeddings with the port as without it. *none*: nothing could
+        build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
+        *not run*: it has not run.
+* *answers*: `first` are the first candidates alone; `given` are answers that somebody looked up
+        (`benchmarks/reach.py`).""",
+        *(part for survey in surveys for part in section(survey)),
+    )
+    return [Page("docs/reach.md", text)]
 
 
 def numeric(row: Row) -> str:
-    """What the numerical proof said of the code of now: outdated where it ran with other code."""
+    """The verdict of the numerical proof on today's code: outdated where it ran with other code."""
     if not row["verified"]:
         return "not run"
     return row["numeric"] if row["verified"] == row["code"] else f"outdated ({row['numeric']})"
 
 
-def section(result: Mapping[str, Any]) -> str:
-    """The text on one release."""
+def section(result: Mapping[str, Any]) -> list[str]:
+    """The part of the page on one release."""
     rows = result["rows"]
     seeing = [row for row in rows if not row["reason"].startswith(NO_VISION)]
     ported = [row for row in seeing if row["static"] == "proven"]
     refused = [row for row in seeing if row["static"] != "proven"]
     blind = [f"`{row['architecture']}`" for row in rows if row not in seeing]
-    lines = [
+    parts = [
+        f"## vLLM {result['release'].removesuffix('.0')}",
         f"Run on {result['date']}. The release has {len(rows)} multimodal architectures, {len(seeing)} of them with "
         "images or videos.",
         table(
@@ -48,10 +63,10 @@ def section(result: Mapping[str, Any]) -> str:
         ),
     ]
     if failed := [row for row in ported if row["reason"]]:
-        lines += ["What the numerical proof said:", bullets(failed)]
-    lines += ["### Refused", bullets(refused)]
-    lines += ["### Without images and videos", f"{', '.join(blind)}."] if blind else []
-    return "\n\n".join(lines)
+        parts += ["The numerical proof reported:", reasons(failed)]
+    parts += ["### Refused", reasons(refused)]
+    parts += ["### Without images and videos", f"{', '.join(blind)}."] if blind else []
+    return parts
 
 
 def split(rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -76,9 +91,9 @@ def done(row: Row) -> list[str]:
     return [*words, numeric(row) + checks]
 
 
-def bullets(rows: Iterable[Row]) -> str:
-    """One line an architecture with what was said of it, of more than three reasons the first three."""
-    return "\n".join(f"* `{row['architecture']}`: {shortened(row['reason'])}" for row in rows)
+def reasons(rows: Iterable[Row]) -> str:
+    """One line per architecture with its reasons, the first three where there are more."""
+    return bullets(f"`{row['architecture']}`: {shortened(row['reason'])}" for row in rows)
 
 
 def shortened(reason: str) -> str:

@@ -1,40 +1,60 @@
-"""The table of README.md and of the start page: one line of each kind of result."""
+"""The table of README.md and the start page: one line of each kind of result. No other text is put into a page."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 import measured_engine
 import measured_manager
 import measured_ports
 import measured_stream
 import measured_tuning
-from measured import Block, Part, load, low_high, table
+from measured import PageError, load, low_high, table
 
 IMAGE = "1 x 1280x720"
+START, END = "<!-- summary: made by benchmarks/pages.py -->", "<!-- end -->"
 
 
-def parts() -> list[Part]:
+#: Page -> where the pages on measurements are, seen from it.
+PLACES = {"README.md": "docs/measured", "docs/index.md": "measured"}
+
+
+def put(page: str, document: str) -> str:
+    """The page with the table of now between the two marks."""
+    head, _, rest = document.partition(START)
+    _, found, tail = rest.partition(END)
+    if not found:
+        raise PageError(f"{page} has no `{START}` followed by `{END}`")
+    return f"{head}{START}\n\n{summary(PLACES[page])}\n\n{END}{tail}"
+
+
+def summary(folder: str) -> str:
+    """The table, with a link to the page of each line."""
     right, each = measured_ports.newest_right()
     ours, theirs = (measured_manager.over_exact(kind) for kind in ("ours", "vllm"))
+    tuned = _range(measured_tuning.means().values())
     image = IMAGE.removeprefix("1 x ")
     engine = next(row for row in load("engine_h200")["rows"] if (row["model"], row["images"]) == ("qwen2_vl", IMAGE))
     release = ".".join(load("manager_h200")["versions"]["vllm"].split(".")[:2])
+    encoder, request = (_times(engine, kind) for kind in ("encoder_ms", "ms"))
     rows = [
-        [f"workloads with correct embeddings, of {each}", str(each), _range(right, 0), str(each)],
-        ["time of a call, relative to a graph of exactly its size", "", _range(theirs), _range(ours)],
-        ["the same with tower tuning, which is the default", "", "", _range(measured_tuning.means().values())],
-        ["new sizes after an idle moment, relative to vLLM's time", "", "1", measured_stream.in_words("on")],
-        ["the same without tower tuning", "", "1", measured_stream.in_words("off")],
-        [f"encoder in the engine, one {image} image, Qwen2-VL 2B, ms", *_times(engine, "encoder_ms")],
-        ["the whole request with that image, ms", *_times(engine, "ms")],
+        ("ports", f"workloads with correct embeddings, of {each}", str(each), _range(right, 0), str(each)),
+        ("manager", "time of a call, relative to a graph of exactly its size", "", _range(theirs), _range(ours)),
+        ("tuning", "the same with tower tuning, which is the default", "", "", tuned),
+        ("streams", "new sizes after an idle moment, relative to vLLM's time", "", "1", measured_stream.in_words("on")),
+        ("streams", "the same without tower tuning", "", "1", measured_stream.in_words("off")),
+        ("engine", f"encoder in the engine, one {image} image, Qwen2-VL 2B, ms", *encoder),
+        ("engine", "the whole request with that image, ms", *request),
     ]
-    summary = table(["", "eager", f"vLLM {release}'s graphs", "ours"], rows)
-    return [Block(page, "summary", summary) for page in ("README.md", "docs/index.md")]
+    linked = [[f"[{what}]({folder}/{page}.md)", *cells] for page, what, *cells in rows]
+    return table(["", "eager", f"vLLM {release}'s graphs", "ours"], linked)
 
 
-def _times(row, kind: str) -> list[str]:
+def _times(row: dict[str, Any], kind: str) -> list[str]:
     return [f"{row[f'{mode}_{kind}']:.1f}" for mode in measured_engine.MODES]
 
 
-def _range(values, digits: int = 2) -> str:
+def _range(values: Iterable[float], digits: int = 2) -> str:
     low, high = low_high(values, digits)
     return low if low == high else f"{low} to {high}"

@@ -1,9 +1,10 @@
-"""Write the numbers of `results/*.json` into the pages, or check that they stand there.
+"""Write the pages on measurements from `results/*.json`, or check that they are what the results say.
 
     python benchmarks/pages.py            # after a results file was replaced
-    python benchmarks/pages.py --check    # exit 1, with the difference, if a page says another number
+    python benchmarks/pages.py --check    # exit 1, with the difference, if a page is not current
 
-A new kind of result: a module `measured_NAME.py` with `parts()`, and its name in `KINDS`.
+A new kind of result: a module `measured_NAME.py` with `pages()`, and its name in `KINDS`. One table is no page of its
+own: the summary in README.md and on the start page, between two marks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -21,36 +21,38 @@ import measured_cut
 import measured_engine
 import measured_fuzz
 import measured_graphs
+import measured_index
 import measured_manager
 import measured_ports
 import measured_reach
 import measured_stream
 import measured_summary
 import measured_tuning
-from measured import ROOT, PageError, Part
+from measured import ROOT, Page, PageError
 
+#: In the order of the index.
 KINDS = (
-    measured_summary, measured_ports, measured_graphs, measured_manager, measured_tuning, measured_engine,
-    measured_bench, measured_stream, measured_fuzz, measured_reach, measured_cut,
+    measured_ports, measured_graphs, measured_cut, measured_manager, measured_stream, measured_tuning, measured_engine,
+    measured_bench, measured_fuzz,
 )  # fmt: skip
 
 
-def all_parts() -> list[Part]:
-    """Every block and sentence."""
-    return [part for kind in KINDS for part in kind.parts()]
+def all_pages() -> list[Page]:
+    """Every page and picture."""
+    made = [page for kind in KINDS for page in kind.pages()]
+    return [measured_index.page_of(made), *made, *measured_reach.pages()]
 
 
-def written(parts: Iterable[Part], root: Path = ROOT) -> dict[Path, str]:
-    """Each page that has a part, with the numbers of now."""
-    pages: dict[Path, str] = {}
-    for part in parts:
-        path = root / part.page
-        pages[path] = part.put(pages.get(path) or text_of(path))
-    return pages
+def written() -> dict[Path, str]:
+    """The text that each file must have."""
+    found = {ROOT / page.path: page.text for page in all_pages()}
+    for name in measured_summary.PLACES:
+        found[ROOT / name] = measured_summary.put(name, text_of(ROOT / name))
+    return found
 
 
 def text_of(path: Path) -> str:
-    """What stands there now; a picture may not be there yet."""
+    """The text of a file; empty where there is none yet."""
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
@@ -59,7 +61,7 @@ def main() -> int:
     options.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not current")
     check = options.parse_args().check
     try:
-        pages = written(all_parts())
+        pages = written()
     except PageError as error:
         print(error, file=sys.stderr)
         return 1
@@ -70,6 +72,7 @@ def main() -> int:
             before = text_of(path).splitlines()
             print(*difflib.unified_diff(before, text.splitlines(), name, name, lineterm="", n=0), sep="\n")
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"written: {name}")
     return int(check and bool(outdated))

@@ -204,7 +204,7 @@ def _options(environ: Mapping[str, str], problems: list[Diagnostic]) -> Mapping[
         read_settings(SimpleNamespace(additional_config=None))
         given: dict[str, Any] = json.loads(environ[OPTIONS])
     except (ValueError, TypeError) as error:
-        problems.append(Diagnostic("VCG492", str(error), help="docs/operators.md lists the settings"))
+        problems.append(Diagnostic("VCG492", str(error), help="docs/reference/settings.md lists the settings"))
         return {}
     except ImportError:
         return {}

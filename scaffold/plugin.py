@@ -2,7 +2,7 @@
 
 It must be cheap there, do the same however often it runs, and never raise. So it imports neither torch nor CUDA: a
 registry entry loads an adapter when vLLM loads that model, and a hook replaces the manager when vLLM imports it.
-`VITCG_DISABLE`, `VITCG_MODE` and `VITCG_MODELS` say what it does (`docs/operators.md`).
+`VITCG_DISABLE`, `VITCG_MODE` and `VITCG_MODELS` say what it does (`docs/reference/settings.md`).
 """
 
 from __future__ import annotations

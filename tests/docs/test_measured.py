@@ -1,81 +1,107 @@
-"""Numbers on the pages are those of `benchmarks/results/`, and none stands in README.md without its file."""
+"""Pages on measurements are what `benchmarks/results/` says: whole pages, and no number that somebody typed."""
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import measured
+import measured_summary
 import pages
-from measured import ROOT, Block, PageError, Sentence
+from measured import ROOT, PageError
 
-PARTS = pages.all_parts()
+MADE = pages.written()
+#: A measured number: a decimal, or a whole one with its unit. Code, links and releases are none.
+NOT_PROSE = r"`[^`\n]*`|^```.*?^```$|\]\([^)]*\)|(?:vLLM|Python|--vllm) \d[\d.]*(?: (?:to|and) \d[\d.]*)?"
+NUMBER = r"(?<![\w.-])(?:\d+\.\d+|\d+(?= (?:%|ms|MiB|of \d)))"
+
+
+def numbers(text: str) -> list[str]:
+    """The measured numbers of a text."""
+    prose = re.sub(NOT_PROSE, lambda found: " " * len(found[0]), text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(NUMBER, prose)
 
 
 def test_pages_say_what_was_measured():
-    outdated = [path.name for path, text in pages.written(PARTS).items() if path.read_text(encoding="utf-8") != text]
-    assert outdated == [], "run: python benchmarks/pages.py"
+    assert [path.name for path, text in MADE.items() if pages.text_of(path) != text] == [], "run: benchmarks/pages.py"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/measured.md"])
-def test_every_measured_number_has_its_file(page):
-    """Whole numbers count only with a unit behind them; releases are not measured."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    held = [span for part in PARTS if part.page == page for span in part.spans(text)]
-    not_prose = r"`[^`\n]*`|^```.*?^```$|\]\([^)]*\)|(?:vLLM|Python|--vllm) \d[\d.]*(?: to \d[\d.]*)?"
-    prose = re.sub(not_prose, lambda found: " " * len(found[0]), text, flags=re.MULTILINE | re.DOTALL)
-    numbers = list(re.finditer(r"(?<![\w.-])(?:\d+\.\d+|\d+(?= (?:%|ms|MiB|of \d)))", prose))
-
-    loose = [found[0] for found in numbers if not any(start <= found.start() < end for start, end in held)]
-
-    assert held
-    assert loose == []
+def test_the_check_is_the_script_s_own():
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/pages.py", "--check"],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    ("part", "before", "after"),
-    [
-        (
-            Sentence("p", "takes {} to {} ms", ("1.5", "2")),
-            "It\ntakes 1.4\n  to 1,000 ms.",
-            "It\ntakes 1.5\n  to 2 ms.",
-        ),
-        (Sentence("p", "{} %, always", ("97",)), "3.25 %, always", "97 %, always"),
-        (
-            Block("p", "n", "| a |\n| b |\n"),
-            "x\n<!-- n: made by benchmarks/pages.py -->\nold\n<!-- end -->\ny",
-            "x\n<!-- n: made by benchmarks/pages.py -->\n\n| a |\n| b |\n\n<!-- end -->\ny",
-        ),
-    ],
-    ids=["across lines", "at the start", "block"],
-)
-def test_only_the_numbers_change(part, before, after):
-    assert part.put(before) == after
-    assert part.put(after) == after
+def literals(path: Path) -> Iterator[str]:
+    """Every text in a module but docstrings; pieces of an f-string are joined around what it puts in."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped: set[ast.AST] = {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(node.values)
+            skipped.update(part.format_spec for part in node.values if isinstance(part, ast.FormattedValue))
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in skipped:
+            yield node.value
 
 
 @pytest.mark.parametrize(
-    ("part", "document", "message"),
-    [
-        (Sentence("p", "takes {} ms", ("1",)), "needs 1 ms", "0 times"),
-        (Sentence("p", "takes {} ms", ("1",)), "takes 1 ms, takes 1 ms", "2 times"),
-        (Block("p", "n", ""), "no block", "p has no `<!-- n: made by benchmarks/pages.py -->`"),
-        (Block("p", "n", ""), "<!-- n: made by benchmarks/pages.py -->", "followed by"),
-    ],
+    "path", sorted(Path(measured.__file__).parent.glob("measured*.py")), ids=lambda path: path.stem
 )
-def test_a_page_without_the_place_is_refused(part, document, message):
-    with pytest.raises(PageError, match=re.escape(message)):
-        part.put(document)
+def test_no_number_of_a_page_is_typed(path):
+    assert [(text, found) for text in literals(path) if (found := numbers(text))] == []
 
 
-@pytest.mark.parametrize("values", [(), ("1", "2"), ("about 3",), ("",), ("1.",)])
-def test_values_are_numbers_and_as_many_as_their_places(values):
-    with pytest.raises(ValueError, match="takes"):
-        Sentence("p", "takes {} ms", values)
+def test_literals_are_seen(tmp_path):
+    module = tmp_path / "module.py"
+    module.write_text('"""1.5 ms"""\n\ndef f(x):\n    "2.5"\n    return f"{x:.2f} of 3.5", "4 %", "vLLM 0.33"\n')
+    assert [found for text in literals(module) for found in numbers(text)] == ["3.5", "4"]
+
+
+def test_the_readme_has_measured_numbers_in_its_table_only():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    head, _, rest = text.partition(measured_summary.START)
+    table, _, tail = rest.partition(measured_summary.END)
+    assert len(numbers(table)) > 10
+    assert numbers(head + tail) == []
+
+
+def test_a_start_page_keeps_what_is_around_its_table():
+    start, end = measured_summary.START, measured_summary.END
+    document = measured_summary.put("README.md", f"before\n{start}\nold\n{end}\nafter\n")
+    assert document == f"before\n{start}\n\n{measured_summary.summary('docs/measured')}\n\n{end}\nafter\n"
+    with pytest.raises(PageError, match=r"README.md has no `<!-- summary"):
+        measured_summary.put("README.md", "no table")
+
+
+def test_the_index_has_every_page():
+    index = (ROOT / "docs/measured/index.md").read_text(encoding="utf-8")
+    there = {path.name for path in (ROOT / "docs/measured").glob("*.md")} - {"index.md"}
+    assert [name for name in sorted(there) if f"({name})" not in index] == []
+
+
+def test_prose_is_wrapped_and_tables_are_not():
+    words = "word " * 40
+    table = measured.table(["a", "b"], [["1", words]])
+    text = measured.document(f"# {words}", f" {words}\n  {words}", f"* one\n* {words}", table)
+    made, heading, prose, first, *rest = text.split("\n\n")
+    assert made == measured.MADE
+    assert len(heading) > 120 < max(map(len, rest[-1].splitlines()))
+    assert max(map(len, [*prose.splitlines(), *first.splitlines()])) <= 120
+    assert first.startswith("* one\n* word")
+    assert first.splitlines()[2].startswith("  word")
 
 
 def test_another_result_is_another_page(monkeypatch):
@@ -89,8 +115,10 @@ def test_another_result_is_another_page(monkeypatch):
                 model["summary"][key] *= 1.1
         return result
 
-    before = pages.written(PARTS)
     monkeypatch.setattr("measured_manager.load", slower)
-    changed = {path.name for path, text in pages.written(pages.all_parts()).items() if before[path] != text}
+    changed = {path for path, text in pages.written().items() if MADE[path] != text}
 
-    assert changed == {"README.md", "index.md", "measured.md", "runtime.md"}
+    assert {path.relative_to(ROOT).as_posix() for path in changed} == {
+        *measured_summary.PLACES,
+        "docs/measured/manager.md",
+    }

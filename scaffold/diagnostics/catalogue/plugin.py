@@ -22,7 +22,7 @@ CODES: tuple[Code, ...] = (
         "a VITCG_ variable has no meaning",
         "The plugin is controlled by VITCG_DISABLE, VITCG_MODE, VITCG_MODELS and VITCG_ENCODER_GRAPHS. With a wrong "
         "mode the plugin stays inactive; with wrong settings in VITCG_ENCODER_GRAPHS vLLM does not start with encoder "
-        "graphs. docs/operators.md lists the values.",
+        "graphs. docs/reference/settings.md lists the values.",
     ),
     Code(
         "VCG493",

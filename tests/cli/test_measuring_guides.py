@@ -1,0 +1,95 @@
+"""The commands of `docs/bench.md` and `docs/tuning.md` that need no server, what these pages list, and their length."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+LONGEST = 150
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def commands(page: str, program: str) -> list[list[str]]:
+    """Words of the commands of a program in the shell blocks of a page."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+    return [words for block in blocks for line in block.splitlines() if (words := shlex.split(line))[0] == program]
+
+
+@pytest.mark.parametrize("page", ["operators", "runtime", "tuning", "bench", "compared-with-upstream"])
+def test_a_guide_is_short(page):
+    assert len(text_of(page).splitlines()) <= LONGEST
+
+
+@pytest.fixture
+def here(run):
+    """The files that the commands read: a benchmark, a recording, and a checkpoint's sizes."""
+    folder = Path.cwd()
+    (folder / "bench.json").write_bytes((RESULTS / "bench_h200_qwen2_5_vl.json").read_bytes())
+    recording = gzip.decompress((RESULTS / "profile_qwen2_5_vl_3b_h200.json.gz").read_bytes())
+    (folder / "recording.json").write_bytes(recording)
+    (folder / "path" / "to").mkdir(parents=True)
+    (folder / "path" / "to" / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words for page in ("bench", "tuning") for words in commands(page, "vitcg-scaffold") if words[1] != "pr"],
+    ids=lambda words: " ".join(words[1:]),
+)
+def test_a_command_that_measures_runs_or_asks_for_a_gpu(run, here, monkeypatch, words):
+    torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    done = run(*words[1:])
+
+    if "--recording" in words:
+        assert (done.code, " ms, floor " in done.out) == (0, True)
+    else:
+        assert (done.code, "VCG470" in done.err) == (4, True)
+
+
+@pytest.mark.parametrize("option", re.findall(r"`(--[a-z]+)[ `]", text_of("bench")))
+def test_options_that_the_page_explains_exist(run, here, option):
+    """`--result bench.json` as the page has it, and the others beside it."""
+    value = {"--config": "path/to/config.json", "--tokens": "64", "--result": "bench.json"}[option]
+
+    done = run("bench", "qwen2_5_vl", "--result", "bench.json", option, value, "--svg", "bench.svg")
+
+    assert done.code == 0, done.err
+    assert "<svg" in Path("bench.svg").read_text()
+
+
+def test_the_settings_of_a_server_are_read():
+    settings = pytest.importorskip("scaffold.runtime.vllm.settings", reason="needs torch")
+    ((*_, given),) = commands("tuning", "vllm")
+
+    found = settings.read_settings(types.SimpleNamespace(additional_config=json.loads(given)))
+
+    assert found.tuning == "list"
+
+
+@pytest.mark.parametrize("value", re.findall(r"^\* (?:switches[^`]*)?`([^`]+)`", text_of("tuning"), re.MULTILINE))
+def test_values_of_tuning_are_read(value):
+    settings = pytest.importorskip("scaffold.runtime.vllm.settings", reason="needs torch")
+    given = {"encoder_graphs": {"tuning": json.loads(value)}}
+
+    assert settings.read_settings(types.SimpleNamespace(additional_config=given)).tuning == json.loads(value)
+
+
+def test_the_table_has_every_tuning():
+    choice = pytest.importorskip("scaffold.runtime.tuning.choice", reason="needs torch")
+    names = re.findall(r"^\| `([a-z-]+)` \|", text_of("tuning"), re.MULTILINE)
+
+    assert set(names) == set(choice.NAMES)
