@@ -37,7 +37,7 @@ GENERATIONS = {
 #: positions of Qwen3-VL's own manager.
 REASONS = {"over-budget", "capacity:pixel_values", "capacity:pos_embeds"}
 #: Models whose encoder alone is recorded.
-REENTERED = ("llava_next", "mistral3")
+REENTERED = ("llava", "llava_next", "mistral3", "paligemma")
 
 
 @pytest.mark.trees
