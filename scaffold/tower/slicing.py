@@ -137,8 +137,8 @@ def _slice_class(
                 "VCG450",
                 f"class `{owner[1].name}` has no method `{entry}`",
                 owner[0].span(owner[1]),
-                "name the method that takes pixels and grid, as `tower.entry` in the descriptor or with `tower --entry`; "
-                f"the class has {named}",
+                "name the method that takes pixels and grid, as `tower.entry` in the descriptor or with "
+                f"`tower --entry`; the class has {named}",
             )
         )
     module, holder, function = found
