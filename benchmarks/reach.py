@@ -45,7 +45,7 @@ LIMIT = 1800
 #: Problems of `verify` that prove nothing either way: nothing there can build the model.
 UNBUILT = {"VCG659", "VCG668"}
 #: How a failure of the pristine model is named, with which nothing of a port was compared.
-ORACLE = "the lab failed (oracle, "
+ORACLE = "the pristine model "
 #: Layouts as the page calls them.
 KINDS = {"packed": "split"}
 #: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`.

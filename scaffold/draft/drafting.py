@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
@@ -153,7 +153,7 @@ def _best(
         beyond_layouts = any(problem.code == "VCG483" for problem in error.diagnostics)
         if layout is not None or not beyond_layouts or not _speaks_cuts(tree):
             raise
-        refused = error.diagnostics
+        refused = _against("packed rows, tiles and paths of tiles", error)
         reason = refused[0].message.partition(": ")[2]
     if items is not None and layout not in (None, items.sheet.value("layout")):
         raise beyond(tree, model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
@@ -167,7 +167,7 @@ def _best(
         if items is not None:
             return items
         if not isinstance(error, NoEncoder):
-            refused = tuple(dict.fromkeys((*refused, *error.diagnostics)))
+            refused = (*refused, *_against("a cut", error))
         return _last_of(tree, program, model, answers, refused)
     # Each question is one more value that may be wrong.
     return items if items is not None and not reason and len(cut.sheet.questions) >= asked else cut
@@ -199,7 +199,14 @@ def _last_of(
     except NoRows:
         raise DiagnosticError(refused) from None
     except DiagnosticError as error:
-        raise DiagnosticError(tuple(dict.fromkeys((*refused, *error.diagnostics)))) from None
+        raise DiagnosticError((*refused, *_against("rows", error))) from None
+
+
+def _against(layouts: str, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
+    """The reasons of a refusal, each with the layouts that it rules out: one line may rule out several ways."""
+    note = f"this rules out {layouts}"
+    errors = [problem for problem in dict.fromkeys(refusal.diagnostics) if problem.severity is Severity.ERROR]
+    return tuple(replace(problem, notes=(*problem.notes, note)) for problem in errors)
 
 
 def _rows(tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str], reason: str = "") -> _Filled:

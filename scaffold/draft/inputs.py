@@ -102,7 +102,7 @@ def beyond(tree: SourceTree, place: Place | None, reason: str) -> Beyond:
             "VCG483",
             f"the model is beyond the layouts: {reason}",
             tree.span(place.file, place.line) if place else None,
-            "no descriptor says this yet: `vitcg-scaffold explain VCG483` tells what can be done",
+            "change this statement if the model is yours, or write the port by hand: `vitcg-scaffold explain VCG483`",
         )
     )
 

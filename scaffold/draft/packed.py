@@ -20,6 +20,7 @@ from scaffold.draft.inputs import (
     schema_of,
     strip,
 )
+from scaffold.draft.layers import first_layer
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, linear_width, parameters, part_of
 from scaffold.draft.sheet import Candidate, Question, Sheet
@@ -460,11 +461,9 @@ def _pixels(scene: _Scene, tower: Part, data: str) -> None:
         patch = part_of(program, tower.cls, path) if "." not in path else None
         if shape is None and patch is not None and patch.cls is not None:
             shape = _row_shape(program, patch, f"self.{tower.name}.{path}", sheet)
-    first = calls[0] if calls else None
     if shape is None:
-        look: tuple[str, ...] = ()
-        if first is not None and first.place is not None:
-            look = (f"{first.place}: the first module that gets the pixels",)
+        layer = first_layer(program, scene.model.owner, tower, data)
+        look: tuple[str, ...] = (layer,) if layer else ()
         shown = schema_of(program, scene.model.owner[0], scene.inputs.trace, scene.inputs.modalities[0].pixels)
         if shown is not None:
             look += (f"{shown[1]}: the annotated shape, ({', '.join(map(str, shown[0]))})",)

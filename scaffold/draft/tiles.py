@@ -16,6 +16,7 @@ from scaffold.draft.inputs import (
     innermost,
     schema_of,
 )
+from scaffold.draft.layers import first_layer
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, chain_path, model_path, outer_path, part_of
 from scaffold.draft.sheet import Candidate, Question, Sheet
@@ -210,7 +211,8 @@ def _tile_shape(
     """
     found = schema_of(program, model.owner[0], inputs.trace, key)
     if found is None or len(found[0]) != 4:
-        look = (f"{found[1]}: {found[0]}",) if found else ()
+        annotated = f"{found[1]}: the annotated shape, ({', '.join(map(str, found[0]))})" if found else ""
+        look = tuple(filter(None, (annotated, first_layer(program, model.owner, tower) if tower else "")))
         sheet.ask(Question(at, "shape of one tile, as a list such as [3, side, side]", (), look))
         return None
     (_, channels, height, width), place, table = found

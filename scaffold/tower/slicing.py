@@ -40,7 +40,7 @@ from scaffold.tower.model import (
     TowerSlice,
     flatten,
 )
-from scaffold.tower.source import Module, Program
+from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, Role, Value
 
 METADATA_METHOD = "prepare_encoder_metadata"
@@ -88,12 +88,20 @@ def slice_tower(
                 "VCG450",
                 f"there is no class `{class_name}` in {module.shown}",
                 module.span(module.tree),
-                f"did you mean `{close[0]}`?"
+                f"write `tower.class: {close[0]}` in the descriptor"
                 if close
-                else "name the class whose `forward` takes the pixels and the grid",
+                else "name the class whose `forward` takes the pixels and the grid as `tower.class` in the descriptor; "
+                f"the module has {', '.join(f'`{name}`' for name in module.classes) or 'no class'}",
             )
         )
     return _renamed(_slice_class(program, (owner[0], owner[1]), (entry, tuple(data), tuple(metadata)), {}), names)
+
+
+def _entry_methods(program: Program, owner: Owner) -> list[str]:
+    """Public methods of a class that take two arguments or more, which pixels and a grid are."""
+    found = (program.method(owner, name) for name in sorted(program.members(owner)) if not name.startswith("_"))
+    methods = (method[2] for method in found if method is not None)
+    return [method.name for method in methods if len((*method.args.posonlyargs, *method.args.args)) > 2]
 
 
 def _renamed(tower: TowerSlice, names: Mapping[str, str]) -> TowerSlice:
@@ -123,12 +131,14 @@ def _slice_class(
     entry, data, metadata = names
     found = program.method(owner, entry)
     if found is None:
+        named = ", ".join(f"`{name}`" for name in _entry_methods(program, owner)) or "none with two parameters"
         raise DiagnosticError(
             Diagnostic(
                 "VCG450",
                 f"class `{owner[1].name}` has no method `{entry}`",
                 owner[0].span(owner[1]),
-                "name the method that runs the tower (`tower.entry` in the descriptor)",
+                "name the method that takes pixels and grid, as `tower.entry` in the descriptor or with "
+                f"`tower --entry`; the class has {named}",
             )
         )
     module, holder, function = found

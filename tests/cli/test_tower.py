@@ -59,6 +59,7 @@ def test_tower_without_a_descriptor(run, release_tree):
         (["glm4_1v:Glm4vVisionTransformr"], 4, "VCG420", "did you mean `Glm4vVisionTransformer`"),
         (["glm4_1w:Glm4vVisionTransformer"], 4, "VCG420", "glm4_1v"),
         ([GLM, "--entry", "run"], 4, "VCG450", "has no method `run`"),
+        ([GLM, "--entry", "run"], 4, "VCG450", "with `tower --entry`; the class has `forward`"),
         ([GLM, "--metadata", "grid"], 4, "VCG451", "`grid`"),
         ([GLM, "--data", "pixels"], 4, "VCG451", "`pixels`"),
     ],

@@ -45,8 +45,8 @@ SAID = {
     "wrong": ((6, json.dumps([REPORT, WRONG]), ""), ("fail", 3, "VCG651: differs")),
     "no recipe": ((6, "", "x\nerror[VCG659]: no recipe\n = help: y\n"), ("none", 0, "VCG659: no recipe")),
     "the pristine model fails": (
-        (6, "", "error[VCG656]: m: the lab failed (oracle, oracle): KeyError\n"),
-        ("none", 0, "VCG656: m: the lab failed (oracle, oracle): KeyError"),
+        (6, "", "error[VCG656]: m: the pristine model cannot embed the inputs: KeyError\n"),
+        ("none", 0, "VCG656: m: the pristine model cannot embed the inputs: KeyError"),
     ),
     "another refusal": ((4, "", "a:1: error[VCG420]: no module\n"), ("fail", 0, "VCG420: no module")),
     "a traceback": ((1, "", "Traceback\nKeyError: 'x'\n"), ("fail", 0, "KeyError: 'x'")),

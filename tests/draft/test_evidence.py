@@ -12,7 +12,7 @@ from draft_cases import DRAFTED, Case
 from scaffold.descriptor import PackedPort, load_descriptor_text
 from scaffold.descriptor.source import MappingNode, ScalarNode, SequenceNode, parse_source
 from scaffold.diagnostics import DiagnosticError, Exit, Severity
-from scaffold.draft import Draft, draft_descriptor
+from scaffold.draft import Draft, draft_descriptor, interview
 from scaffold.protocol import open_tree
 
 pytestmark = pytest.mark.trees
@@ -584,3 +584,29 @@ def test_a_port_of_the_class_or_of_a_base_is_said(architecture, release_tree):
     assert [note.message for note in found.notes if note.code == "VCG485"] == said
     titles = [line for line in found.text.splitlines() if "which was not looked at" in line]
     assert titles == [f"# {words}, which was not looked at: `new` replaces it with --replace." for words in said]
+
+
+def test_a_question_points_to_the_layer_that_has_the_answer(release_tree):
+    """Inkling's model calls a tower, which calls an encoder, whose `forward` reads the shape of its pixels."""
+    tree = release_tree("0.33.0")
+    draft = draft_descriptor(tree, "InklingForConditionalGeneration")
+    [question] = [question for question in draft.questions if question.key == "pixels.shape"]
+    [look] = question.look
+    place, _, what = look.partition(": ")
+    file, _, line = place.rpartition(":")
+    assert what == "the first layer that gets the pixels, in HMLPPatchEncoder"
+    assert "def forward" in tree.read(file).splitlines()[int(line) - 1]
+
+
+def test_a_refused_model_asks_nothing_and_says_each_reason_once(release_tree):
+    """DotsOCR: one line rules out two layouts, for two reasons; a modality that would be left out is no matter."""
+    asked = []
+    for model, reasons in (("DotsOCRForCausalLM", 2), ("KimiK25ForConditionalGeneration", 1)):
+        with pytest.raises(DiagnosticError) as met:
+            interview(release_tree("0.33.0"), model, {}, lambda question: asked.append(question) or "1")
+        found = met.value.diagnostics
+        assert [problem.code for problem in found] == ["VCG483"] * reasons
+        assert len({(problem.message, problem.span) for problem in found}) == reasons
+        assert len({problem.notes for problem in found}) == reasons
+        assert all(problem.notes[-1].startswith("this rules out ") for problem in found)
+    assert not asked

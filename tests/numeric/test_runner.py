@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,10 @@ from scaffold.verify.numeric import (
     ObservedHazard,
     check_numerics,
     check_real_graphs,
+    cpu_imports,
     runner,
 )
+from scaffold.verify.numeric import child as child_process
 from scaffold.verify.numeric.model import NoteTaker
 from scaffold.verify.numeric.overlay import build_overlay
 
@@ -61,9 +64,21 @@ def error_event(role: str, stage: str, kind: str = "ValueError") -> str:
         pytest.param("sys.exit(3)", "VCG654", "status 3", id="exits before it is asked"),
         pytest.param("ask(); say(event='ended', status=-11)", "VCG654", "status -11", id="its fork crashes"),
         pytest.param(error_event("both", "manager"), "VCG654", "ValueError: m", id="the manager raises"),
-        pytest.param(error_event("pair", "build"), "VCG654", "(pair, build)", id="the changed model does not build"),
-        pytest.param(error_event("both", "build"), "VCG656", "(both, build)", id="the pristine model does not build"),
-        pytest.param(error_event("oracle", "build"), "VCG656", "(oracle, build)", id="the oracle fails"),
+        pytest.param(
+            error_event("pair", "build"),
+            "VCG654",
+            "the changed model cannot be built",
+            id="the changed model does not build",
+        ),
+        pytest.param(
+            error_event("both", "build"),
+            "VCG656",
+            "the pristine model cannot be built",
+            id="the pristine model does not build",
+        ),
+        pytest.param(
+            error_event("oracle", "build"), "VCG656", "the pristine model cannot be built", id="oracle, build"
+        ),
         pytest.param(error_event("tree", "import", "ModuleNotFoundError"), "VCG656", "m", id="nothing is installed"),
         pytest.param(error_event("pair", "weights"), "VCG664", "m", id="parameters were renamed"),
         pytest.param(error_event("both", "protocol"), "VCG667", "m", id="the model is not ported"),
@@ -81,6 +96,52 @@ def test_a_child_that_fails_is_a_failed_report(
     assert text in report.failure.message
     assert report.failure.help
     assert report.lines()[-1].startswith("FAIL")
+
+
+@pytest.mark.parametrize(("pristine_fails", "blamed"), [(True, "oracle"), (False, "pair")])
+def test_a_change_is_not_blamed_for_a_release_that_does_not_run(
+    pristine_fails: bool, blamed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both models fail at the same import; the changed one is faster."""
+    log = tmp_path / "events"
+
+    class Logged:
+        def send(self, event: str, **fields: object) -> None:
+            with log.open("a") as file:
+                file.write(json.dumps({"event": event, **fields}) + "\n")
+
+    def pristine(*given: object) -> None:
+        time.sleep(0.2)
+        if pristine_fails:
+            raise ModuleNotFoundError("No module named 'timm'")
+
+    def changed(*given: object) -> None:
+        raise ModuleNotFoundError("No module named 'timm'")
+
+    monkeypatch.setattr(child_process, "_write_oracle", pristine)
+    monkeypatch.setattr(child_process, "_check_changed", changed)
+    monkeypatch.setattr(cpu_imports, "switch_tree", lambda *roots: None)
+    request = {"root": str(tmp_path), "changed_root": str(tmp_path)}
+    stages = child_process.Stages("pair", Logged())  # type: ignore[arg-type]
+    stages.run(lambda inner: child_process._serve_pair(request, Logged(), inner))  # type: ignore[arg-type]
+    assert [json.loads(line)["role"] for line in log.read_text().splitlines()] == [blamed]
+
+
+def test_what_was_returned_is_looked_at_where_no_changed_file_raised(
+    request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = replace(request_for, overlay={"vllm/a/x.py": b"# another\n"})
+    said = {}
+    for name in ("x", "y"):
+        frame = f'  File "/tmp/changed/vllm/a/{name}.py", line 1, in f\n'
+        event = {"event": "error", "role": "pair", "stage": "manager", "kind": "E", "message": "", "traceback": [frame]}
+        child(monkeypatch, f"ask(); say(**{event!r})")
+        failure = check_numerics(request).failure
+        assert failure is not None
+        assert failure.code == "VCG654"
+        said[name] = failure.help or ""
+    assert said["x"].startswith("mend the changed file")
+    assert said["y"].startswith("the traceback has no line of a changed file")
 
 
 def test_one_process_serves_neighbours_and_is_replaced_after_a_failure(

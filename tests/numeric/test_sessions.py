@@ -23,3 +23,44 @@ def test_a_manager_finds_nothing_that_an_earlier_one_left():
     assert not hasattr(host, "left_by_a_manager")
     assert host.made_by_the_model == 1
     assert host(torch.ones(2)).shape == (2,)
+
+
+#: What a manager for a context of 63 tokens does: budgets of the host, what is raised, shape of the result -> the code.
+SHORT_CONTEXTS = {
+    "the smallest budget exceeds the largest": ((64, 63), ValueError("Invalid budget range"), (4, 32), "VCG662"),
+    "a constructor is wrong": ((63, 63), TypeError("unexpected keyword argument"), (4, 32), "VCG654"),
+    "the result has another shape": ((63, 63), None, (2, 2, 32), "VCG650"),
+    "all is well": ((63, 63), None, (4, 32), ""),
+}
+
+
+@pytest.mark.parametrize("name", SHORT_CONTEXTS)
+def test_only_budgets_are_a_matter_of_budgets(name):
+    from scaffold.verify.numeric.recipes.base import Case, Session
+    from scaffold.verify.numeric.session import Bench, check_min_budget_above_max
+
+    budgets, error, shape, code = SHORT_CONTEXTS[name]
+    embedded = torch.arange(128.0).view(4, 32)
+    host = torch.nn.Linear(2, 2)
+    host.get_encoder_cudagraph_budget_range = lambda config: budgets
+    host.embed_multimodal = lambda **inputs: [embedded]
+
+    def start(bench, session, context):
+        assert context == 63
+        if error is not None:
+            raise error
+        return SimpleNamespace(execute=lambda inputs: [embedded.view(shape)])
+
+    session = Session("one", (64,), 1, None, (Case("an item", "image", ((8, 8),)),))
+    recipe = SimpleNamespace(min_budget=64, sessions=lambda: (session,), make_inputs=lambda *given: {})
+    lab = SimpleNamespace(where_raised=lambda error: "manager.py:1")
+    limited = SimpleNamespace(multimodal_config=SimpleNamespace(limits={}))
+    config = SimpleNamespace(
+        compilation_config=SimpleNamespace(), model_config=limited, scheduler_config=SimpleNamespace()
+    )
+    bench = Bench(lab, host, config, recipe, ("image",), {}, {}, start=start)
+
+    check_min_budget_above_max(bench)
+
+    [check] = bench.checks
+    assert (check.passed, check.passed or check.code) == (not code, code or True)

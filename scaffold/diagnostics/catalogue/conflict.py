@@ -6,42 +6,41 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG501",
         "a file changed while the run was in progress",
-        "Changes are planned and proven on the bytes that a file held when it was read. Right before it is "
-        "replaced, the file is compared with those bytes; here they differ, so an editor, a git command or another "
-        "tool was faster. Nothing was written. Run the command again: it plans from what the file holds now.",
+        "The tool plans and proves changes on the bytes that it read. Right before it replaces a file it compares the "
+        "file with those bytes. Here they differ: an editor, git or another tool changed the file meanwhile. The tool "
+        "wrote nothing. Run the command again: it plans from what the file holds now.",
     ),
     Code(
         "VCG502",
         "a path leaves the target tree",
-        "A folder on the way to this file is a symbolic link that leads out of the tree, or into its `.git` or "
-        "`.vitcg-scaffold` folder. Only files of the tree itself are written. Replace the link by a real folder, or "
-        "point `--vllm` at the tree that owns the file.",
+        "A folder on the way to this file is a symbolic link out of the tree, or into its `.git` or `.vitcg-scaffold` "
+        "folder. The tool writes files of the tree only. Replace the link by a real folder, or point `--vllm` at the "
+        "tree that owns the file.",
     ),
     Code(
         "VCG503",
         "a target is not a regular file",
-        "Files are replaced by renames, which would turn a symbolic link into a file, or fail on a folder or a "
-        "device. Put a regular file in its place, or remove it.",
+        "The tool replaces a file by renaming a new one over it. That would turn a symbolic link into a file, and it "
+        "fails on a folder or a device. Put a regular file in its place, or remove it.",
     ),
     Code(
         "VCG504",
         "a file was changed after the run that is to be reverted",
-        "`revert` restores the bytes from before the last run and would drop what was edited since. Each file that "
-        "no longer holds what the run wrote is listed. Save the edits and use `--force`, or undo them by hand "
-        "first.",
+        "`revert` restores the bytes from before the last run, and would drop what you edited since. It lists each "
+        "file that no longer holds what the run wrote. Save your edits and use `--force`, or undo them by hand first.",
     ),
     Code(
         "VCG505",
         "a file was changed after a run was killed",
-        "`recover` restores the bytes from before the killed run. This file holds neither those nor the new ones, "
-        "so someone has edited it since. Nothing was restored. Save the edits and use `--force` to drop them in the "
-        "tree.",
+        "`recover` restores the bytes from before the killed run. This file holds neither those nor the run's own, so "
+        "someone has edited it since. The tool restored nothing. Save the edits, then use `--force` to drop them in "
+        "the tree.",
     ),
     Code(
         "VCG506",
         "there is no run to revert",
-        "The last 20 runs that wrote to a tree are kept in its `.vitcg-scaffold` folder, and `revert` undoes them "
-        "from the last to the first. This tree has none (left). Older changes are a matter of git.",
+        "A tree's `.vitcg-scaffold` folder keeps the last 20 runs that wrote to it. `revert` undoes them from the "
+        "last to the first. This tree has none, or none is left. Use git for older changes.",
     ),
     Code(
         "VCG507",
@@ -68,19 +67,21 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG511",
         "the tree does not hold the generated port",
-        "`pr` describes what `new` wrote. Here `new` would still change something: the port was never written, the "
-        "descriptor or the tool has changed since, or the files were edited by hand.",
+        "`pr` describes what `new` wrote. Here `new` would still change something: it never ran, the descriptor or "
+        "the tool has changed since, or somebody edited the files. Run `new`, then `pr` again.",
     ),
     Code(
         "VCG512",
         "nothing tells what the tree held before the port",
-        "The proof compares with the tree before the port. The last run of `new` keeps its bytes in the tree's "
-        "`.vitcg-scaffold` folder; where the port came another way (a checkout, a patch), name the tree with `--base`.",
+        "The proof compares the port with the tree before it. The last run of `new` keeps those bytes in the tree's "
+        "`.vitcg-scaffold` folder. A port that came another way, by a checkout or a patch, has none: name the earlier "
+        "tree with `--base`.",
     ),
     Code(
         "VCG513",
         "a file is no benchmark result",
-        "`bench` writes JSON with the machine, versions, date and rows that all have the same columns.",
+        "`bench` writes JSON with the machine, versions, date and rows that all have the same columns. This file is "
+        "something else. Give a file that `bench -o` wrote.",
     ),
     Code(
         "VCG514",
@@ -133,7 +134,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG541",
         "a descriptor's name is no module name",
-        "An adapter is a Python module that is named after the descriptor's file, such as `my_model.yaml`.",
+        "An adapter is a Python module, and its name is that of the descriptor's file. Rename the file to letters, "
+        "digits and underscores, such as `my_model.yaml`.",
     ),
     Code(
         "VCG542",

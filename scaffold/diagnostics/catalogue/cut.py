@@ -6,30 +6,31 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG442",
         "the protocol cannot express a cut",
-        "The encoder's features are no embeddings yet: the model's own code assembles them after a replay, and an item "
-        "may have no features at all. In 0.20 and 0.21 the manager cuts the output of a graph into embeddings itself.",
+        "A cut captures the encoder alone. Its output is features, which the model's own code turns into embeddings "
+        "after a replay. The managers of 0.20 and 0.21 take a graph's output for embeddings. Port the model into 0.22 "
+        "or later.",
     ),
     Code(
         "VCG443",
         "the encoder's call is not found on the way from the entry",
-        "`entry` is the call that makes embeddings of a batch, `forward.call` (or `forward.encoder`, whatever its "
-        "arguments are) the encoder's call in it. The tool "
-        "follows calls from the entry through methods of the class, of its bases and of its submodules, and gives each "
-        "method on the way the parameter `encode`. The encoder must be called there as `forward.call` says: the same "
-        "attributes of the model and literals beside the units.",
+        "`entry` is the call that makes a batch's embeddings. `forward.call` (or `forward.encoder`, whatever its "
+        "arguments are) is the encoder's call that it leads to. The tool follows calls from the entry through methods "
+        "of the class, its bases and its submodules, and gives each method on the way the parameter `encode`. Write "
+        "`forward.call` as the model does: the same attributes of the model and literals beside the units.",
     ),
     Code(
         "VCG444",
         "a method on the way cannot take the parameter",
-        "The parameter is called `encode`. A method that has a variable of that name, or that a subclass in the tree "
-        "overrides without it, would mean something else or fail when it is called.",
+        "Each method on the way to the encoder gets a parameter `encode`. This method cannot take it: it has a "
+        "variable of that name, it takes more than keyword arguments, or a subclass in the tree overrides it without "
+        "the parameter. The help says which, and what to change.",
     ),
     Code(
         "VCG445",
         "a cut needs a gate for the data-parallel encoder",
-        "With `--mm-encoder-tp-mode data` the manager spreads items over the ranks and gathers their embeddings by the "
-        "number of tokens that each item declares. A cut declares features, since it knows no formula for the tokens "
-        "of an item. Where the class supports this mode, a gate turns graphs off in it.",
+        "With `--mm-encoder-tp-mode data` the manager spreads items over the ranks, and gathers embeddings by the "
+        "tokens that each item declares. A cut declares features, because it has no formula for tokens. So the class "
+        "needs a gate that turns graphs off in this mode.",
     ),
     Code(
         "VCG446",
@@ -42,9 +43,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG447",
         "a call of the encoder is not cut",
-        "A note. The encoder is called in another form, too, for instance for videos or in another mode of the model. "
-        "A batch that takes that way has other units than it declared, so its embeddings come from the model's own "
-        "code, without a graph.",
+        "A note, not an error. The model calls its encoder in another form, too, for instance for videos or in "
+        "another mode. The port leaves that call alone: such a batch gets its embeddings from the model's own code, "
+        "without a graph.",
     ),
     Code(
         "VCG448",

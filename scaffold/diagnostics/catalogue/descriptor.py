@@ -7,15 +7,15 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG100",
         "the descriptor cannot be read",
-        "The argument is neither a readable file nor the bare name of a shipped descriptor. Check the path and the "
-        "permissions; a name without a directory is also looked up among the shipped ones.",
+        "The argument is neither a readable file nor the name of a shipped descriptor. Check the path and the "
+        "permissions. The tool also looks a name without a folder up among the shipped ones.",
     ),
     Code(
         "VCG101",
         "the text is not valid YAML",
-        "Nothing after this place can be understood, so it is the only error that hides others. Most often a quote "
-        "or a bracket is open, a value contains `: ` without quotes, or a line is indented differently from its "
-        "neighbours.",
+        "The parser understands nothing after this place, so this is the only error that hides others. Most often a "
+        "quote or a bracket is open, a value contains `: ` without quotes, or a line is not indented as its "
+        "neighbours are.",
     ),
     Code(
         "VCG102",
@@ -37,14 +37,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG105",
         "the file is too large",
-        "A descriptor is about one page. The limits on bytes and on values keep a wrong or hostile file from taking "
-        "time and memory; no model needs more.",
+        "A descriptor is about one page. The limits keep a wrong or hostile file from taking time and memory. Check "
+        "that this is the file you meant.",
     ),
     Code(
         "VCG106",
         "the descriptor is empty",
-        "The file holds nothing but comments or white space. Start from a shipped descriptor or from the printed "
-        "schema.",
+        "The file holds only comments or white space. Draft a descriptor with `vitcg-scaffold init`, or copy a "
+        "shipped one.",
     ),
     Code(
         "VCG107",
@@ -68,7 +68,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG110",
         "a key is given twice",
-        "YAML readers silently keep one of two equal keys. Which of the two is meant cannot be known: delete one.",
+        "Most YAML readers keep one of two equal keys in silence. The tool cannot know which one you mean: delete the "
+        "other.",
     ),
     Code(
         "VCG111",
@@ -98,15 +99,16 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG202",
         "a key is missing",
-        "Only what cannot be derived from the vLLM tree has to be stated, and this is part of it. Which keys there are "
-        "goes by the layout: packed rows, tiles and paths of tiles have sections of their own, and a key that a layout "
-        "needs is reported at the line of `layout`. The help says what the key holds.",
+        "You state only what the tool cannot derive from the vLLM tree, and this key is part of it. Each layout has "
+        "sections of its own. The error for a key that the layout needs stands at the line of `layout`. The help says "
+        "what the key holds.",
     ),
     Code(
         "VCG203",
         "a value has the wrong type",
-        "A mapping, a list, a text, a number or a boolean stands where another of them belongs. A text that looks like "
-        "a number or a boolean needs quotes.",
+        "A mapping, a list, a text, a number or a boolean stands where another of them belongs. Put quotes around a "
+        "text that looks like a number or a boolean. A list such as `image_size: [448, 448]` is no number: name one "
+        "element, `self.config.image_size[0]`.",
     ),
     Code(
         "VCG204",
@@ -141,7 +143,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG210",
         "a number is out of range",
-        "The number is below or above what the field can mean.",
+        "The number is below or above what the field can mean. The help gives the range.",
     ),
     Code(
         "VCG211",
@@ -157,7 +159,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG213",
         "a list has the wrong number of values",
-        "The field takes a fixed range of values, such as one to three size columns.",
+        "The field takes a fixed number of values, such as one to three size columns. Add or delete some.",
     ),
     Code(
         "VCG214",
@@ -168,13 +170,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG301",
         "a name is not defined",
-        "Expressions know size columns, `let` names, helpers, and b, B and F; calls pass pixels, sizes and metadata. "
-        "Everything else must be an attribute path that starts with self., or be defined under `let`.",
+        "An expression knows size columns, `let` names, helpers, and b, B and F. A call passes pixels, sizes and "
+        "metadata. Write everything else as an attribute path that starts with self., or define it under `let`.",
     ),
     Code(
         "VCG302",
         "`let` lines depend on each other in a circle or upwards",
-        "The lines of `let` are evaluated from top to bottom, so each may use the ones above it only.",
+        "The tool evaluates the lines of `let` from top to bottom, so each line may use the lines above it only. "
+        "Change their order.",
     ),
     Code(
         "VCG303",
@@ -185,24 +188,24 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG304",
         "a name has no value in this place",
-        "Sizes of items exist at run time only: expressions about a captured batch cannot use them. In turn b, B and F "
-        "describe a batch and mean nothing for a single item. Helpers are called by the tokens of paths only, which is "
-        "what they are for.",
+        "A size column has a value at run time only, so an expression about a captured batch cannot use it. b, B and "
+        "F describe a batch, so they mean nothing for a single item. Only the tokens of paths call helpers.",
     ),
     Code(
         "VCG305",
         "a name is never used",
-        "A `let` name or helper that no expression uses is left over, or its use is misspelt. This is a warning.",
+        "A warning. No expression uses this `let` name or helper. Either the line is left over, or another line "
+        "misspells the name.",
     ),
     Code(
         "VCG306",
         "a condition stands where a number belongs, or the reverse",
-        "A gate is a condition; rows, tokens, shapes and budgets are numbers.",
+        "A gate is a condition. Rows, tokens, shapes and budgets are numbers. Write the kind that the key needs.",
     ),
     Code(
         "VCG307",
         "a value makes no sense as an amount",
-        "Rows, tokens, shapes, sides and budgets are at least 1, and nothing is divided by zero.",
+        "Rows, tokens, shapes, sides and budgets are 1 or more, and nothing divides by zero. Correct the formula.",
     ),
     Code(
         "VCG308",
@@ -213,57 +216,60 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG310",
         "the columns of the size key do not go with the layout",
-        "The columns say what one row of the size key means, and the layout is cut by them: [t, h, w] or [h, w] "
-        "patches for packed rows, [n] tiles or [tw, th] tiles along each side for tiles, [n] further tiles for paths. "
-        "One of the two lines is wrong.",
+        "The columns say what one row of the size key means, and the layout cuts items by them: [t, h, w] or [h, w] "
+        "patches for `packed` and `rows`, [n] tiles or [tw, th] tiles along each side for `tiles`, [n] further tiles "
+        "for `paths`. Correct the columns or the layout.",
     ),
     Code(
         "VCG313",
         "a section belongs to another layout",
-        "Each layout has sections of its own, and nothing reads the ones of another: the line would be ignored, so it "
-        "is an error. Either the line or `layout` is wrong.",
+        "Each layout has sections of its own and ignores those of others. So a foreign line is an error, not a line "
+        "without effect. Delete it, or correct `layout`.",
     ),
     Code(
         "VCG314",
         "an input is used twice",
-        "The modality of a request is told by the keys that it brings. Keys shared by modalities, or by two fields, "
-        "would make that a guess.",
+        "The keys that a request brings tell its modality. A key that two modalities or two fields share tells "
+        "nothing. Give each its own.",
     ),
     Code(
         "VCG315",
         "there are video settings but no video",
-        "A number of frames only matters if videos are captured.",
+        "A number of frames has an effect only where the port captures videos. Add `modalities.video`, or delete the "
+        "line.",
     ),
     Code(
         "VCG316",
         "the number of frames is missing",
-        "If every frame is an attention sequence, the number of offsets that a graph holds depends on the longest "
-        "video. More frames than that run eagerly instead of failing.",
+        "Every frame is an attention sequence here, so a graph needs room for the offsets of the longest video. Say "
+        "the number under `budget.frames`. A longer video then runs eagerly instead of failing.",
     ),
     Code(
         "VCG317",
         "ready embeddings of a second modality",
-        "A port of tiles or paths asks one key whether embeddings came ready instead of pixels, and runs such a batch "
-        "eagerly. Nothing is generated that would ask a second one, so a descriptor cannot name it.",
+        "A port of tiles or paths asks one key whether the embeddings came ready, and runs such a batch eagerly. The "
+        "tool generates nothing that would ask a second key. Delete it.",
     ),
     # --- attention and buffers
     Code(
         "VCG323",
         "two buffers have one name",
-        "A recorded buffer is found by its name. Pixel buffers and those that `attention` names are recorded already.",
+        "The port finds a recorded buffer by its name, so a name stands for one buffer. It records the pixels and the "
+        "buffers of `attention` already: do not list them again.",
     ),
     Code(
         "VCG324",
         "the sets of attention sequences are in the wrong order",
-        "The first set covers whole frames or items: padding, room for sequences and eager execution go by it. Each "
-        "further set cuts those sequences into windows. A tower with windows only has no such first set and cannot be "
-        "described.",
+        "The first set of sequences covers whole frames or items: padding, room for sequences and eager execution "
+        "follow it. Each further set cuts those sequences into windows. A descriptor cannot describe a tower with "
+        "windows only.",
     ),
     Code(
         "VCG325",
         "bounds of window sequences are missing",
-        "The number of windows and their size depend on the geometry of the model. Without bounds a buffer would be "
-        "too small for some replay, or so large that kernels start for thousands of empty windows.",
+        "The number of windows and their size depend on the model's geometry, so the tool cannot derive them. Without "
+        "bounds a buffer would be too small for some batch, or so large that kernels start for thousands of empty "
+        "windows. Write both as expressions.",
     ),
     Code(
         "VCG329",
@@ -275,27 +281,29 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG331",
         "a call does not pass what it works on",
-        "What is recorded, or run eagerly, depends on `pixels`; what runs after a replay, on `output`. A call without "
-        "it would give the same result for every batch. What `forward.with` describes is an argument of the call, too.",
+        "A recorded or eager call works on `pixels`; a call after a replay works on `output`. A call without them "
+        "gives the same result for every batch. What `forward.with` names is an argument of the call, too. Pass it.",
     ),
     Code(
         "VCG332",
         "the metadata is not passed",
-        "A packed tower takes its offsets and tables as `metadata`. A graph that computes them itself would freeze "
-        "those of the capture.",
+        "A packed tower takes its offsets and tables as `metadata`. A graph that computes them itself keeps those of "
+        "the capture for every replay. Pass `metadata`.",
     ),
     Code(
         "VCG333",
         "the merge size is unclear",
-        "Capture grids are built from whole merged squares, so the side of the square must be known. It is read from "
-        "`tokens` where that has the form t * (h // m) * (w // m); otherwise `item.merge` states it. Both must agree.",
+        "The tool builds capture grids of whole merged squares, so it needs the side of a square. It reads the side "
+        "from `tokens` where that has the form t * (h // m) * (w // m). Otherwise write `item.merge`. Both must "
+        "agree.",
     ),
     Code(
         "VCG334",
-        "the width of a row is a number",
+        "the width of a row is a fixed number",
         "A packed port copies rows of pixels into a buffer of this width, and the tower cuts its patches out of them. "
-        "Both widths follow from the checkpoint's patches: 1176 is 3 channels, 2 frames and 14 x 14 pixels, 588 the "
-        "same with one frame. A number fits one of them; a path of the tower fits all.",
+        "The width depends on the checkpoint: 1176 is 3 channels, 2 frames and 14 x 14 pixels; 588 is the same with "
+        "one frame. A number fits one of them, and a wrong one fails when the server starts. Write an attribute of "
+        "the tower, such as `self.visual.patch_embed.proj.in_features`.",
     ),
     # --- paths
     Code(
@@ -306,8 +314,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG341",
         "the paths make no sense together",
-        "There are two: the first path has one tile for each item (the whole image), the second one as many as its "
-        "size says, perhaps none (its parts). A model with one kind of tiles has the layout `tiles`.",
+        "There are two paths. The first one has one tile for each item, the whole image. The second one has as many "
+        "tiles as its size says, perhaps none. Describe a model with one kind of tiles by the layout `tiles`.",
     ),
     Code(
         "VCG342",
@@ -318,9 +326,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG343",
         "the inputs of a cut are not complete",
-        "The manager encodes any selection of a batch's items, so `fields` says how items lie in each input: `batched` "
-        "(an entry for each) or `{sizes: KEY}` (behind each other, cut by the counts in KEY). Pixels and sizes belong "
-        "there; what all items share is left out. The processor's `_get_mm_fields_config` says all of it.",
+        "The manager encodes any selection of a batch's items. So `fields` says how items lie in each input: "
+        "`batched` (an entry for each item) or `{sizes: KEY}` (one behind the other, as many as KEY counts). List "
+        "pixels and sizes; leave out what all items share. The processor's `_get_mm_fields_config` has all of it.",
     ),
     Code(
         "VCG344",
@@ -332,9 +340,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG345",
         "the pixels of an item do not follow from its patches",
-        "A port of the layout `rows` counts the patches of an item by its pixels, and makes items of zeros at start-up "
-        "to see how the model calls its encoder. So `item.shape` is the shape of the pixels of h x w patches, and "
-        "grows with `h` and with `w`, each of which it names once.",
+        "A port of the layout `rows` counts an item's patches by its pixels. At start-up it makes items of zeros to "
+        "see how the model calls its encoder. So `item.shape` is the shape of the pixels of h x w patches: it has `h` "
+        "and `w` once each.",
     ),
     # --- integration
     Code(

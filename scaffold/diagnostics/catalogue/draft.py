@@ -6,59 +6,61 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG390",
         "a question is still open",
-        "A drafted descriptor says TODO where the model's source does not tell a value, with candidates in the "
-        "comments above. Look at the named place, write the value in place of TODO (or settle and delete a TODO "
-        "comment), and validate again. Nothing is generated from a descriptor with an open question.",
+        "A drafted descriptor says TODO where the model's source does not tell a value. The comments above it name "
+        "candidates and the lines to look at. Look there, write the value instead of TODO (or settle and delete a "
+        "TODO comment), and validate again. The tool generates nothing from a descriptor with an open question.",
     ),
     Code(
         "VCG480",
         "the tree has no such architecture",
         "`init` looks an architecture up in the registry of the tree's models, under the name that a checkpoint's "
-        "config.json gives. Other releases may know it; a model's file can be given instead of its architecture.",
+        "config.json gives. Where the registry remembers that the model left vLLM, the message says its last release: "
+        "draft it from that one. You can also give a model's file instead of its architecture.",
     ),
     Code(
         "VCG481",
-        "there is no multimodal model class",
-        "A model that can get encoder graphs has `embed_multimodal` and a processor registered with "
-        "MULTIMODAL_REGISTRY.register_processor, on the class itself or on a base of it. Name the file that defines "
-        "such a class, or the class as FILE:CLASS.",
+        "the class is no multimodal model",
+        "A model that can get encoder graphs has `embed_multimodal`, and a processor that "
+        "MULTIMODAL_REGISTRY.register_processor registers on the class or on a base of it. The message says which of "
+        "the two is missing, or which decorator the tool cannot follow. Name a file that defines such a class, or the "
+        "class as FILE:CLASS.",
     ),
     Code(
         "VCG482",
         "the file is not of this tree",
-        "A draft is read from one tree: the model's file and everything that it imports. Give `--vllm` the tree that "
-        "the file lies in.",
+        "`init` reads one tree: the model's file and everything that it imports. Give `--vllm` the tree that holds "
+        "the file.",
     ),
     Code(
         "VCG483",
         "the model is beyond the layouts",
-        "A descriptor says models of four layouts: packed rows with metadata, tiles, two paths of tiles, and the "
-        "encoder alone on units of one shape (a cut, from 0.22 on). This model does something between its inputs and "
-        "its embeddings that none of them says, or that cannot be read; each reason is a message of its own, with its "
-        "line. What speaks against a cut stands last. There is no draft, because no port could be generated "
-        "from one.\n\nA reason is often one statement. If the model is yours to change, change it: what layers compute "
-        "from sizes goes into the tower's `forward`, what runs behind a packed tower goes into the tower. Otherwise "
-        "the port has to be written by hand, or the tool taught: docs/design.md says where a layout is added.",
+        "A descriptor expresses models of five layouts: packed rows with metadata, tiles, two paths of tiles, the "
+        "encoder alone on units of one shape (a cut, from 0.22 on), and rows of images of any size (from 0.31 on). "
+        "This model does something between its inputs and its embeddings that none of them expresses, or that the "
+        "tool cannot read. Each reason is a message with its line, and a note says which layouts it rules out. There "
+        "is no draft, because the tool could generate no port from it.\n\n"
+        "A reason is often one statement. If the model is yours, change it: move what layers compute from sizes into "
+        "the tower's `forward`, and what runs behind a packed tower into the tower. Otherwise write the port by hand, "
+        "or teach the tool: docs/design.md says where a layout goes.",
     ),
     Code(
         "VCG484",
         "something that would be drafted is left out",
-        "The source has it in a form that the layout cannot express, and the descriptor is complete without it. A "
-        "modality that is left out, whose tokens follow another formula or whose inputs lie otherwise in memory, runs "
-        "eagerly, as before.",
+        "The layout cannot express this part of the source, and the descriptor is complete without it. A modality "
+        "that the port leaves out runs eagerly, as before.",
     ),
     Code(
         "VCG485",
         "the model has a port already",
-        "The class speaks the protocol, by itself or through a base class. The draft is made as if it did not, and "
-        "`new` refuses it (VCG520) unless --replace is given. A base's port serves all its subclasses: port the base, "
+        "The class speaks the protocol, by itself or through a base class. `init` drafts it as if it did not, and "
+        "`new` refuses the draft (VCG520) without --replace. A base's port serves all its subclasses: port the base, "
         "unless the subclass encodes its items in another way.",
     ),
     Code(
         "VCG486",
         "the model has no images and no videos",
-        "The fields of the model's processor are of other modalities, such as audio. vLLM's encoder graphs are for "
-        "images and videos: there is nothing to port.",
+        "The model's processor has fields of other modalities only, such as audio. vLLM's encoder graphs serve images "
+        "and videos, so there is nothing to port.",
     ),
     Code(
         "VCG510",

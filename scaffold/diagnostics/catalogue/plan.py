@@ -6,20 +6,21 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG418",
         "the tower does not fit the descriptor",
-        "The generated methods record buffers by the names that the descriptor gives, and ask the tower's metadata "
-        "method for room by its parameters. One of these does not exist in the tree's tower.",
+        "The generated methods record buffers by the descriptor's names, and ask the tower's metadata method for room "
+        "by its parameters. The tree's tower lacks one of them. `vitcg-scaffold tower` shows what it has: correct "
+        "`buffers` and `attention`, or use a release that fits.",
     ),
     Code(
         "VCG419",
         "the model class lacks something that the port needs",
-        "The port reads an attribute of the model class, such as its tower or its configuration, that the class does "
-        "not set in this tree.",
+        "The port reads an attribute of the model class, such as its tower or its configuration. In this tree the "
+        "class does not set it, or sets something that is no number. Correct the name in the descriptor.",
     ),
     Code(
         "VCG429",
         "a gate is left out",
-        "The descriptor switches graphs off under a condition whose attribute this tree's class does not have. The "
-        "feature does not exist there, so there is nothing to switch off.",
+        "The descriptor turns graphs off under a condition. This tree's class does not have the attribute that the "
+        "condition reads, so the release lacks the feature. The port needs no gate here.",
     ),
     Code(
         "VCG426",
@@ -30,8 +31,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG427",
         "the release has no such example",
-        "The example script lists models by the keys of its own `model_example_map`. A key that it does not have would "
-        "be dead, so no entry is made.",
+        "The example script lists models by the keys of its own `model_example_map`. An entry under another key would "
+        "be dead, so the tool makes none. Name a key of that map, or leave it.",
     ),
     Code(
         "VCG428",
@@ -45,15 +46,15 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG437",
         "this release cannot express the paths",
-        "Releases whose protocol knows two paths call them `local` and `global` in their own code, and find the pixels "
-        "by these names. The paths of the descriptor have other names: rename them, or port into another release.",
+        "The protocol of this release knows two paths by the names `local` and `global`, and its manager finds the "
+        "pixels by them. Rename the paths of the descriptor, or port into another release.",
     ),
     Code(
         "VCG438",
         "the image processor is not in this tree",
-        "The descriptor reads a constant from an attribute of the model's image processor. The tree has no such class "
-        "in the module that is named, the class does not set the attribute, or it cannot be made without arguments, as "
-        "a port makes it.",
+        "The descriptor reads a constant from the model's image processor. The module that it names has no such "
+        "class, the class does not set the attribute, or the class needs arguments, which a port does not give. "
+        "Correct the name, or write the constant under `let`.",
     ),
     Code(
         "VCG520",
@@ -67,19 +68,20 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG521",
         "a file is not up to date",
-        "`new --check` found that a file does not hold what the descriptor generates. Exit code 1; nothing was "
-        "written. Run `new` without --check, or change the descriptor.",
+        "`new --check` found a file that does not hold what the descriptor generates. It wrote nothing and ends with "
+        "exit code 1. Run `new` without --check, or change the descriptor.",
     ),
     Code(
         "VCG440",
         "the protocol demands an argument that the generated code does not give",
-        "Generated methods call each other. Where a protocol method has a new required parameter, the template that "
-        "calls it has to say the value: one line. Nothing was written. See docs/new-generation.md.",
+        "Generated methods call each other. A protocol method of this tree has a new required parameter, and the "
+        "template that calls it does not give the value. Write it there: one line. docs/new-generation.md shows how. "
+        "The tool wrote nothing.",
     ),
     Code(
         "VCG441",
         "the protocol has no hook for what runs after a replay",
-        "`post.call` names a module that turns the output of a graph into embeddings outside of the graph. Releases "
-        "before 0.22 slice the output of a graph themselves and have no place for it.",
+        "`post.call` names a module that turns a graph's output into embeddings, outside of the graph. The managers "
+        "of 0.20 and 0.21 slice a graph's output themselves and call nothing. Port the model into 0.22 or later.",
     ),
 )

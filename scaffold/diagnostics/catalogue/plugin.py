@@ -7,8 +7,7 @@ CODES: tuple[Code, ...] = (
         "VCG490",
         "the plugin does not support this vLLM",
         "The plugin serves the releases that its adapters were proven on. With any other it registers nothing, and "
-        "vLLM runs as it is. A newer version of this package may know the release; a port into a checkout "
-        "(`vitcg-scaffold new`) works with older ones.",
+        "vLLM runs as it is. Use a newer version of this package, or port into a checkout (`vitcg-scaffold new`).",
     ),
     Code(
         "VCG491",

@@ -6,10 +6,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG470",
         "no GPU to run on",
-        "`profile`, `bench` and `verify --device cuda` run the installed vLLM on a CUDA device of this machine; for "
-        "`verify` it has to be the release of the tree. Nothing stands in for that on a CPU. What an earlier run kept "
-        "can be read on any machine (`profile --recording`, `bench --result`), and `verify` without the option does "
-        "all that needs no GPU.",
+        "`profile`, `bench` and `verify --device cuda` run the installed vLLM on a CUDA device of this machine; "
+        "`verify` needs the tree's own release installed. No CPU can stand in for that. Any machine reads what an "
+        "earlier run kept (`profile --recording`, `bench --result`), and `verify` without the option does all that "
+        "needs no GPU.",
     ),
     Code(
         "VCG471",

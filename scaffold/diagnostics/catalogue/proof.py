@@ -6,14 +6,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG600",
         "the result is not valid Python",
-        "The edited file does not compile. Nothing was written. A template or a snippet file is the likely cause.",
+        "The edited file does not compile. The tool wrote nothing. A template is the likely cause: report it.",
     ),
     Code(
         "VCG601",
         "something changed that was not planned",
-        "The planned nodes are taken out of the result's syntax tree, the removed ones out of the original's, and the "
-        "rest must be equal, docstrings and decorators included. Here it is not. The tool refuses its own result; "
-        "nothing was written.",
+        "The proof takes the planned nodes out of the result and the removed ones out of the original, and compares "
+        "the rest, docstrings and decorators included. Here the rest differs. The tool refuses its own result and "
+        "wrote nothing: report it.",
     ),
     Code(
         "VCG602",
@@ -36,8 +36,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG605",
         "a comment was lost or changed",
-        "Syntax trees do not contain comments, so they are compared on their own. Only comments of removed methods may "
-        "go.",
+        "Syntax trees have no comments, so the proof compares comments on their own. Only those of removed methods "
+        "may go.",
     ),
     Code(
         "VCG606",
@@ -52,8 +52,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG610",
         "a method of the protocol is missing",
-        "The class must define every method of the tree's protocol that has no default body. vLLM would find out when "
-        "it captures the graphs.",
+        "The class must define every method of the tree's protocol that has no default body. Without this check vLLM "
+        "would find out while it captures the graphs.",
     ),
     Code(
         "VCG611",
@@ -80,18 +80,19 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG623",
         "ruff cannot be run",
-        "ruff formats and checks the changed lines. It is a dependency of this tool; the environment is incomplete.",
+        "ruff formats and checks the changed lines, and it cannot run here. It is a dependency of this tool: install "
+        "vitcg-scaffold again.",
     ),
     Code(
         "VCG624",
         "the refused result was kept",
-        "A proof refused what the tool made, so nothing was written to the tree. The refused files are in a temporary "
-        "folder, under the paths that they would have had, so that they can be compared and reported.",
+        "A proof refused the tool's own result, so the tree is as it was. A temporary folder holds the refused files "
+        "under the paths that they would have had. Attach them to a report.",
     ),
     Code(
         "VCG625",
         "the tool itself failed",
-        "An error that nobody foresaw: a bug of vitcg-scaffold, like a refused proof, and with its exit code. With "
-        "--debug the traceback is shown; report it. A run that was writing is repaired by `vitcg-scaffold recover`.",
+        "The tool met an error that nobody foresaw: a bug, with the exit code of a refused proof. Run again with "
+        "--debug and report the traceback. `vitcg-scaffold recover` repairs a run that was writing.",
     ),
 )

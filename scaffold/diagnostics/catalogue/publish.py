@@ -6,20 +6,20 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG701",
         "the tree cannot be written",
-        "The file system is read-only, or you may not write there. No file was changed. Work on a copy, or use "
+        "The file system is read-only, or you may not write there. The tool changed no file. Work on a copy, or use "
         "`--diff` to see the changes without writing them.",
     ),
     Code(
         "VCG702",
         "no disk space",
-        "The disk or the quota is full. All new bytes and all backups are put on the disk before the first file is "
-        "touched, and roll-back needs no space, so no file was changed. Free some space and run the command again.",
+        "The disk or the quota is full. The tool puts all new bytes and all backups on the disk before it touches the "
+        "first file, and undoing needs no space. So it changed no file. Free some space and run the command again.",
     ),
     Code(
         "VCG703",
         "writing failed",
-        "The operating system reported an error; what had been written was rolled back and no file was changed. "
-        "Look into the cause that the message names, then run the command again.",
+        "The operating system reported an error. The tool rolled back what it had written, so no file changed. Remove "
+        "the cause that the message names, then run the command again.",
     ),
     Code(
         "VCG704",
@@ -30,8 +30,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG705",
         "another run is writing to this tree",
-        "One run at a time may write to a tree. The lock ends with the process that holds it, even if that is "
-        "killed. Wait until it is done, then start again: changes must be planned from what it leaves.",
+        "One run at a time may write to a tree. The lock ends with the process that holds it, even if somebody kills "
+        "that. Wait, then start again: the tool must plan from what the other run leaves.",
     ),
     Code(
         "VCG706",

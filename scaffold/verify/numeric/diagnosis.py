@@ -160,10 +160,10 @@ def _of_kwargs(selected: Mapping[str, Any], buffers: Tensors) -> Tensors:
 
 
 def first_difference(got: Sequence[Any], want: Sequence[torch.Tensor], tolerance: float) -> str:
-    """Where a list of embeddings deviates first: item and row."""
+    """Where the values of a list of embeddings deviate first: item and row. Empty where it is a shape that deviates."""
     for index, (result, oracle) in enumerate(zip(got, want, strict=False)):
         if not isinstance(result, torch.Tensor) or result.shape != oracle.shape:
-            return f"item {index}"
+            return ""  # what was compared says so already, with both shapes
         rows = _wrong_rows(result, oracle, tolerance)
         if rows:
             return f"item {index}, {len(rows)} of {len(oracle)} rows, the first is row {rows[0]}"

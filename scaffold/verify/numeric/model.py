@@ -432,16 +432,17 @@ _HAZARD_CODES = {
 }
 
 _HELP = {
-    "VCG650": "the replayed graph computes other values than `embed_multimodal`; look at the buffers of this modality",
-    "VCG651": "a split tower must leave eager results bit-identical; look at the statements that were moved",
+    "VCG650": "compare the method that served these items: the graph's buffers where they were replayed, "
+    "`encoder_eager_forward` where they ran eagerly",
+    "VCG651": "compare the moved statements with the pristine tower: one of them reads a value before it is ready",
     "VCG652": "move the statement out of the captured forward, into the metadata that is computed before a replay",
     "VCG653": "create the tensor on the model's device before the capture and pass it as a buffer",
     "VCG657": "check `modalities` in the descriptor and the items' token counts: no item reached a captured graph",
-    "VCG658": "honour `clone` when results are cut out of the graph's output buffer",
+    "VCG658": "clone what is cut out of the graph's output buffer, wherever `clone` asks for it",
     "VCG660": "route inputs without a pixel key to `embed_multimodal`",
     "VCG661": "call the encoder inside the tower, not the data-parallel wrapper: the manager shards items itself",
     "VCG662": "clamp the minimum token budget to the maximum",
-    "VCG654": "the line named last raised while the manager captured, selected items, or filled the buffers",
+    "VCG654": "mend the line that is named last; it ran while the manager captured, selected items or filled buffers",
     "VCG666": "send a batch eagerly when its frames exceed the captured number of attention sequences",
     "VCG665": "pad cumulative offsets by repeating the last value",
 }

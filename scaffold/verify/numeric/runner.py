@@ -382,11 +382,19 @@ class _Child:
         role, stage, what = message["role"], message["stage"], f"{message['kind']}: {message['message']}"
         if message["kind"] == "NoRecipe":
             return Diagnostic("VCG668", f"{self._name()}: {message['message']}", help=message["help"])
-        notes = tuple("".join(message["traceback"]).rstrip().splitlines()[-14:])
+        lines = message["traceback"]
         code, help_text = self._cause(role, stage, message["kind"], message["message"])
-        return Diagnostic(
-            code, f"{self._name()}: the lab failed ({role}, {stage}): {what}", help=help_text, notes=notes
-        )
+        if code == "VCG654" and not self._in_changed_files(lines):
+            help_text = (
+                "the traceback has no line of a changed file: look at what the generated methods returned or recorded"
+            )
+        notes = tuple("".join(lines).rstrip().splitlines()[-14:])
+        return Diagnostic(code, f"{self._name()}: {_failed(role, stage)}: {what}", help=help_text, notes=notes)
+
+    def _in_changed_files(self, traceback: Sequence[str]) -> bool:
+        """Whether a traceback runs through a file of the change."""
+        changed = () if self._request is None else self._request.overlay
+        return any(f'/{path}"' in line for path in changed for line in traceback)
 
     def _cause(self, role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
         """The code and the next step for an exception in the child."""
@@ -427,22 +435,47 @@ class _RealChild(_Child):
         return _likely_cause(role, stage, kind, message)
 
 
+#: What a child was doing at each stage, with the model as the subject.
+_DID_NOT = {
+    "import": "does not import",
+    "build": "cannot be built",
+    "weights": "does not load the pristine weights",
+    "oracle": "cannot embed the inputs",
+    "eager": "cannot embed the inputs",
+    "protocol": "cannot be captured",
+    "probe": "cannot be captured",
+}
+
+
+def _failed(role: str, stage: str) -> str:
+    """Which model failed at what."""
+    if role == "tree":
+        return "vLLM does not import"
+    if _is_pristine(role, stage):
+        return f"the pristine model {_DID_NOT[stage]}"
+    model = "the model" if role in ("both", "probe") else "the changed model"
+    return f"{model} {_DID_NOT.get(stage, 'raised while graphs were captured or replayed')}"
+
+
+def _is_pristine(role: str, stage: str) -> bool:
+    """Whether the model that failed is the one before the change."""
+    return role == "oracle" or stage == "oracle" or (role == "both" and stage in ("import", "build"))
+
+
 def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
     """The code and the next step for an exception in a child."""
-    if kind in ("ModuleNotFoundError", "ImportError") and role == "tree" and "vllm" not in message:
-        return "VCG656", "install the `cpu` extra: the lab needs torch and the packages that vLLM imports"
-    if role in ("oracle", "tree") or stage == "oracle" or (role == "both" and stage in ("import", "build")):
-        return "VCG656", "the pristine tree itself does not run in the lab: this release or model may need a new trick"
+    if role == "tree" or _is_pristine(role, stage):
+        if kind in ("ModuleNotFoundError", "ImportError") and "vllm" not in message:
+            return "VCG656", "install the module; the `cpu` extra brings torch and most packages that vLLM imports"
+        return "VCG656", "the change is not to blame: the release fails without it; the last lines name the statement"
     if stage == "weights":
         return (
             "VCG664",
-            "the change must keep every parameter: names and shapes of the pristine model are loaded strictly",
+            "keep every parameter: the lab loads the pristine names and shapes strictly, as a checkpoint has them",
         )
     if stage == "protocol":
-        return "VCG667", "this tree is not ported: pass the changed files as the overlay, and look at the class's name"
-    if stage in ("import", "build"):
-        return "VCG654", "the changed files do not import or build; the last frame names the statement"
-    return "VCG654", "the manager or the generated methods raised; the last frame names the statement"
+        return "VCG667", "port the tree first, or pass the changed files as the overlay and check the class's name"
+    return "VCG654", "mend the changed file whose line stands last in the traceback"
 
 
 def _bytecode_cache() -> str:
