@@ -321,9 +321,20 @@ class Evaluator:
         return table
 
     def _filtered(self, node: ast.DictComp, frame: Frame) -> Value:
-        """`{key: value for key, value in inputs.items() if ...}` of the inputs: some of them, each under its key."""
+        """`{key: value for key, value in inputs.items() if ...}` of the inputs: some of them, each under its key; or
+        `{key: table[key] for key in ("a", "b")}`."""
         generator = node.generators[0]
         over = generator.iter
+        keys = self._value(over, frame) if len(node.generators) == 1 and not generator.ifs else None
+        if isinstance(keys, Literal) and isinstance(keys.value, tuple):
+            table = Table({}, place=self._place(node, frame))
+            for key in keys.value:
+                inner = Frame(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+                self._assign(generator.target, Literal(key), inner)
+                name = self._value(node.key, inner)
+                if isinstance(name, Literal):
+                    table.entries[str(name.value)] = self._value(node.value, inner)
+            return table
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr == "items":
             whole = self._value(over.func.value, frame)
             same = ast.unparse(generator.target).strip("()") == f"{ast.unparse(node.key)}, {ast.unparse(node.value)}"
