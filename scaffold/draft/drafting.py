@@ -14,15 +14,17 @@ from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import draft_packed, gate_of
 from scaffold.draft.reentry import language_width
-from scaffold.draft.rows import NoRows, draft_rows
+from scaffold.draft.rows import NoRows, TooEarly, draft_rows
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
+from scaffold.draft.unportable import refuse_unportable
 from scaffold.draft.values import Op
 from scaffold.protocol import read_protocol
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import last_name
+from scaffold.tower import attention_leaves_rows
 from scaffold.tower.source import Program
 
 __all__ = ["Draft", "draft_descriptor", "interview"]
@@ -66,6 +68,7 @@ def draft_descriptor(
     """
     program = Program(tree)
     model = locate(tree, program, reference)
+    refuse_unportable(tree, program, model)
     filled = _best(tree, program, model, answers or {}, layout)
     sheet, notes = filled.sheet, filled.notes
     sheet.put("schema", 1)
@@ -212,9 +215,10 @@ def _last_of(
     """The draft of rows. Raises what was refused before, and why rows are no way out."""
     try:
         return _rows(tree, program, model, answers)
-    except NoRows:
-        raise DiagnosticError(refused) from None
     except DiagnosticError as error:
+        # What keeps a model from rows is no news where a release has none.
+        if isinstance(error, NoRows) or (attention_leaves_rows(tree) and not isinstance(error, TooEarly)):
+            raise DiagnosticError(refused) from None
         raise DiagnosticError(tuple(dict.fromkeys((*refused, *error.diagnostics)))) from None
 
 

@@ -101,6 +101,15 @@ class Evaluator:
         self._block(node.body, frame)
         return frame.variables
 
+    def of_module(self, name: Ref) -> Value | None:
+        """What the module of a name assigns to it at its top."""
+        module = self._program.module(name.place.file) if name.place is not None else None
+        for node in module.tree.body if module is not None else ():
+            if isinstance(node, ast.Assign) and name.path in map(ast.unparse, node.targets):
+                assert module is not None, "its statements"
+                return self._value(node.value, Frame(module, None, {}, 0))
+        return None
+
     # --- functions --------------------------------------------------------------------------------------------------
 
     def _bind(self, function: Closure, args: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
