@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
@@ -12,16 +11,20 @@ from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration
 from scaffold.draft.locate import Located, locate
 from scaffold.draft.modules import Part, assigned, joined_features, model_path
+from scaffold.draft.objects import Objects
 from scaffold.draft.packed import draft_packed, gate_of
-from scaffold.draft.rows import NoRows, draft_rows
+from scaffold.draft.reentry import language_width
+from scaffold.draft.rows import NoRows, TooEarly, draft_rows
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
-from scaffold.draft.values import Op, Place
+from scaffold.draft.unportable import refuse_unportable
+from scaffold.draft.values import Op
 from scaffold.protocol import read_protocol
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import last_name
+from scaffold.tower import attention_leaves_rows
 from scaffold.tower.source import Program
 
 __all__ = ["Draft", "draft_descriptor", "interview"]
@@ -65,6 +68,7 @@ def draft_descriptor(
     """
     program = Program(tree)
     model = locate(tree, program, reference)
+    refuse_unportable(tree, program, model)
     filled = _best(tree, program, model, answers or {}, layout)
     sheet, notes = filled.sheet, filled.notes
     sheet.put("schema", 1)
@@ -158,19 +162,34 @@ def _best(
     if items is not None and layout not in (None, items.sheet.value("layout")):
         raise beyond(tree, model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
     tiles = items is not None and items.sheet.value("layout") == "tiles"
-    asked = len(items.sheet.questions) if items is not None and tiles else 0
-    if items is not None and (layout is not None or not (reason or asked > 1) or not _speaks_cuts(tree)):
+    asked = _open_to(items) if items is not None and tiles else (0, 0)
+    simple = not reason and asked <= (0, 1)
+    if items is not None and (layout is not None or simple or not _speaks_cuts(tree)):
         return items
     try:
-        cut = _cut(tree, program, model, answers, reason or f"as `tiles` {asked} values would have to be answered")
+        cut = _cut(tree, program, model, answers, reason or _many(*asked))
     except DiagnosticError as error:
         if items is not None:
             return items
         if not isinstance(error, NoEncoder):
             refused = (*refused, *_against("a cut", error))
         return _last_of(tree, program, model, answers, refused)
-    # Each question is one more value that may be wrong.
-    return items if items is not None and not reason and len(cut.sheet.questions) >= asked else cut
+    return items if items is not None and not reason and _open_to(cut) >= asked else cut
+
+
+def _open_to(filled: _Filled) -> tuple[int, int]:
+    """How many questions of a draft nobody can answer without a candidate, and how many there are at all.
+
+    Each question is one more value that may be wrong.
+    """
+    questions = filled.sheet.questions
+    hard = [question for question in filled.sheet.open if not question.candidates]
+    return len(hard), len(questions)
+
+
+def _many(hard: int, asked: int) -> str:
+    values = "a value without a candidate" if hard else f"{asked} values"
+    return f"as `tiles` {values} would have to be answered"
 
 
 def _speaks_cuts(tree: SourceTree) -> bool:
@@ -196,9 +215,10 @@ def _last_of(
     """The draft of rows. Raises what was refused before, and why rows are no way out."""
     try:
         return _rows(tree, program, model, answers)
-    except NoRows:
-        raise DiagnosticError(refused) from None
     except DiagnosticError as error:
+        # What keeps a model from rows is no news where a release has none.
+        if isinstance(error, NoRows) or (attention_leaves_rows(tree) and not isinstance(error, TooEarly)):
+            raise DiagnosticError(refused) from None
         raise DiagnosticError((*refused, *_against("rows", error))) from None
 
 
@@ -275,16 +295,16 @@ def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: 
     joined = joined_features(program, tower) if alone else None
     if joined is not None:
         what = "columns of the encoder's output: the tower puts several results beside each other"
-        sheet.ask(Question(key, what, (), (str(joined),)))
+        sheet.ask(Question(key, what, tuple(_joined_widths(Objects(program, model.owner))), (str(joined),)))
         return
     linear = last_linear(program, model.owner, outer)
     path = model_path(program, model.owner, linear[0]) if linear else None
     if linear is not None and path is not None:
         sheet.put(key, path, linear[1], why="the last layer's output")
         return
-    language = _language_config(program, model)
+    language = language_width(program, model, Objects(program, model.owner))
     if language is not None:
-        sheet.put(key, f"{language[0]}.hidden_size", language[1], why="embeddings are as wide as the language model")
+        sheet.put(key, *language, why="embeddings are as wide as the language model")
         return
     candidates = (
         Candidate("self.config.hidden_size", "the language model's width, with a flat configuration"),
@@ -295,22 +315,17 @@ def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: 
     sheet.ask(Question(key, "columns of the encoder's output", candidates, (_place_of(outer),)))
 
 
+def _joined_widths(objects: Objects) -> Iterator[Candidate]:
+    """What the model keeps as the width of one result of its tower, and as a multiple of it for the further ones."""
+    kept = objects.attributes("self")
+    for name, width in kept.items():
+        if not isinstance(width, Op) or not width.name.endswith(("hidden_size", "out_hidden_size")):
+            continue
+        for other, value in kept.items():
+            if isinstance(value, Op) and value.name == "*" and width in value.args:
+                why = "the width of one result, and that of the others"
+                yield Candidate(f"self.{name} + self.{other}", why, objects.place(f"self.{other}"))
+
+
 def _place_of(call: Op) -> str:
     return str(call.place or "")
-
-
-def _language_config(program: Program, model: Located) -> tuple[str, Place] | None:
-    """The configuration that the language model is made of: `hf_config=` of its constructor, or the one replaced."""
-    found = assigned(program, model.owner, "language_model")
-    if found is None:
-        return None
-    for node in ast.walk(found[0]):
-        if isinstance(node, ast.Call):
-            given = [keyword.value for keyword in node.keywords if keyword.arg == "hf_config"]
-            if ast.unparse(node.func).endswith(".with_hf_config"):
-                given += node.args[:1]
-            for value in given:
-                path = model_path(program, model.owner, ast.unparse(value))
-                if path is not None:
-                    return path, Place(found[1].file, value.lineno)
-    return None

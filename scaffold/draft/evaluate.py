@@ -101,6 +101,15 @@ class Evaluator:
         self._block(node.body, frame)
         return frame.variables
 
+    def of_module(self, name: Ref) -> Value | None:
+        """What the module of a name assigns to it at its top."""
+        module = self._program.module(name.place.file) if name.place is not None else None
+        for node in module.tree.body if module is not None else ():
+            if isinstance(node, ast.Assign) and name.path in map(ast.unparse, node.targets):
+                assert module is not None, "its statements"
+                return self._value(node.value, Frame(module, None, {}, 0))
+        return None
+
     # --- functions --------------------------------------------------------------------------------------------------
 
     def _bind(self, function: Closure, args: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
@@ -321,9 +330,20 @@ class Evaluator:
         return table
 
     def _filtered(self, node: ast.DictComp, frame: Frame) -> Value:
-        """`{key: value for key, value in inputs.items() if ...}` of the inputs: some of them, each under its key."""
+        """`{key: value for key, value in inputs.items() if ...}` of the inputs: some of them, each under its key; or
+        `{key: table[key] for key in ("a", "b")}`."""
         generator = node.generators[0]
         over = generator.iter
+        keys = self._value(over, frame) if len(node.generators) == 1 and not generator.ifs else None
+        if isinstance(keys, Literal) and isinstance(keys.value, tuple):
+            table = Table({}, place=self._place(node, frame))
+            for key in keys.value:
+                inner = Frame(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+                self._assign(generator.target, Literal(key), inner)
+                name = self._value(node.key, inner)
+                if isinstance(name, Literal):
+                    table.entries[str(name.value)] = self._value(node.value, inner)
+            return table
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr == "items":
             whole = self._value(over.func.value, frame)
             same = ast.unparse(generator.target).strip("()") == f"{ast.unparse(node.key)}, {ast.unparse(node.value)}"

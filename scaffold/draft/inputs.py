@@ -116,7 +116,10 @@ def strip(value: Value, names: set[str] = _SAME) -> Value:
 
 def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str, Field]:
     """How the processor cuts each input into items. Raises VCG483."""
-    config = Evaluator(program, model.processor, deep=True).method("_get_mm_fields_config", hf_inputs=Inputs())
+    evaluator = Evaluator(program, model.processor, deep=True)
+    config = evaluator.method("_get_mm_fields_config", hf_inputs=Inputs())
+    if isinstance(config, Ref):
+        config = evaluator.of_module(config)
     fields = (
         {key: value for key, value in config.entries.items() if isinstance(value, Field)}
         if isinstance(config, Table)

@@ -9,6 +9,7 @@ from scaffold.draft.values import Place
 from scaffold.syntax import FunctionNode, bind_call, call_name, name_path, self_attribute
 from scaffold.tower.source import Owner, Program
 
+_STUBS = {"StageMissingLayer", "PPMissingLayer"}
 _LINEAR_INPUT = {"nn.Linear": "in_features"}
 
 
@@ -25,16 +26,26 @@ class Part:
 def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place, Owner] | None:
     """The value that a class gives to `self.NAME`, its place, and the class that does.
 
-    `__init__` is looked at before other methods, and a class before its bases.
+    `__init__` is looked at before other methods, and a class before its bases; what stands for a part that a process
+    lacks comes last.
     """
+    missing = None
     for module, cls in program.lineage(owner):
         methods = [node for node in cls.body if isinstance(node, FunctionNode)]
         for method in sorted(methods, key=lambda node: node.name != "__init__"):
             for node in ast.walk(method):
                 value = _value_of(node, name)
                 if value is not None:
-                    return value, Place(module.file, value.lineno), (module, cls)
-    return None
+                    found = value, Place(module.file, value.lineno), (module, cls)
+                    if not stands_for_nothing(value):
+                        return found
+                    missing = missing or found
+    return missing
+
+
+def stands_for_nothing(value: ast.expr) -> bool:
+    """Whether a value is a stub for a part that this process does not have."""
+    return isinstance(value, ast.Call) and call_name(value) in _STUBS
 
 
 def _value_of(node: ast.AST, name: str) -> ast.expr | None:

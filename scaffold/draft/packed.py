@@ -37,11 +37,17 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
 from scaffold.tower.model import Crossing, Hazard, Label, TowerSlice
 from scaffold.tower.source import Owner, Program
 
 _JOINS = {"torch.cat", "torch.concat", "torch.stack"}
+#: Layers that leave rows where they are: padding behind a batch stays behind it.
+_ROW_LAYERS = {
+    "Linear", "ReplicatedLinear", "ColumnParallelLinear", "RowParallelLinear", "GELU", "SiLU", "ReLU", "LayerNorm",
+    "RMSNorm", "Identity", "get_act_fn", "Dropout",
+}  # fmt: skip
 _REPEATS = {"np.repeat", "torch.repeat_interleave", ".repeat_interleave"}
 _FRAMES = "get_num_frames_with_most_features"
 _GRIDS = {("t", "h", "w"): ("t * h * w", "t * (h // m) * (w // m)"), ("h", "w"): ("h * w", "(h // m) * (w // m)")}
@@ -91,7 +97,7 @@ def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part) -> None
     """What the tower's own code tells. Raises `Beyond` where it tells no more."""
     sheet, program = scene.sheet, scene.program
     assert tower.cls is not None, "checked by the caller"
-    _between(scene, first, call)
+    around = _between(scene, first, call)
     sheet.put("tower.class", tower.cls[1].name, tower.place)
     sheet.put("tower.entry", "forward")
     names = parameters(program, tower.cls, "forward")
@@ -106,7 +112,7 @@ def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part) -> None
     _pixels(scene, tower, data[0])
     sliced = _slice(scene, tower, data, grid, call)
     _attention(scene, tower, sliced, grid, first.columns)
-    _calls(scene, tower, names, data[0], grid, sliced)
+    _calls(scene, tower, names, data[0], grid, sliced, around)
     for hazard in sliced.hazards:
         if not hazard.moved and (sliced.already_split or hazard.label != Label.META):
             sheet.note("forward", f"stays in the captured part: {_short(scene, hazard)}")
@@ -184,24 +190,81 @@ def _merge_candidates(scene: _Scene, tower: Part) -> tuple[Candidate, ...]:
     return (Candidate(f"self.{tower.name}.spatial_merge_size", "the tower keeps it under this name", found[1]),)
 
 
-def _between(scene: _Scene, first: ModalityInputs, call: Op) -> None:
-    """A part that gets the tower's output and the sizes runs outside of the graph; what else is between hinders."""
+def _between(scene: _Scene, first: ModalityInputs, call: Op) -> str:
+    """The part that projects each row of the tower's output, which a graph can hold; empty where there is none.
+
+    A part that gets the output and the sizes runs outside of the graph; what else is between hinders.
+    """
     outer = first.encoded[0].call
     if outer is call:
-        return
+        return ""
+    if len(outer.operands) == 1 and outer.args and strip(outer.args[0]) is call and _is_row_wise(scene, outer):
+        if _gets_ready(scene, outer):
+            what = f"`{outer.name}` also runs on ready embeddings, which a port hands out as they are"
+            scene.sheet.obstacles += beyond(scene.tree, outer.place, what).diagnostics
+        return outer.name
     if first.sizes in {key for value in outer.operands[1:] for key in inputs_of(value)}:
         rest = [strip(value, SAME_SIZES) for value in outer.args[1:]]
         plain = all(isinstance(value, Input) and value.key == first.sizes for value in rest)
         if outer.args and strip(outer.args[0]) is call and plain and len(rest) == 1 and not outer.keywords:
             scene.sheet.put("post.call", f"{outer.name}(output, sizes)", outer.place, why="needs the sizes on the host")
-            return
+            return ""
         what = f"`{outer.name}` runs on the tower's output and needs the sizes of the items"
         scene.sheet.obstacles += beyond(scene.tree, outer.place, what).diagnostics
-        return
+        return ""
     joins = [part.name for value in outer.operands for part in walk_value(value) if isinstance(part, Op)]
     reasons = [f"`{outer.name}` runs on the tower's output"]
     reasons += [f"which `{name}` has put together from a list of items" for name in joins if name in _JOINS][:1]
     scene.sheet.obstacles += beyond(scene.tree, outer.place, ", ".join(reasons)).diagnostics
+    return ""
+
+
+def _is_row_wise(scene: _Scene, outer: Op) -> bool:
+    """Whether a part of the model is made of layers that work on each row by itself, called one after the other."""
+    program, owner = scene.program, scene.model.owner
+    part = part_of(program, owner, outer.name.removeprefix("self."))
+    if part is None or part.made is None:
+        return False
+    if part.cls is None:
+        return _is_row_layer(part.made)
+    forward, init = (program.method(part.cls, name) for name in ("forward", "__init__"))
+    if forward is None or init is None or len(forward[2].args.args) != 2:
+        return False
+    made = {
+        target.attr: node.value
+        for node in ast.walk(init[2])
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    }
+    calls = [node for node in ast.walk(forward[2]) if isinstance(node, (ast.Call, ast.BinOp, ast.Subscript, ast.If))]
+    return bool(calls) and all(
+        isinstance(node, ast.Call)
+        and _is_row_layer(made.get(ast.unparse(node.func).removeprefix("self.")))
+        and all(isinstance(value, ast.Name) for value in node.args)
+        for node in calls
+    )
+
+
+def _is_row_layer(made: ast.expr | None) -> bool:
+    """Whether a call makes a layer that works on each row by itself, or several of them in a row."""
+    if not isinstance(made, ast.Call):
+        return False
+    name = ast.unparse(made.func).rpartition(".")[2]
+    return name in _ROW_LAYERS or (name == "Sequential" and bool(made.args) and all(map(_is_row_layer, made.args)))
+
+
+def _gets_ready(scene: _Scene, outer: Op) -> bool:
+    """Whether ready embeddings go through a call, too: it stands behind the question for them, not in its branch."""
+    if all(modality.embeds is None for modality in scene.inputs.modalities):
+        return False
+    for module, function in scene.inputs.trace.visited:
+        for node in function.body:
+            value = getattr(node, "value", None)
+            here = outer.place is not None and module.file == outer.place.file
+            if here and isinstance(value, ast.Call) and outer.place and value.lineno == outer.place.line:
+                return True
+    return False
 
 
 # --- tower ----------------------------------------------------------------------------------------------------------
@@ -432,13 +495,14 @@ def _arithmetic(value: Value, prefix: str) -> str | None:
 
 def _table_limit(scene: _Scene, tower: Part) -> tuple[int, Place] | None:
     """The number of positions that the tower's rotary table is made for."""
-    found = scene.program.method(tower.cls, "__init__") if tower.cls else None
-    for node in ast.walk(found[2]) if found else ():
-        if found and isinstance(node, ast.Call) and ast.unparse(node.func).endswith("get_rope"):
-            for keyword in node.keywords:
-                value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-                if keyword.arg == "max_position" and isinstance(value, int):
-                    return value, Place(found[0].file, keyword.value.lineno)
+    for module, cls in scene.program.lineage(tower.cls) if tower.cls else ():
+        constructors = [node for node in cls.body if isinstance(node, FunctionNode) and node.name == "__init__"]
+        for node in (inner for init in constructors for inner in ast.walk(init)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("get_rope"):
+                for keyword in node.keywords:
+                    value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+                    if keyword.arg == "max_position" and isinstance(value, int):
+                        return value, Place(module.file, keyword.value.lineno)
     return None
 
 
@@ -528,8 +592,18 @@ def _let_name(attribute: str) -> str:
     return "frames" if "temporal" in attribute else "side" if attribute == "patch_size" else attribute
 
 
-def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[str, ...], sliced: TowerSlice) -> None:
+def _calls(
+    scene: _Scene,
+    tower: Part,
+    names: list[str],
+    data: str,
+    grid: tuple[str, ...],
+    sliced: TowerSlice,
+    around: str,
+) -> None:
+    """The recorded call and the eager one; `around` is the part that projects the tower's rows, if there is one."""
     sheet = scene.sheet
+    wrapped = f"{around}({{}})" if around else "{}"
     given = [name for name in names if name == data or name in grid]
     captured, eager = [], []
     for position, name in enumerate(names):
@@ -539,7 +613,7 @@ def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[
         captured.append(key + ("pixels" if name == data else "None"))
         eager.append(key + ("pixels" if name == data else "sizes"))
     place = scene.inputs.modalities[0].encoded[0].place
-    call = f"self.{tower.name}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})"
+    call = wrapped.format(f"self.{tower.name}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})")
     left = [hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META]
     if left and sliced.already_split:  # of another tower they are obstacles
         candidates = (
@@ -551,7 +625,7 @@ def _calls(scene: _Scene, tower: Part, names: list[str], data: str, grid: tuple[
         sheet.ask(Question("forward.call", what, candidates, look))
     else:
         sheet.put("forward.call", call, place)
-    plain = f"self.{tower.name}({', '.join(eager)})"
+    plain = wrapped.format(f"self.{tower.name}({', '.join(eager)})")
     changed = _changed_grid(scene, tower, names, grid)
     if changed is None:
         sheet.put("eager.call", plain, place)

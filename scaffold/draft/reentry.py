@@ -210,6 +210,14 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
 
 
+def language_width(program: Program, model: Located, objects: Objects) -> tuple[str, Place] | None:
+    """The width of the configuration that the language model is made with, where the model keeps that."""
+    name, place = _language_model(model, program)
+    given = _language_config(objects.value(f"self.{name}")) if name else None
+    text = objects.text(given) if given is not None else None
+    return (f"{text}.hidden_size", place) if text is not None and place is not None else None
+
+
 def _language_model(model: Located, program: Program) -> tuple[str, Place | None]:
     """The attribute that is made where the model marks its language model."""
     for module, cls in program.lineage(model.owner):

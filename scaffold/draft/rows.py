@@ -54,6 +54,10 @@ class NoRows(Beyond):
     """No part of the model is an encoder of rows."""
 
 
+class TooEarly(Beyond):
+    """The model has rows, and its release has no graphs of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The modality that is served, why the layout fits, and what is left out of the model."""
@@ -84,6 +88,9 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     _merge(walker, step, sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     put_hidden_size(program, model, objects, sheet, step)
+    if attention_leaves_rows(tree):
+        what = "attention of this release leaves rows behind those of a batch unwritten, so no graph of rows is right"
+        raise TooEarly(beyond(tree, step.place, what).diagnostics)
     return Rows((_MODALITY,), f"{shape} enter one call of the encoder, as rows", notes)
 
 
@@ -135,9 +142,6 @@ def _pixels(step: Step, fields: dict[str, Field]) -> str:
 
 def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> None:
     """That a graph can hold the call. Raises VCG483."""
-    if attention_leaves_rows(tree):
-        what = "attention of this release leaves rows behind those of a batch unwritten, so no graph of rows is right"
-        raise beyond(tree, step.place, what)
     if _in_loop(step):
         raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
     for key, value in step.given.items():

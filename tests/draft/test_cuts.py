@@ -335,7 +335,7 @@ class TestLayouts:
         ("architecture", "reason"),
         {
             "Cohere2VisionForConditionalGeneration": "each item goes through `flatten(0, 2)`",
-            "SkyworkR1VChatModel": "as `tiles` 2 values would have to be answered",
+            "ColUltraVBertForRetrieval": "as `tiles` a value without a candidate would have to be answered",
             "Phi3VForCausalLM": "`self.vision_embed_tokens` also depends on `image_sizes`",
         }.items(),
     )

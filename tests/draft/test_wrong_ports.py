@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaffold.descriptor import load_descriptor_text
+from scaffold.descriptor import PackedPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, draft_descriptor, interview
 from scaffold.protocol import open_tree
@@ -104,8 +104,66 @@ def test_results_beside_each_other_are_wider_than_one(release_tree):
     """Qwen3-Omni joins the outputs of several layers: the language model's width would be one of them."""
     found = draft_descriptor(release_tree(RELEASE), "Qwen3OmniMoeForConditionalGeneration")
     (question,) = [question for question in found.open if question.key == "output.hidden_size"]
-    assert question.candidates == ()
+    assert [candidate.value for candidate in question.candidates] == ["self.visual_dim + self.multiscale_dim"]
     assert "beside each other" in question.what
+
+
+#: architecture -> the one reason for which no layout will ever express it
+UNPORTABLE = {
+    "TransformersMultiModalForCausalLM": "its encoder is code of Hugging Face Transformers",
+    "Terratorch": "its inputs go into the model as they are",
+    "MiniCPMV": "draft the one that is served, as FILE:CLASS: MiniCPMV2_0, MiniCPMV2_5",
+}
+
+
+@pytest.mark.parametrize("architecture", UNPORTABLE)
+def test_what_can_never_be_ported_is_refused_first(architecture, release_tree):
+    with pytest.raises(DiagnosticError) as error:
+        draft_descriptor(release_tree(RELEASE), architecture)
+    [problem] = error.value.diagnostics
+    assert problem.code == "VCG483"
+    assert UNPORTABLE[architecture] in problem.message
+
+
+def test_a_table_of_fields_at_the_top_of_a_module_is_read(release_tree):
+    with pytest.raises(DiagnosticError) as error:
+        draft_descriptor(release_tree(RELEASE), "MoonshotKimiaForCausalLM")
+    assert [problem.code for problem in error.value.diagnostics] == ["VCG486"]
+
+
+def test_ready_embeddings_that_the_projector_gets_too(release_tree):
+    """A port hands them out as they are: HyperCLOVA X projects them, Ling 3.0 does not."""
+    with pytest.raises(DiagnosticError) as error:
+        draft_descriptor(release_tree(RELEASE), "HCXVisionV2ForCausalLM")
+    assert "`self.mm_projector` also runs on ready embeddings" in str(error.value)
+
+
+#: architecture -> what a tower is called with, the class of it, and the width
+TOWERS = {
+    # A projector behind the tower that works on each row by itself; fields that a comprehension picks.
+    "BailingMoeV3VLForConditionalGeneration": (
+        "self.linear_proj(self.visual(pixels, None, encoder_metadata=metadata))",
+        "BailingMoeV3VisionTransformer",
+        "self.config.text_config.hidden_size",
+    ),
+    # A stub stands for the tower in a process without it.
+    "Qwen4ExpForConditionalGeneration": (
+        "self.visual(pixels, None, encoder_metadata=metadata)",
+        "Qwen3_VisionTransformer",
+        "self.visual.out_hidden_size",
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", TOWERS)
+def test_the_tower_and_what_stands_around_it(architecture, release_tree):
+    found = first_candidates(release_tree(RELEASE), architecture)
+    port = load_descriptor_text(found.text, "draft.yaml")
+    call, cls, width = TOWERS[architecture]
+    assert isinstance(port, PackedPort)
+    assert (port.forward.call.text, port.split.class_, port.output.hidden_size.text) == (call, cls, width)
+    assert port.eager.call.text == call.replace("None, encoder_metadata=metadata", "sizes")
+    assert len(found.questions) <= 3
 
 
 #: architecture -> the part of the model that gets the inputs, which a refusal names once the way to it is followed
@@ -116,8 +174,6 @@ FOLLOWED = {
     "MiniCPMV4_6ForConditionalGeneration": "`self.merger`",
     "MiniCPMV4_7ForConditionalGeneration": "`self.merger`",
     "MiniCPMOcrForConditionalGeneration": "`self.merger`",
-    # pixels that are called embeddings
-    "Phi4MMForCausalLM": "`self.vision_encoder`",
     # methods of another class
     "DiffusionGemmaForBlockDiffusion": "`self._process_image_input`",
 }

@@ -1,0 +1,46 @@
+"""Models that no layout will ever express, each for one reason: said before anything else is looked at."""
+
+from __future__ import annotations
+
+import ast
+
+from scaffold.draft.inputs import beyond
+from scaffold.draft.locate import Located
+from scaffold.draft.values import Place
+from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.tower.source import Program
+
+_TRANSFORMERS = "vllm/model_executor/models/transformers/"
+_RAW_ONLY = "supports_multimodal_raw_input_only"
+
+
+def refuse_unportable(tree: SourceTree, program: Program, model: Located) -> None:
+    """Raise VCG483 for a model whose encoder is not this class's, or not vLLM's."""
+    if model.file.startswith(_TRANSFORMERS):
+        what = "its encoder is code of Hugging Face Transformers, which vLLM runs as it is: none is in the tree"
+        raise beyond(tree, model.place, what)
+    for module, cls in program.lineage(model.owner):
+        for node in cls.body:
+            named = {target.id for target in assigned_to(node) if isinstance(target, ast.Name)}
+            value = getattr(node, "value", None)
+            if _RAW_ONLY in named and isinstance(value, ast.Constant) and value.value is True:
+                what = "its inputs go into the model as they are, and nothing is encoded before it"
+                raise beyond(tree, Place(module.file, node.lineno), what)
+    for node in model.owner[1].body:
+        if isinstance(node, FunctionNode) and node.name == "__new__":
+            names = f"{', '.join(sorted(_subclasses(model)))}" or "the class that it makes"
+            what = f"`{model.class_name}` makes models of other classes; draft the one that is served, as FILE:CLASS"
+            raise beyond(tree, Place(model.file, node.lineno), f"{what}: {names}")
+
+
+def _subclasses(model: Located) -> set[str]:
+    """The classes of the same module that its constructor may make: those in a table that it reads."""
+    read = {node.id for node in ast.walk(model.owner[1]) if isinstance(node, ast.Name)}
+    tables = [
+        node.value
+        for node in model.owner[0].tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id in read for to in node.targets)
+    ]
+    named = {node.id for table in tables for node in ast.walk(table) if isinstance(node, ast.Name)}
+    return named & model.owner[0].classes.keys()
