@@ -145,9 +145,11 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
 
 def draw(cells: dict[str, Any], rows: list[tuple[str, str]]) -> str:
     left, top, width, height = 150, 30, 46, 24
+    across, down = left + width * len(RELEASES) + 10, top + height * len(rows) + 40
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width * len(RELEASES) + 10}" '
-        f'height="{top + height * len(rows) + 40}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down}" width="{across}" height="{down}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{across}" height="{down}" rx="8" fill="#ffffff"/>',
     ]
     for column, release in enumerate(RELEASES):
         x = left + width * column + width / 2

@@ -148,10 +148,10 @@ def _register(controls: Controls) -> None:
 
 @dataclass(frozen=True)
 class AdaptedModel:
-    """A registry entry: vLLM's own as far as inspection goes, so that nothing is inspected anew or cached wrongly.
+    """A registry entry: vLLM's own for every inspection, so that nothing is inspected anew or cached wrongly.
 
-    vLLM caches inspections by the file that holds the class. Of an adapter, that file stays the same when vLLM is
-    upgraded, and the old answers would be used.
+    vLLM caches inspections by the file that holds the class. The file of an adapter stays the same when a user
+    upgrades vLLM, and vLLM would use the old answers.
     """
 
     original: Any
@@ -254,7 +254,7 @@ def _put_manager(module: ModuleType, models: frozenset[str]) -> None:
 
 
 def watch_v2_runner() -> None:
-    """Say so when encoder graphs are asked for and vLLM's V2 runner, which captures none yet, is made."""
+    """Log it when a user asks for encoder graphs and vLLM makes its V2 runner, which captures none yet."""
     _after_import(V2_RUNNER_MODULE, _watch_runner)
 
 
@@ -360,7 +360,7 @@ def _warn(message: str, error: BaseException | None = None, *, here: bool = Fals
 def _tell(level: int, message: str, *, here: bool = False) -> None:
     """Say it once: in the process that the user started, since the ones that vLLM starts come to the same result.
 
-    What happens only where a model is loaded (`here`) is said there: with an engine process of its own, as by default,
+    A message about a loaded model (`here`) comes from there: with an engine process of its own, as by default,
     the user's process loads neither a model nor the manager.
     """
     if message not in _told:

@@ -1,4 +1,4 @@
-"""Draws the pictures of the concepts page from the code's own numbers: ladders, and the known protocol generations.
+"""Draws the pictures of the pages from the code's own numbers: ladders, and the known protocol generations.
 
     python docs/pictures/generate.py [--check]
 
@@ -63,7 +63,6 @@ def terminal(release: str = "0.22.0") -> str:
     height = 40 + 17 * len(lines)
     width = 32 + round(7.53 * max(len(line) for line, _ in lines))  # what a monospace font of 12.5 needs at most
     parts = [
-        f"<rect width='{width}' height='{height}' rx='8' fill='#0d1117'/>",
         *(f"<circle cx='{20 + 18 * i}' cy='16' r='5' fill='{colour}'/>" for i, colour in enumerate(DOTS)),
         *(
             f"<text x='16' y='{44 + 17 * i}' xml:space='preserve' font-family='monospace' font-size='12.5' "
@@ -71,7 +70,7 @@ def terminal(release: str = "0.22.0") -> str:
             for i, (line, colour) in enumerate(lines)
         ),
     ]
-    return svg(width, height, parts)
+    return svg(width, height, parts, background="#0d1117")
 
 
 DOTS = ("#ff5f56", "#ffbd2e", "#27c93f")
@@ -108,7 +107,7 @@ def waste() -> str:
     parts += [line(powers_of_two(low, high), ORANGE), line(octave_ladder(low, high), BLUE)]
     parts += [
         text(left + 8, top + height + 38, "powers of two", colour=ORANGE),
-        text(left + width - 8, top + height + 38, "32 steps an octave", colour=BLUE, anchor="end"),
+        text(left + width - 8, top + height + 38, "32 steps per octave", colour=BLUE, anchor="end"),
     ]
     return svg(760, 330, parts)
 
@@ -119,22 +118,22 @@ def waste() -> str:
 def capture() -> str:
     """Which part of an encoder call runs on the host before each replay, and which is inside the graph."""
     parts = [text(20, 26, "One encoder call", size=15, weight=600)]
-    parts += box(20, 50, 170, 150, "inputs", ["pixels", "grid_thw", "(sizes of the items)"], PALE)
+    parts += box(20, 50, 170, 166, "inputs", ["pixels", "grid_thw", "(sizes of the items)"], PALE)
     parts += box(
-        240, 50, 220, 66, "before each replay", ["metadata from sizes:", "offsets, positions, permutations"], ORANGE
+        240, 50, 220, 74, "before each replay", ["metadata from sizes:", "offsets, positions, permutations"], ORANGE
     )
     parts += box(
-        240, 134, 220, 66, "buffers of fixed address", ["copy in, pad by kind", "(rows, offsets, lengths)"], GREEN
+        240, 142, 220, 74, "buffers of fixed address", ["copy in, pad by kind", "(rows, offsets, lengths)"], GREEN
     )
     parts += box(
-        510, 50, 230, 150, "inside the graph", ["patch embedding", "blocks with attention", "merger / projector"], BLUE
+        510, 50, 230, 166, "inside the graph", ["patch embedding", "blocks with attention", "merger / projector"], BLUE
     )
-    parts += [arrow(190, 83, 236, 83), arrow(350, 116, 350, 130), arrow(190, 167, 236, 167), arrow(460, 167, 506, 167)]
+    parts += [arrow(190, 87, 236, 87), arrow(350, 124, 350, 138), arrow(190, 179, 236, 179), arrow(460, 179, 506, 179)]
     parts += box(
         20,
-        240,
+        246,
         720,
-        58,
+        62,
         "hazards: what must not be inside",
         ["a value read back from the device, a shape that depends on data, a copy from the host, a write to state"],
         PALE,
@@ -218,7 +217,8 @@ def rule(x1: float, y1: float, x2: float, y2: float) -> str:
     return f"<line x1='{x1:g}' y1='{y1:g}' x2='{x2:g}' y2='{y2:g}' stroke='{PALE}' stroke-width='1'/>"
 
 
-def svg(width: int, height: int, parts: Iterable[str]) -> str:
+def svg(width: int, height: int, parts: Iterable[str], background: str = "#ffffff") -> str:
+    """With a background of its own, a picture is legible on a light page and on a dark one."""
     head = (
         "<defs><marker id='head' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
         f"<path d='M0,0 L8,4 L0,8 z' fill='{INK}'/></marker></defs>"
@@ -227,7 +227,7 @@ def svg(width: int, height: int, parts: Iterable[str]) -> str:
         [
             f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' "
             f"width='{width}' height='{height}'>",
-            f"<rect width='{width}' height='{height}' fill='#ffffff'/>",
+            f"<rect width='{width}' height='{height}' rx='8' fill='{background}'/>",
             head,
             *parts,
             "</svg>",

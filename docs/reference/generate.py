@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -328,7 +329,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             record = parameter.get_help_record(context)
             if record is not None:
-                rows.append(f"| `{_cell(record[0])}` | {_cell(record[1])} |")
+                rows.append(f"| {_code(record[0])} | {_cell(record[1])} |")
     if rows:
         yield "| option | |"
         yield "| --- | --- |"
@@ -357,6 +358,12 @@ def _text(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    """Code in a cell. MkDocs shows the backslash of a bar in backquotes, and a forge splits the cell without one."""
+    plain = " ".join(text.split())
+    return f"<code>{escape(plain, quote=False).replace('|', '&#124;')}</code>" if "|" in plain else f"`{plain}`"
 
 
 def main(arguments: list[str]) -> int:

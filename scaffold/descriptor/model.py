@@ -132,7 +132,7 @@ class Processor(Record):
     )
 
 
-#: One input of a batch: a word, or the key of the sizes that it is cut by. What all items share is not said.
+#: One input of a batch: a word, or the key of the sizes that it is cut by. An input that all items share is not listed.
 FIELD = Shape("batched or {sizes: KEY}", scalar=Choice("a way to lie", FIELDS), mapping=Section(SizedField))
 
 

@@ -158,7 +158,7 @@ class Reader:
     spans: dict[str, Span] = field(default_factory=dict)
     keys: dict[str, Span] = field(default_factory=dict)
     uses: list[Use] = field(default_factory=list)
-    #: Keys that an unknown key was probably meant to be: that they are missing has been said already.
+    #: Keys that an unknown key was probably meant to be; no message says again that they are missing.
     meant: set[str] = field(default_factory=set)
 
     def report(

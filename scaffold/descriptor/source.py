@@ -75,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class MappingNode:
-    """Entries in text order. Of duplicate keys the first is kept; the others are reported."""
+    """Entries in text order. The first of duplicate keys stays; the others are reported."""
 
     entries: tuple[Entry, ...]
     span: Span
@@ -310,7 +310,7 @@ class _Composer:
         return ScalarNode(event.value, style, span, columns)
 
     def syntax_error(self, error: Any) -> Diagnostic:
-        """One message for both parsers: where libyaml stopped, the pure parser is asked for the words.
+        """One message for both parsers: where libyaml stopped, the pure parser gives the words.
 
         It reads to that place and no further: behind an unknown directive it reads on where libyaml does not.
         """

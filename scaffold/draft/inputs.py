@@ -64,7 +64,7 @@ class ModalityInputs:
     encoded: tuple[Encoded, ...]
     field: Field
     sizes_field: Field | None
-    #: Of a second pixel tensor, cut by the same sizes.
+    #: The key of a second pixel tensor, cut by the same sizes.
     more: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""The parts of a model, by what its constructors say: classes, configurations and sizes, found when they are asked for.
+"""The parts of a model, by what its constructors say: classes, configurations and sizes, found on demand.
 
 `Objects` evaluates `__init__` of a class with arguments that only have names, and that of a part with what the model
 gives it. So `self.vision_tower.config` of a tower is `self.config.vision_config` of the model, through functions that
@@ -191,7 +191,7 @@ class _Constructor(Evaluator):
         self._call(closure, list(made.args) if made else [], dict(made.keywords) if made else {}, 0)
 
     def _call(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> Value:
-        """Of a function that makes one of several things the first: they differ in class and not in configuration."""
+        """The first of several things that a function may make: they differ in class and not in configuration."""
         if depth > _DEPTH:
             return Op("too deep", ())
         values = [value for value in self._returned(function, args, keywords, depth) if value != Literal(None)]

@@ -55,7 +55,7 @@ _GRIDS = {("t", "h", "w"): ("t * h * w", "t * (h // m) * (w // m)"), ("h", "w"):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The tower of a packed model, the modalities that one formula serves, and what is said of the others."""
+    """The tower of a packed model, the modalities that one formula serves, and the notes on the others."""
 
     tower: Part
     modalities: tuple[ModalityInputs, ...]

@@ -315,8 +315,8 @@ def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: 
 
 
 def _given_sides(program: Program, model: Located) -> Iterator[Candidate]:
-    """What the processing info makes its image processor with, as paths of the model. Of `A or B` the last comes first:
-    it is what a configuration always has."""
+    """What the processing info makes its image processor with, as paths of the model. The last part of `A or B` comes
+    first: every configuration has it."""
     method = program.method(model.info, "get_image_processor") if model.info else None
     local: dict[str, ast.expr] = {}
     found: list[ast.expr] = []

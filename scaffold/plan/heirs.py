@@ -51,7 +51,7 @@ def plan_heirs(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower:
 
 
 def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:
-    """Who inherits the port. Where it asks its tower for metadata, first those that have another tower."""
+    """The classes that inherit the port. Where it asks its tower for metadata, first those that have another tower."""
     same: list[str] = []
     for heir in heirs:
         if heir.class_name in port.model.optout:

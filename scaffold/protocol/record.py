@@ -91,7 +91,7 @@ def _encode(value: Any, key: str, indent: str) -> str:
 
 
 def _renamed(shape: ProtocolShape, asked: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """`renamed` of a new generation: names of the nearest one that still hold, and those that were asked for."""
+    """`renamed` of a new generation: names of the nearest one that still hold, and those that the user gave."""
     nearest, _ = nearest_generation(shape)
     names = {old: new for old, new in nearest.renamed.items() if shape.method(new) is not None}
     oldest = {new: old for old, new in nearest.renamed.items()}

@@ -1,7 +1,7 @@
 """Which target files hold work that git could not give back.
 
-Three states of a file are compared: in the last commit, in the index, on the disk. Git is asked for the first two only.
-What is on the disk is read and hashed here: `git status` would run the clean filters of the repository's own
+Three states of a file are compared: in the last commit, in the index, on the disk. Git tells the first two only.
+This module reads and hashes the disk itself: `git status` would run the clean filters of the repository's own
 configuration, and believes the index where that says to assume a file unchanged. It must not guess: when there is a
 checkout and git does not answer, that is an error of its own.
 """

@@ -71,7 +71,7 @@ class GraphBackend(Protocol):
         """A running clock of the device, read later without waiting."""
 
     def idle(self) -> bool:
-        """Whether the device has done all that was asked of it. Does not wait."""
+        """Whether the device has finished all its work. Does not wait."""
 
     def capturing(self) -> Any:
         """A context around a series of captures."""

@@ -196,7 +196,7 @@ def refine(ladder: Sequence[int], chosen: Collection[int], within: float) -> int
     """The budget to add to those `chosen` of a sorted ladder next; None when no gap is wider than `within`.
 
     First come both ends, then always a budget of the widest gap, in proportion, the smaller one of equal gaps: small
-    inputs gain most from a graph. Of a gap it is the roundest number, so that an octave ladder grows by powers of two,
+    inputs gain most from a graph. It is the roundest number of the gap. So an octave ladder grows by powers of two,
     then by their halves, and so on, and every stage of it is one that `octave_ladder` gives.
     """
     for end in (ladder[-1:], ladder[:1]):

@@ -20,7 +20,7 @@ from scaffold.runtime.options import CaptureReport, Options
 
 logger = logging.getLogger("scaffold.runtime")
 
-#: What an idle worker makes of the graphs of the start: so many steps an octave, whatever the traffic is.
+#: What an idle worker makes of the graphs of the start: so many steps per octave, whatever the traffic is.
 IDLE_STEPS = 8
 #: Uses of a budget without a graph after which an idle worker captures it. One alone may never come again.
 WANTED_USES = 2
@@ -108,7 +108,7 @@ class GraphSet:
         return next((b for b in self.ladders[path] if b and b not in self._small.get(path, ())), 0)
 
     def limits_of(self, budget: int, items: int = 0) -> Limits:
-        """Of the graphs of a budget. One of few tokens is for as many items, since each has a token at least.
+        """Limits of the graphs of a budget. A graph of few tokens is for as many items: each has a token at least.
 
         `items` are those of a batch: on one path of several, some have none.
         """
@@ -363,7 +363,7 @@ class GraphSet:
             self.report.failed[other] = why
 
     def addresses(self, buffers: GraphBuffers) -> dict[str, int]:
-        """Of everything that a graph on these buffers reads, by a name for people: they must stay as they are."""
+        """Addresses of everything that a graph on these buffers reads, by a name for people. They must not change."""
         addresses = {
             f"buffer {name}": value.data_ptr()
             for name, value in buffers.forward_values().items()

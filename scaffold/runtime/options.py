@@ -11,8 +11,8 @@ from scaffold.runtime.adapter import GraphKey
 class Options:
     """What a user may choose. The defaults are safe and fast.
 
-    Of every ladder, `start_steps` budgets an octave are captured at start-up (None: all budgets). An idle worker
-    captures more, `idle_graphs` at most: what the traffic lacks, and finer steps.
+    At start-up the manager captures `start_steps` budgets per octave of every ladder (None: all budgets). An idle
+    worker captures more, `idle_graphs` at most: what the traffic lacks, and finer steps.
     `max_graph_bytes` and `max_capture_seconds` cap the start-up: the largest budgets are dropped for memory; what is
     left when the time is over is captured when the worker is idle. `sample_every` times one replay in so many.
     `calibration_ms` bounds the time spent on measuring the crossover at start-up; 0 never measures and always replays.

@@ -25,9 +25,9 @@ _MOST = 10**15
 
 
 class TraceError(ValueError):
-    """What is wrong with a trace. `place` is the keys that lead there, `at` the offset of what is no JSON.
+    """A mistake in a trace. `place` is the keys that lead there, `at` the offset of what is no JSON.
 
-    `kind` is "json", "form", "version" or "size". Of a key that is given twice, the last one is meant.
+    `kind` is "json", "form", "version" or "size". For a key that is given twice, `place` means the last one.
     """
 
     def __init__(self, kind: str, message: str, place: tuple[str, ...] = (), at: int | None = None) -> None:

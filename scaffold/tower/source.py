@@ -82,7 +82,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 @dataclass(frozen=True)
 class Callee:
-    """A function or method, with its module. Of a method also the class that defines it and the one it was asked of."""
+    """A function or method, with its module. A method has the class that defines it, and that of the look-up."""
 
     module: Module
     definer: Owner | None

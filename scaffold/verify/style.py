@@ -264,7 +264,7 @@ def _take_hunks(after: str, formatted: str, changed: set[int]) -> str | None:
 
 @lru_cache(maxsize=16)  # formatting asks, and the check that nothing is left to format asks again
 def _same_code(left: str, right: str) -> bool:
-    """Whether the syntax trees are equal. Of statements with the same text, which is nearly all, none is compared."""
+    """Whether the syntax trees are equal. It compares no statements with the same text, which are nearly all."""
     if left == right:
         return True
     try:

@@ -70,7 +70,7 @@ class Outcome:
     applied: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     extra_bytes: int = 0
-    #: Largest relative error of the tower with this tuning (and those before it); None if no proof was asked for.
+    #: Largest relative error of the tower with this tuning (and those before it); None without a proof.
     error: float | None = None
 
     def __str__(self) -> str:

@@ -56,7 +56,7 @@ class Tuned:
     """What was done to a host. `undo()` gives it back bit for bit."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    #: How far the untuned tower moves when its pixels do by half a step; None if no proof was asked for.
+    #: How far the untuned tower moves when its pixels do by half a step; None without a proof.
     rounding: float | None = None
     _changes: list[Undo] = field(default_factory=list, repr=False)
     _host: Any = field(default=None, repr=False)

@@ -187,7 +187,7 @@ class VllmAdapter:
         #: By names in their order: the types of what holds pixels, None for what holds sizes (`quick_signature`).
         self._types: dict[tuple[str, ...], tuple[torch.dtype | None, ...]] = {}
         self._specs: _Buffers | None = None
-        #: Of models that pack rows, by path.
+        #: Rows per token of models that pack rows, by path.
         self._rows_per_token: dict[str, int] = {}
         self._reads_freely = _sync_permission() is contextlib.nullcontext
         self._flashinfer = attention_backend(self.model) == "FLASHINFER"

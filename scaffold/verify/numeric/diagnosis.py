@@ -172,7 +172,7 @@ def first_difference(got: Sequence[Any], want: Sequence[torch.Tensor], tolerance
 
 def explain(host: nn.Module, replays: Sequence[Replay], want: Sequence[torch.Tensor], tolerance: float) -> str:
     """The first step of the first wrong replay that deviates, as text; empty where none does."""
-    # Of several paths each gives a part of an item, which the oracle has only whole.
+    # Each of several paths gives a part of an item, and the oracle has only whole items.
     whole = all(replay.path == "default" for replay in replays)
     for replay in replays:
         oracle = torch.cat([want[index] for index in replay.indices]) if whole and replay.indices else None

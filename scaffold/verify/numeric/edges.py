@@ -219,7 +219,7 @@ def tile_sessions(
         ]
         short += [
             *calls("one token above the largest budget", BUDGETS, *above[-1 if several_paths else 0 :]),
-            *calls("the largest item that fits, where the budget is no multiple", BUDGETS, [next_lower], [low]),
+            *calls("the largest item that fits an uneven budget", BUDGETS, [next_lower], [low]),
         ]
     frames = most if any(kind.modality == "video" for kind in found) else 0
     full = tokens(most)

@@ -319,11 +319,11 @@ class NumericReport:
         )
 
     def properties(self) -> tuple[Property, ...]:
-        """One line a property, the properties of the whole run last."""
+        """One line per property, the properties of the whole run last."""
         return (*properties_of(self.checks), *self.run_properties())
 
     def run_properties(self) -> tuple[Property, ...]:
-        """What holds for the run as a whole: poisoned memory, the attention kernel, where metadata are."""
+        """Properties of the run as a whole: unwritten memory, the attention kernel, where metadata are."""
         if not self.checks:
             return ()
         replays = [check for check in self.checks if check.max_abs is not None and check.code != "VCG651"]

@@ -64,10 +64,10 @@ def check_numerics_all(
 def probe_buffers(
     requests: Iterable[tuple[NumericRequest, Sequence[Probe]]], *, progress: Progress | None = None
 ) -> tuple[tuple[ProbeReport, ...], ...]:
-    """What implementations capture and what replays put there, without running a tower: one tuple a request, in order.
+    """What implementations capture and replays put there, without running a tower: one tuple per request, in order.
 
-    Of a request only `tree`, `overlay`, `recipe`, `host` and the time limit matter. What an implementation raises is
-    part of its report; a child that fails otherwise raises its `DiagnosticError`.
+    Only `tree`, `overlay`, `recipe`, `host` and the time limit of a request matter. An exception of an implementation
+    is part of its report; a child that fails otherwise raises its `DiagnosticError`.
     """
     reports: list[tuple[ProbeReport, ...]] = []
     for tree, group in groupby(requests, key=lambda pair: pair[0].tree):

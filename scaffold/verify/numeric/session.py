@@ -44,7 +44,7 @@ class Bench:
     checks: list[Check] = field(default_factory=list)
     hits: int = 0
     misses: int = 0
-    #: Items that were replayed and that were asked for, by modality.
+    #: Items that were replayed and that were requested, by modality.
     served: dict[str, tuple[int, int]] = field(default_factory=dict)
     tolerance: float = TOLERANCE
     #: Makes a captured manager for a session; None: the release's own on emulated graphs.
@@ -216,7 +216,7 @@ class ManagerRun:
         self.manager.graph_misses += dropped
 
     def explain(self, inputs: Mapping[str, Any], want: Embeddings) -> str:
-        """Serve a call again and say which step of it deviates first; empty where nothing can be said."""
+        """Serve a call again and say which step of it deviates first; empty if no step shows it."""
         counters = self.counters
         replays = self._witness.observe(self.manager, lambda: self.execute(inputs))
         self.manager.graph_hits, self.manager.graph_misses = counters

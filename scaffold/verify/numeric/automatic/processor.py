@@ -23,7 +23,7 @@ _SUFFIXES = {
 
 
 def make_tokenizer() -> Any:
-    """Bytes as tokens, and any special token that is asked for: no download, any text."""
+    """Bytes as tokens, and any special token on request: no download, any text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

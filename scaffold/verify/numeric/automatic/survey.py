@@ -41,7 +41,7 @@ _IMAGES = (
     (300, 900), (896, 896), (1280, 720), (720, 1280), (1500, 250), (250, 1500),
 )  # fmt: skip
 _VIDEOS = ((100, 64, 4), (112, 112, 8), (64, 96, 2), (224, 224, 3), (160, 320, 6), (61, 173, 5))
-#: Larger items make a proof take minutes. Of numbers, an item may have several times as many as the smallest one.
+#: Larger items make a proof take minutes. An item may have several times as many numbers as the smallest one.
 _MOST_TOKENS, _MOST_NUMBERS, _MOST_TIMES = 2000, 1_300_000, 6
 #: Sizes that are kept of a modality.
 _MOST_SIZES = 9

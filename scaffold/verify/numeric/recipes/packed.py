@@ -93,5 +93,5 @@ class PackedGrid(Recipe):
 
 
 def _grids(items: Sequence[Item]) -> torch.Tensor:
-    """One row an item; three columns also where there is none."""
+    """One row per item; three columns also where there is none."""
     return torch.tensor(items, dtype=torch.int64).reshape(-1, 3)
