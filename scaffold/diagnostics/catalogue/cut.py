@@ -1,4 +1,4 @@
-"""Codes of the encode/assemble cut: VCG442 to VCG447 and VCG646."""
+"""Codes of the encode/assemble cut: VCG442 to VCG448 and VCG646."""
 
 from scaffold.diagnostics.catalogue import Code
 
@@ -45,6 +45,14 @@ CODES: tuple[Code, ...] = (
         "A note. The encoder is called in another form, too, for instance for videos or in another mode of the model. "
         "A batch that takes that way has other units than it declared, so its embeddings come from the model's own "
         "code, without a graph.",
+    ),
+    Code(
+        "VCG448",
+        "the loop over the layers cannot be captured",
+        "With `forward.loop` the loop over the encoder's layers becomes a method, which a graph holds: its parameters "
+        "are the variables that the loop reads, its result the one that goes from layer to layer. So the loop may not "
+        "return, end early, collect features in a list, set attributes or change values in place, and what it hands on "
+        "is one value. Nor may its layers wait for the GPU, for instance to find the longest item in offsets.",
     ),
     Code(
         "VCG646",
