@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange
 from scaffold.descriptor import CutPort, PathsPort, RowsPort
+from scaffold.descriptor.port import LOOP_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.plan.views import PackedView
 from scaffold.protocol.profile import PROTOCOL
@@ -322,7 +323,9 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
         yield f"- The graph holds `{port.forward.call.text}` alone; the model's own code assembles its features."
         yield "- An item that holds no units of the captured shape is left to the model's own code."
     elif isinstance(port, RowsPort):
-        yield f"- The graph holds `{port.forward.encoder}` alone; the model's own code assembles its features."
+        yield f"- The graph holds `{port.recorded}` alone; the model's own code assembles its features."
+        if port.loop:
+            yield f"- `{LOOP_METHOD}` is the loop over `{port.loop}`, moved as it was."
         yield "- What the encoder takes is recorded at start-up. A call that has anything else in it runs eagerly."
     else:
         yield f"- An item has `{port.item.rows.text}` input rows and `{port.item.tokens.text}` output tokens."

@@ -65,7 +65,8 @@ def _cut(port: ReentryPort) -> dict[str, Any]:
     """The arguments of `cut_at_load`."""
     entries = dict.fromkeys(modality.entry.path for modality in port.modalities.values())
     encoder = port.encoder
-    return {"entries": list(entries), "call": encoder if isinstance(encoder, str) else encoder.python()}
+    call = encoder if isinstance(encoder, str) else encoder.python()
+    return {"entries": list(entries), "call": call, **({"loop": port.loop} if port.loop else {})}
 
 
 def _split(port: PackedPort) -> dict[str, Any]:

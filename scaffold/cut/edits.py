@@ -7,8 +7,9 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called
-from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY
+from scaffold.cut.loops import loop_method
+from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called, end_of
+from scaffold.descriptor.port import LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.operations import AddImport, ReplaceMethod
 from scaffold.syntax import FunctionNode, find_class, find_method, first_line
@@ -17,6 +18,7 @@ from scaffold.tower.model import MethodEdit
 if TYPE_CHECKING:
     import libcst as cst
 
+    from scaffold.cut.loops import Loop
     from scaffold.cut.way import Station, Way
     from scaffold.edit.operations import Edit
     from scaffold.protocol import SourceTree
@@ -33,7 +35,7 @@ def cut_methods(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> tup
             station.file,
             station.class_name,
             station.function,
-            (PRIVATE_ENTRY,) if station.function == PUBLIC_ENTRY else (),
+            (LOOP_METHOD,) if station.loop else (PRIVATE_ENTRY,) if station.function == PUBLIC_ENTRY else (),
             _source(tree, station, annotation),
         )
         for station in way.stations
@@ -45,8 +47,8 @@ def cut_edits(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> dict[
     edits: dict[str, list[Edit]] = {}
     for method in cut_methods(tree, way, result):
         found = edits.setdefault(method.file, [AddImport("torch")])
-        if not _imports(tree.parse(method.file), "Callable"):
-            found.append(AddImport("collections.abc", "Callable"))
+        wanted = [("collections.abc", "Callable"), *([("typing", "Any")] if LOOP_METHOD in method.adds else [])]
+        found += [AddImport(*names) for names in wanted if not _imports(tree.parse(method.file), names[1])]
         found.append(ReplaceMethod(method.class_name, method.replaces, method.source))
     return {file: tuple(dict.fromkeys(found)) for file, found in edits.items()}
 
@@ -83,13 +85,19 @@ def _source(tree: SourceTree, station: Station, callable_type: str) -> str:
                 "the name for a parameter",
             )
         )
+    helper = ""
+    if station.loop is not None:
+        first, last = station.loop.line - start, station.loop.end_line - start
+        helper = "\n" + loop_method(function, station.loop, lines[first : last + 1])
+        lines[first : last + 1] = [_call(station.loop, lines[first])]
+        text = textwrap.dedent("\n".join(lines)) + "\n"
     shift = len(lines[0]) - len(lines[0].lstrip())
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     places, parents = wrapper.resolve(PositionProvider), wrapper.resolve(ParentNodeProvider)
 
     def key(node: cst.CSTNode) -> tuple[int, int]:
         # libcst counts characters, `ast` bytes; both from the same line of the same text.
-        position = places[node].start
+        position = places[node].end
         prefix = text.splitlines()[position.line - 1][: position.column]
         return start + position.line - 1, shift + len(prefix.encode())
 
@@ -98,7 +106,7 @@ def _source(tree: SourceTree, station: Station, callable_type: str) -> str:
 
     changed = _documented(wrapper.module.visit(_add_parameter(station, callable_type, key, is_argument)).code)
     if station.function != PUBLIC_ENTRY:
-        return changed
+        return changed + helper
     arguments = function.args
     if [*arguments.posonlyargs, *arguments.args[1:], *arguments.kwonlyargs] or not arguments.kwarg or arguments.vararg:
         raise DiagnosticError(
@@ -119,6 +127,13 @@ def _source(tree: SourceTree, station: Station, callable_type: str) -> str:
     )
 
 
+def _call(loop: Loop, first: str) -> str:
+    """What stands where the loop was, whose first line is given."""
+    arguments = ", ".join(loop.arguments)
+    call = f"(self.{LOOP_METHOD} if {ENCODE} is None else {ENCODE})({arguments})"
+    return f"{_indentation(first)}{loop.result} = {call}"
+
+
 def _uses(function: FunctionNode) -> list[ast.Name | ast.arg]:
     return [
         node
@@ -137,12 +152,12 @@ def _is_cut(function: FunctionNode, station: Station, callable_type: str) -> boo
     forwards: list[tuple[int, int]] = []
     for node in ast.walk(function):
         if isinstance(node, ast.IfExp) and asks_for_encode(node) and isinstance(node.body, ast.Call):
-            sites.append((node.body.lineno, node.body.col_offset))
+            sites.append(end_of(node.body))
         if isinstance(node, ast.Call):
             if called(node) is not node.func:
-                sites.append((node.lineno, node.col_offset))
+                sites.append(end_of(node))
             if any(keyword.arg == ENCODE and ast.unparse(keyword.value) == ENCODE for keyword in node.keywords):
-                forwards.append((node.lineno, node.col_offset))
+                forwards.append(end_of(node))
     return (
         ast.dump(last.annotation) == ast.dump(ast.parse(callable_type, mode="eval").body)
         and sorted(sites) == sorted(station.sites)

@@ -16,30 +16,31 @@ from scaffold.tower import attention_leaves_rows
 from scaffold.tower.running import Replaced, compiled, edited_files, give_methods, refused, tree_of
 
 
-def cut_at_load(model: Any, owner: type[Any], *, entries: Sequence[str], call: str) -> None:
+def cut_at_load(model: Any, owner: type[Any], *, entries: Sequence[str], call: str, loop: str | None = None) -> None:
     """Give the methods of `model` (which was just made) on the way to its encoder the parameter `encode`.
 
     `owner` is the release's class of the model; `entries` and `call` are what the descriptor says: where embeddings are
     made (`self._process_image_input`), and the encoder's call, or the encoder alone where all of its arguments are
-    handed over. Such a model has no graphs where the release's attention leaves rows behind those of a batch unwritten.
+    handed over; `loop` is what the encoder loops over, where that loop is recorded instead. A model whose arguments are
+    all recorded has no graphs where the release's attention leaves rows behind those of a batch unwritten.
     Raises `DiagnosticError` VCG462 when the source of a class is not there, is not what runs, or has no such way;
     `model` is as it was then.
     """
     cls: Any = owner
-    give_methods(model, _cut(cls, tuple(entries), call))
+    give_methods(model, _cut(cls, tuple(entries), call, loop))
     if not call.endswith(")") and attention_leaves_rows(tree_of(owner)[0]):
         getLogger(__name__).warning("No encoder CUDA graphs: this release's attention leaves rows unwritten")
         model._encoder_cudagraph_call = None  # what the generated code found no form for
 
 
 @cache
-def _cut(owner: type[Any], entries: tuple[str, ...], call: str) -> tuple[Replaced, ...]:
+def _cut(owner: type[Any], entries: tuple[str, ...], call: str, loop: str | None) -> tuple[Replaced, ...]:
     """The methods of the proven cut, compiled in the namespaces of the modules that they come from."""
     tree, file = tree_of(owner)
     place = Span(file, 1, 1, 1, 1)
     encoder = parse_call(call) if call.endswith(")") else call
     try:
-        way = find_way(tree, file, owner.__name__, dict.fromkeys(entries, place), encoder, place)
+        way = find_way(tree, file, owner.__name__, dict.fromkeys(entries, place), encoder, place, loop)
         edits = cut_methods(tree, way)
         files = edited_files(tree, edits)
         problems = [

@@ -1,4 +1,4 @@
-"""Substitution: without `encode`, every method of a way is what it was.
+"""Substitution: without `encode`, every method of a way is what it was, and a loop that became a method is back.
 
 Written from the rule alone: it shares no code with the search or the edits, so that a mistake there is not repeated.
 """
@@ -6,12 +6,14 @@ Written from the rule alone: it shares no code with the search or the edits, so 
 from __future__ import annotations
 
 import ast
+import symtable
 from collections import Counter
 
 from scaffold.diagnostics import Diagnostic, Span
 
 _PARAMETER = "encode"
 _PUBLIC, _PRIVATE = "embed_multimodal", "_embed_multimodal"
+_LOOP = "forward_layers"
 
 
 def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path: str) -> tuple[Diagnostic, ...]:
@@ -21,7 +23,10 @@ def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path
     of a call, `E if encode is None else encode(x, y)`, which becomes `E` where `x` and `y` are arguments of the call
     `E`, and a call of `E if encode is None else encode`, which becomes one of `E`. What is left must be the same tree,
     without another word of `encode`. The body of `embed_multimodal` may have moved into a private method that it calls
-    with all that it is given. What an earlier port cut is undone in `before`, too.
+    with all that it is given. A loop may have moved into a method `forward_layers`, whose parameters are the variables
+    that it reads and whose result is the one that it writes for the rest of the method: put back in the place of the
+    call it must give the same tree, too, and it must mean the same names there as in its own method. What an earlier
+    port cut is undone in `before`, too.
     """
     old, new = _methods(before), _methods(after)
     for owner, name in methods:
@@ -30,8 +35,9 @@ def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
         line = getattr(new.get((owner, name)), "lineno", 1)
+        loop = new.get((owner, _LOOP)) if (owner, _LOOP) not in old else None
         was = _undone(old.get((owner, name)))
-        if was is None or _undone(new.get((owner, name))) != was:
+        if was is None or _undone(new.get((owner, name)), loop) != was:
             found.append(
                 Diagnostic(
                     "VCG646",
@@ -68,11 +74,13 @@ def _unmove(owner: str, methods: dict[tuple[str, str], ast.AST]) -> None:
     methods[owner, _PUBLIC] = private
 
 
-def _undone(node: ast.AST | None) -> str | None:
+def _undone(node: ast.AST | None, loop: ast.AST | None = None) -> str | None:
     if node is None:
         return None
     _Undo(node).visit(node)
     _undocument(node)
+    if loop is not None and _calls_of_loop(node) and not _inlined(node, loop):
+        return None
     names = (getattr(part, "id", None) or getattr(part, "arg", None) for part in ast.walk(node))
     return None if _PARAMETER in names else ast.dump(node)
 
@@ -85,6 +93,53 @@ def _undocument(function: ast.AST) -> None:
         lines = text.value.split("\n")
         own = [number for number, line in enumerate(lines) if line.lstrip().startswith(f"{_PARAMETER}: ")]
         text.value = "\n".join(line for number, line in enumerate(lines) if number not in own[-1:])
+
+
+def _inlined(function: ast.AST, method: ast.AST) -> bool:
+    """Put the loop of a method in the place of its one call in a function; whether it means the same there."""
+    if not isinstance(function, ast.FunctionDef) or not isinstance(method, ast.FunctionDef) or len(method.body) != 3:
+        return False
+    (_, loop, end), spec = method.body, method.args
+    further = [*method.decorator_list, *spec.posonlyargs, *spec.kwonlyargs, *spec.defaults, spec.vararg, spec.kwarg]
+    own, parameters = spec.args[:1], [parameter.arg for parameter in spec.args[1:]]
+    if not isinstance(loop, ast.For) or [one.arg for one in own] != ["self"] or any(further):
+        return False
+    result = end.value.id if isinstance(end, ast.Return) and isinstance(end.value, ast.Name) else ""
+    call = ast.dump(ast.parse(f"{result or '_'} = self.{_LOOP}({', '.join(parameters)})").body[0])
+    blocks = [
+        block
+        for node in ast.walk(function)
+        for block in (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
+        if isinstance(block, list)
+    ]
+    places = [(block, index) for block in blocks for index, node in enumerate(block) if ast.dump(node) == call]
+    if len(places) != 1 or len(_calls_of_loop(function)) != 1 or result not in parameters:
+        return False
+    # What the loop writes beside its result is nothing that the function has; what else it reads is not the function's.
+    inside, outside = _variables(method), _variables(function)
+    leaves = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
+    apart = not (inside - {"self", *parameters}) & _mentioned(function)
+    kept = not {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)} - inside & outside
+    written = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    if not apart or not kept or written & {"self", *parameters} != {result}:
+        return False
+    [(block, index)] = places
+    block[index] = loop
+    return not any(isinstance(node, leaves) for node in ast.walk(loop))
+
+
+def _calls_of_loop(function: ast.AST) -> list[ast.AST]:
+    return [node for node in ast.walk(function) if isinstance(node, ast.Attribute) and node.attr == _LOOP]
+
+
+def _variables(function: ast.FunctionDef) -> set[str]:
+    """Names that are the function's own, as Python's compiler says."""
+    table = symtable.symtable(ast.unparse(function), "<method>", "exec")
+    return set(next(t for t in table.get_children() if isinstance(t, symtable.Function)).get_locals())
+
+
+def _mentioned(function: ast.FunctionDef) -> set[str]:
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} | _variables(function)
 
 
 class _Undo(ast.NodeTransformer):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from scaffold.cut.loops import Loop, Misfit, find_hazard, find_misfit, outline
 from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
-from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY
+from scaffold.descriptor.port import LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.syntax import FunctionNode, bind_call, find_class, name_path
 
@@ -38,7 +39,9 @@ class Station:
     `units` are the arguments of each site that have an entry for each unit, by position or keyword, the pixels first;
     `EVERY` stands for all arguments.
 
-    Calls are `(line, column)` of their nodes in the file's syntax tree, columns in bytes.
+    Calls are `(line, column)` of their ends in the file's syntax tree, columns in bytes: `a(x).b(y)` has two calls that
+    start in the same place. A `loop` over the encoder's
+    layers stands for a call of it, and is the only site.
     """
 
     file: str
@@ -48,6 +51,7 @@ class Station:
     sites: tuple[tuple[int, int], ...]
     units: tuple[tuple[int | str, ...], ...]
     forwards: tuple[tuple[int, int], ...]
+    loop: Loop | None = None
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,21 @@ class _Frame:
 
 
 def find_way(
-    tree: SourceTree, path: str, class_name: str, entries: Mapping[str, Span], call: Call | str, span: Span
+    tree: SourceTree,
+    path: str,
+    class_name: str,
+    entries: Mapping[str, Span],
+    call: Call | str,
+    span: Span,
+    loop: str | None = None,
 ) -> Way:
     """The methods from `entries` (paths such as `self._process_image_input`) to `call`, the encoder's call.
 
     `call` is seen from the class `class_name` of the file `path`, with `pixels` in the place of the units; a path such
-    as `self.vision_tower.transformer` stands for every call of that. Raises VCG443 where no entry leads there, or where
-    the call on the way has other arguments; VCG448 where `embed_multimodal` changes what an entry makes.
+    as `self.vision_tower.transformer` stands for every call of that. With `loop`, seen from there (`self.layers`), it
+    is the loop over that instead, in a method of that part. Raises VCG443 where no entry leads there, or where the call
+    on the way has other arguments; VCG448 where the loop cannot be a method of its own; VCG449 where `embed_multimodal`
+    changes what an entry makes.
     """
     from scaffold.tower.source import Program
 
@@ -106,14 +118,14 @@ def find_way(
     assert module is not None, "read before"
     owner = find_class(module.tree, class_name)
     assert owner is not None, "found before"
-    search = _Search(program, (module, owner), call, span)
+    search = _Search(program, (module, owner), call, span, loop)
     for entry, place in entries.items():
         frame = search.method((module, owner), (), entry.removeprefix("self."), {})
         if frame is None or not search.leads(frame):
             raise DiagnosticError(
                 search.problems
                 or [
-                    Diagnostic("VCG443", f"`{entry}` does not lead to `{_text(call)}`", place, _HELP),
+                    Diagnostic("VCG443", f"`{entry}` does not lead to {search.goal}", place, _HELP),
                     *search.left,
                 ]
             )
@@ -124,12 +136,17 @@ def find_way(
 
 
 class _Search:
-    def __init__(self, program: Program, model: Owner, call: Call | str, span: Span) -> None:
+    def __init__(self, program: Program, model: Owner, call: Call | str, span: Span, loop: str | None) -> None:
         self.program = program
         self.model = model
         self.call = call
         self.span = span
         self.target: Place = tuple((call if isinstance(call, str) else call.path).split(".")[1:])
+        #: What the loop iterates over, if there is one.
+        self.layers: Place | None = (*self.target, *loop.split(".")[1:]) if loop else None
+        #: What is called there: the encoder, or the method that an earlier port made of the loop.
+        self.called: Place = (*self.target, LOOP_METHOD) if loop else self.target
+        self.goal = f"a loop over `{loop}` in `{call}`" if loop else f"`{_text(call)}`"
         self.stations: dict[int, Station] = {}
         self.problems: list[Diagnostic] = []
         self.left: list[Diagnostic] = []
@@ -143,9 +160,10 @@ class _Search:
         names = {**frame.names, **dict(_aliases(frame))}
         sites: list[tuple[ast.Call, tuple[int | str, ...]]] = []
         forwards: list[ast.Call] = []
+        loops = self._loops(frame, names)
         for node in _calls(frame.function):
             place = _place(called(node), frame.place, names)
-            if place == self.target:
+            if place == self.called:
                 units = self._units(node, frame, names)
                 if units is not None:
                     sites.append((node, units))
@@ -153,7 +171,10 @@ class _Search:
             following = self._callee(node, place, frame, names)
             if following is not None and self.leads(following):
                 forwards.append(node)
-        if sites or forwards:
+        if loops:
+            self._known[frame.key] = True
+            self._keep_loop(frame, loops[0], [*loops[1:], *forwards])
+        elif sites or forwards:
             self._known[frame.key] = True
             if not _is_stub(frame.function):
                 self._keep(frame, sites, forwards)
@@ -171,7 +192,7 @@ class _Search:
         does = "does not call" if change is function else "changes what it gets of"
         self.problems.append(
             Diagnostic(
-                "VCG448",
+                "VCG449",
                 f"`{PUBLIC_ENTRY}` {does} `{entry}`",
                 module.span(change),
                 f"write `entry: self.{PUBLIC_ENTRY}(**inputs)`: its body moves into a method of its own",
@@ -179,17 +200,59 @@ class _Search:
             )
         )
 
+    def _loops(self, frame: _Frame, names: Mapping[str, Place]) -> list[ast.For]:
+        """The loops over the encoder's layers in a method of it."""
+        if self.layers is None or frame.place != self.target:
+            return []
+        found = [node for node in ast.walk(frame.function) if isinstance(node, ast.For)]
+        return [node for node in found if _place(_iterated(node.iter), frame.place, names) == self.layers]
+
+    def _keep_loop(self, frame: _Frame, loop: ast.For, others: Sequence[ast.AST]) -> None:
+        """Keep the loop over the encoder's layers; `others` is where else the encoder runs."""
+        misfit = find_misfit(frame.function, loop)
+        if others:
+            misfit = Misfit(others[0], "the encoder runs in another place of the method, too")
+        elif LOOP_METHOD in self.program.members((frame.module, frame.owner)):
+            misfit = Misfit(loop, f"`{frame.owner.name}` has a method `{LOOP_METHOD}` already")
+        if misfit is not None:
+            self._refuse_loop(frame, misfit.reason, frame.module.span(misfit.node))
+            return
+        outlined = outline(frame.function, loop)
+        hazard = find_hazard(self.program, frame.holder, loop, outlined.arguments)
+        if hazard is not None:
+            place = Span(hazard.shown, hazard.line, 1, hazard.line, 2)
+            self._refuse_loop(frame, f"{hazard.what}: {hazard.reason}", place)
+            return
+        self._keep(frame, [(loop, EVERY)], [], outlined)
+
+    def _refuse_loop(self, frame: _Frame, reason: str, place: Span) -> None:
+        name = f"{frame.owner.name}.{frame.function.name}"
+        self.problems.append(
+            Diagnostic(
+                "VCG448",
+                f"the loop over the layers in `{name}` cannot be captured: {reason}",
+                place,
+                "without `loop`, name a call of the encoder that can be, if there is one; else the model runs eagerly",
+                notes=(f"asked for by {self.span}",),
+            )
+        )
+
     def _keep(
-        self, frame: _Frame, sites: list[tuple[ast.Call, tuple[int | str, ...]]], forwards: list[ast.Call]
+        self,
+        frame: _Frame,
+        sites: Sequence[tuple[ast.Call | ast.For, tuple[int | str, ...]]],
+        forwards: Sequence[ast.Call],
+        loop: Loop | None = None,
     ) -> None:
         station = Station(
             frame.module.file,
             frame.owner.name,
             frame.function.name,
             frame.function.lineno,
-            tuple((node.lineno, node.col_offset) for node, _ in sites),
+            tuple(end_of(node) for node, _ in sites),
             tuple(units for _, units in sites),
-            tuple((node.lineno, node.col_offset) for node in forwards),
+            tuple(map(end_of, forwards)),
+            loop,
         )
         other = self.stations.setdefault(id(frame.function), station)
         if other != station:
@@ -289,6 +352,17 @@ def _calls(function: FunctionNode) -> Iterator[ast.Call]:
     for statement in function.body:
         found = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
         yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Where a node ends: line and column. No other call of a file ends where one does."""
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def _iterated(node: ast.expr) -> ast.expr:
+    """What a loop goes through: `self.layers` of `enumerate(self.layers)`."""
+    counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate"
+    return node.args[0] if isinstance(node, ast.Call) and counted and node.args else node
 
 
 def _aliases(frame: _Frame) -> Iterator[tuple[str, Place]]:

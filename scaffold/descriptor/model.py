@@ -322,6 +322,13 @@ class RowsForward(Record):
         "module or method of the model; all arguments of its call are recorded",
         examples=["self.vision_tower.transformer"],
     )
+    loop: str | None = declare(
+        AttributePath(),
+        "layers of the encoder, seen from it, where the loop over them is recorded and not the call of the encoder: it "
+        "becomes a method, and everything that it reads is recorded",
+        default=None,
+        examples=["self.layers"],
+    )
 
 
 class PackedForward(Record):

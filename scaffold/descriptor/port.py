@@ -100,6 +100,9 @@ ORDER = (
 #: A cut needs one more parameter than the public method may have: its body moves.
 PUBLIC_ENTRY, PRIVATE_ENTRY = "embed_multimodal", "_embed_multimodal"
 
+#: The loop over the layers of an encoder, where a method of its own is called instead.
+LOOP_METHOD = "forward_layers"
+
 _ONE = Expression(Int(1), "1")
 
 
@@ -238,6 +241,11 @@ class ReentryPort(Port):
         raise NotImplementedError
 
     @property
+    def loop(self) -> str | None:
+        """What the encoder loops over, where that loop is recorded in the place of a call."""
+        return None
+
+    @property
     def embeds(self) -> str | None:
         return next((key for key in self.fields if key.endswith("_embeds")), None)
 
@@ -303,7 +311,16 @@ class RowsPort(ReentryPort):
 
     @property
     def encoder_key(self) -> str:
-        return "forward.encoder"
+        return "forward.loop" if self.loop else "forward.encoder"
+
+    @property
+    def loop(self) -> str | None:
+        return self.forward.loop
+
+    @property
+    def recorded(self) -> str:
+        """What a graph holds a call of: the encoder, or the method that its loop becomes."""
+        return f"{self.encoder}.{LOOP_METHOD}" if self.loop else self.encoder
 
 
 class SizedPort(Port):

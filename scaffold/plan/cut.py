@@ -29,7 +29,7 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     if isinstance(port, RowsPort) and attention_leaves_rows(tree):
         raise DiagnosticError(leaves_rows(port))
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
-    way = find_way(tree, model.path, model.class_name, entries, port.encoder, port.span(port.encoder_key))
+    way = find_way(tree, model.path, model.class_name, entries, port.encoder, port.span(port.encoder_key), port.loop)
     problems = [*_overridden(port, tree, way), *_ungated(port, tree, model)]
     if problems:
         raise DiagnosticError(problems)

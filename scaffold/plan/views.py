@@ -127,6 +127,16 @@ class ReentryView(View):
     sized: dict[str, str]
     entries: tuple[tuple[str, Code], ...]
 
+    @property
+    def size(self) -> Code:
+        """The number of rows that an entry `size` of a size key says."""
+        raise NotImplementedError
+
+    @property
+    def row_counts(self) -> dict[str, Code]:
+        """The number of rows of an item in each input whose items lie behind each other, by an entry `size`."""
+        return dict.fromkeys(self.sized, self.size)
+
 
 @dataclass(frozen=True)
 class CutView(ReentryView):
@@ -176,11 +186,18 @@ class RowsView(ReentryView):
     values: tuple[tuple[str, Code], ...]
     merge: Code
     rows_per_token: Code
+    embeds: str | None
 
     @property
     def size(self) -> Code:
         """The number of rows that an entry `size` of a size key says: a grid of patches has as many as its product."""
         return Code("int(size.prod())")
+
+    @property
+    def row_counts(self) -> dict[str, Code]:
+        """Ready embeddings have a row for each token."""
+        tokens = Code(f"{self.size} // {self.rows_per_token}")
+        return {key: tokens if key == self.embeds else self.size for key in self.sized}
 
     @property
     def shares_items(self) -> bool:
@@ -522,11 +539,12 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),
         budget_lets=(),
-        forward=Code(port.forward.encoder),
+        forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
         values=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.values.items()),
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
+        embeds=port.embeds,
     )
 
 

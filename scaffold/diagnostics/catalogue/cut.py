@@ -1,4 +1,4 @@
-"""Codes of the encode/assemble cut: VCG442 to VCG448 and VCG646."""
+"""Codes of the encode/assemble cut: VCG442 to VCG449 and VCG646."""
 
 from scaffold.diagnostics.catalogue import Code
 
@@ -49,6 +49,14 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG448",
+        "the loop over the layers cannot be captured",
+        "With `forward.loop` the loop over the encoder's layers becomes a method, which a graph holds: its parameters "
+        "are the variables that the loop reads, its result the one that goes from layer to layer. So the loop may not "
+        "return, end early, collect features in a list, set attributes or change values in place, and what it hands on "
+        "is one value. Nor may its layers wait for the GPU, for instance to find the longest item in offsets.",
+    ),
+    Code(
+        "VCG449",
         "`embed_multimodal` changes what the entry makes",
         "A port calls the entry in the place of `embed_multimodal`, for features that a graph computed. What "
         "`embed_multimodal` does with the entry's result would be lost: some models scale or reorder it there. It may "

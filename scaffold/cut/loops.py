@@ -1,0 +1,189 @@
+"""The loop over an encoder's layers as a function of what it reads: what a cut captures where there is no call.
+
+The statements stay as they are, and move as one. What the loop reads becomes the function's parameters; the one value
+that it hands from layer to layer is its result. A loop with any other effect is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scaffold.descriptor.port import LOOP_METHOD
+from scaffold.syntax import FunctionNode
+from scaffold.tower.model import Form, Label
+from scaffold.tower.slicing import exposed_reads, must_writes
+from scaffold.tower.values import Role, Value
+
+if TYPE_CHECKING:
+    from scaffold.tower.interpret import RawHazard
+    from scaffold.tower.source import Owner, Program
+
+#: What leaves the loop, or waits in it.
+_EXITS = {ast.Return: "returns", ast.Break: "ends early", ast.Yield: "yields", ast.YieldFrom: "yields",
+          ast.Await: "waits"}  # fmt: skip
+#: What binds names in ways that a function of its own would change.
+_SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Delete)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop by its lines in the file, and the names that it reads; the first one is its result, too."""
+
+    line: int
+    end_line: int
+    arguments: tuple[str, ...]
+
+    @property
+    def result(self) -> str:
+        return self.arguments[0]
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a loop cannot be a function, at a node of it."""
+
+    node: ast.AST
+    reason: str
+
+
+def find_misfit(function: FunctionNode, loop: ast.For) -> Misfit | None:
+    """The first reason why a loop of a method cannot be a function; None if it can."""
+    return next(_misfits(function, loop), None)
+
+
+def outline(function: FunctionNode, loop: ast.For) -> Loop:
+    """The loop of a method as a function. It has no misfit."""
+    result = _results(function, loop)[0]
+    reads = [node.id for node in exposed_reads([loop]) if node.id in _locals(function, loop) - {"self"}]
+    return Loop(loop.lineno, loop.end_lineno or loop.lineno, tuple(dict.fromkeys([result, *reads])))
+
+
+def find_hazard(program: Program, owner: Owner, loop: ast.For, arguments: tuple[str, ...]) -> RawHazard | None:
+    """The first thing in the layers that a capture does not survive: what waits for the GPU, or depends on its values.
+
+    All that the loop reads beside the features is taken for offsets on the GPU, which the longest item may follow from.
+    """
+    from scaffold.tower.interpret import Interpreter
+
+    offsets = Value(Label.META, Form.TENSOR, Role.CUMULATIVE, host=False)
+    values = {**dict.fromkeys(arguments, offsets), arguments[0]: Value(Label.DATA, Form.TENSOR, host=False)}
+    parameters = ast.arguments([], [ast.arg(name) for name in ("self", *arguments)], None, [], [], None, [])
+    method = ast.FunctionDef(LOOP_METHOD, parameters, [loop], [], lineno=loop.lineno, col_offset=loop.col_offset)
+    interpreter = Interpreter(program)
+    interpreter.run(owner[0], owner, method, values)
+    return next(iter(interpreter.hazards.values()), None)
+
+
+def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:
+    """The function's source, without indentation; `lines` are the loop's own."""
+    body = textwrap.indent(textwrap.dedent("\n".join(lines)), "    ")
+    spec = function.args
+    given = {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+    types = {name: ast.unparse(annotation) for name, annotation in given.items() if annotation is not None}
+    types[loop.result] = "torch.Tensor"
+    parameters = ", ".join(f"{name}: {types.get(name, 'Any')}" for name in loop.arguments)
+    return (
+        f"def {LOOP_METHOD}(self, {parameters}) -> torch.Tensor:\n"
+        f'    """The layers, one after the other."""\n{body}\n    return {loop.result}\n'
+    )
+
+
+def _misfits(function: FunctionNode, loop: ast.For) -> Iterator[Misfit]:
+    outside = _statements_around(function, loop)
+    if outside is None:
+        yield Misfit(loop, "it runs inside of another loop, of `try` or of `with`")
+        return
+    yield from _effects(loop)
+    results = _results(function, loop)
+    if len(results) != 1:
+        given = f"it hands on {', '.join(f'`{name}`' for name in results)}" if results else "it hands on nothing"
+        yield Misfit(loop, f"{given}, and a graph gives one tensor")
+        return
+    reads = {node.id: node for node in exposed_reads([loop])}
+    if results[0] not in reads:
+        yield Misfit(loop, f"`{results[0]}`, which is used behind it, does not go from layer to layer")
+    written = must_writes(outside) | _parameters(function)
+    for name in sorted(reads.keys() & _locals(function, loop) - written):
+        yield Misfit(reads[name], f"`{name}` may have no value before it")
+
+
+def _effects(loop: ast.For) -> Iterator[Misfit]:
+    """What the loop does beside writing names."""
+    reads = {node.id for node in exposed_reads([loop])}
+    for node in ast.walk(loop):
+        if type(node) in _EXITS:
+            yield Misfit(node, f"it {_EXITS[type(node)]}")
+        elif isinstance(node, _SCOPES):
+            yield Misfit(node, "it has definitions or deletions of its own")
+        elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            yield Misfit(node, f"it changes `{ast.unparse(node)}`")
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in reads:
+            yield Misfit(node, f"it changes `{node.target.id}` in place")
+        elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+            yield Misfit(node, f"`{ast.unparse(node)}` has an effect beside the features")
+
+
+def _results(function: FunctionNode, loop: ast.For) -> list[str]:
+    """Names that the loop writes and that the rest of the method has, too."""
+    around = _names(_outside(function, loop)) | _parameters(function)
+    return list(dict.fromkeys(name for name in _stores(loop) if name in around))
+
+
+def _locals(function: FunctionNode, loop: ast.For) -> set[str]:
+    """Parameters and variables of the method around the loop."""
+    stored = {node.id for node in _outside(function, loop) if isinstance(node, ast.Name)
+              and isinstance(node.ctx, ast.Store)}  # fmt: skip
+    inner = {node.name for node in _outside(function, loop) if isinstance(node, FunctionNode | ast.ClassDef)}
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in _outside(function, loop)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    caught = {node.name for node in _outside(function, loop) if isinstance(node, ast.ExceptHandler) and node.name}
+    return _parameters(function) | stored | inner | imported | caught
+
+
+def _parameters(function: FunctionNode) -> set[str]:
+    spec = function.args
+    parameters = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
+    return {parameter.arg for parameter in parameters if parameter is not None}
+
+
+def _outside(function: FunctionNode, loop: ast.For) -> Iterator[ast.AST]:
+    """Every node of the method's body but those of the loop."""
+    pending: list[ast.AST] = [node for node in function.body if node is not loop]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += [child for child in ast.iter_child_nodes(node) if child is not loop]
+
+
+def _names(nodes: Iterator[ast.AST]) -> set[str]:
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _stores(loop: ast.For) -> list[str]:
+    return [node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def _statements_around(function: FunctionNode, loop: ast.For) -> list[ast.stmt] | None:
+    """The statements that run before the loop, in order; None where it is inside of more than branches."""
+
+    def before(block: list[ast.stmt]) -> list[ast.stmt] | None:
+        for index, node in enumerate(block):
+            if node is loop:
+                return block[:index]
+            if loop in ast.walk(node):
+                if not isinstance(node, ast.If):
+                    return None
+                branch = node.body if any(loop in ast.walk(part) for part in node.body) else node.orelse
+                inside = before(branch)
+                return None if inside is None else [*block[:index], *inside]
+        raise AssertionError("the loop is in the method")
+
+    return before(function.body)

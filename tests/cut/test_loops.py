@@ -1,0 +1,390 @@
+"""The loop over an encoder's layers as a method: on real classes of vLLM 0.33, and every reason against one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changed_ports import port_of
+
+from scaffold.adapters.source import render_adapter
+from scaffold.cut import cut_at_load, prove_cut
+from scaffold.cut.loops import find_misfit, outline
+from scaffold.diagnostics import DiagnosticError
+from scaffold.protocol import GENERATIONS, known_profile
+from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+
+RELEASE = "0.33.0"
+MODELS = "vllm/model_executor/models"
+#: Descriptors with a loop: what the new method reads, and the lines of the loop.
+LOOPS = {
+    "paddleocr_vl": ("hidden_states, cu_seqlens, rotary_pos_emb, max_seqlen", "for encoder_layer in self.layers:"),
+    "dots_ocr": ("hidden_states, cu_seqlens, rotary_pos_emb, max_seqlen", "for blk in self.blocks:"),
+}
+#: Isaac has a call of its encoder; the loop in it can be recorded as well.
+ISAAC = {"forward.loop": "self.layers"}
+#: Keye's model is written like PaddleOCR-VL's, but its layers look for the longest item themselves.
+KEYE = {"model.module": "keye", "model.class": "KeyeForConditionalGeneration"}
+ISAAC_FILE = f"{MODELS}/isaac.py"
+ISAAC_RECIPE = str(Path(__file__).with_name("isaac_rows.py"))
+
+
+# -- static -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", LOOPS)
+def test_the_loop_becomes_a_method(model: str, release_tree: Any) -> None:
+    port = prepare_port(port_of(model), release_tree(RELEASE))
+    [change] = [change for change in port.changed if change.path == f"{MODELS}/{model}.py"]
+    before, after = ((text or b"").decode() for text in (change.before, change.after))
+    arguments, header = LOOPS[model]
+    flat = " ".join(after.split()).replace("( ", "(").replace(", )", ")").replace(" )", ")")
+    assert flat.count(f"hidden_states = (self.forward_layers if encode is None else encode)({arguments})") == 1
+    assert (before.count(header), after.count(header)) == (1, 1)
+    method = flat.partition("def forward_layers(self, hidden_states: torch.Tensor, ")[2]
+    assert method.partition('"""')[0].endswith(") -> torch.Tensor: ")
+    assert method.partition(header)[2].partition("def ")[0].count("return hidden_states") == 1
+    assert ".forward_layers(*args, **kwargs)" in after
+    # `a(x).b(y)` are two calls that start in the same place; one of them leads to the encoder.
+    assert ".squeeze(0, encode" not in after
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", LOOPS)
+def test_a_second_port_finds_the_method(model: str, release_tree: Any) -> None:
+    port, path = port_of(model), f"{MODELS}/{model}.py"
+    [change] = [change for change in prepare_port(port, release_tree(RELEASE)).changed if change.path == path]
+    tree = release_tree(RELEASE).reread()
+    tree.cached(("bytes", path), lambda: change.after)
+    assert [again for again in prepare_port(port, tree, replace=True).changed if again.path == path] == []
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("model", "changes", "place", "message"),
+    [
+        ("paddleocr_vl", KEYE, "keye.py:431", "`max_seqlen` computed beside the attention that gets it"),
+        ("dots_ocr", {"forward.loop": "self.layers"}, "dots_ocr.yaml:9", "does not lead to a loop over `self.layers`"),
+        ("dots_ocr", {"forward.encoder": "self.vision"}, "dots_ocr.yaml:9", "does not lead to a loop"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(
+    model: str, changes: dict[str, Any], place: str, message: str, release_tree: Any
+) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port_of(model, changes), release_tree(RELEASE))
+    [problem] = caught.value.diagnostics
+    assert problem.code == ("VCG448" if changes == KEYE else "VCG443")
+    assert message in problem.message
+    assert place in str(problem.span)
+
+
+@pytest.mark.trees
+def test_an_adapter_does_the_same_when_a_model_is_made() -> None:
+    text = render_adapter(port_of("dots_ocr"), known_profile(GENERATIONS[-1]))
+    assert "loop='self.blocks'" in text or 'loop="self.blocks"' in text
+    assert "self.vision_tower.forward_layers(*args, **kwargs)" in text
+
+
+TINY = """\
+from torch import nn
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Identity(), nn.Identity()])
+
+    def forward(self, x, scale):
+        for layer in self.layers:
+            x = layer(x) * scale
+        return -x
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = Encoder()
+
+    def run(self, x):
+        return self.encoder(x, 3)
+"""
+
+
+def test_a_running_model_gets_the_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    (tmp_path / "tiny_loop.py").write_text(TINY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cls = import_module("tiny_loop").Model
+    model = cls()
+    cut_at_load(model, cls, entries=["self.run"], call="self.encoder", loop="self.layers")
+    assert (model.run(2), model.encoder.forward_layers(2, 10)) == (-18, 200)
+    assert model.run(2, encode=lambda x, scale: x + scale) == -5
+    assert not hasattr(cls().encoder, "forward_layers")
+    with pytest.raises(DiagnosticError, match="VCG462"):
+        cut_at_load(cls(), cls, entries=["self.run"], call="self.encoder", loop="self.blocks")
+
+
+METHOD = """\
+def forward(self, x, cu, states=None, *, flag):
+    y = x + 1
+    if flag:
+        z = cu
+    out = []
+    {prefix}for layer in {layers}:
+        {body}
+    return y, out, {after}
+"""
+
+
+def of(
+    body: str = "y = layer(y, cu)", *, layers: str = "self.layers", after: str = "0", prefix: str = ""
+) -> tuple[ast.FunctionDef, ast.For]:
+    text = METHOD.format(body=body, layers=layers, after=after, prefix=prefix)
+    [function] = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    return function, next(node for node in ast.walk(function) if isinstance(node, ast.For))
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("y = layer(y, cu)", ("y", "cu")),
+        ("y = layer(cu, y)", ("y", "cu")),
+        ("y = torch.relu(layer(y)) if flag else y", ("y", "flag")),
+        ("k = cu; y = layer(y, k, states)", ("y", "cu", "states")),
+        ("y = layer(y, *[c for c in cu])", ("y", "cu")),
+        ("y = y + layer(y)\n        if flag: continue", ("y", "flag")),
+    ],
+)
+def test_what_a_loop_reads(body: str, arguments: tuple[str, ...]) -> None:
+    function, loop = of(body)
+    assert find_misfit(function, loop) is None
+    found = outline(function, loop)
+    assert (found.arguments, found.result) == (arguments, "y")
+
+
+BRANCHES = """\
+def forward(self, y, a):
+    if a:
+        b = 1
+    else:
+        c = y
+        for layer in self.layers:
+            y = layer(y, c)
+    return y
+"""
+
+
+def test_a_loop_may_stand_in_a_branch() -> None:
+    [function] = ast.parse(BRANCHES).body
+    assert isinstance(function, ast.FunctionDef)
+    loop = next(node for node in ast.walk(function) if isinstance(node, ast.For))
+    assert find_misfit(function, loop) is None
+    assert outline(function, loop).arguments == ("y", "c")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (of("return y"), "it returns"),
+        (of("y = layer(y)\n        if flag: break"), "it ends early"),
+        (of("y = yield layer(y)"), "it yields"),
+        (of("y = layer(y)\n        self.last = y"), "it changes `self.last`"),
+        (of("y = layer(y)\n        states[0] = y"), "it changes `states[0]`"),
+        (of("y += layer(y)"), "it changes `y` in place"),
+        (of("y = layer(y)\n        out.append(y)"), "`out.append(y)` has an effect beside the features"),
+        (of("y = layer(y, lambda: cu)"), "it has definitions or deletions of its own"),
+        (of("y = layer(y)\n        del cu"), "it has definitions or deletions of its own"),
+        (of("y = layer(y)\n        out = out + [y]"), "it hands on `y`, `out`, and a graph gives one tensor"),
+        (of("y = layer(y)\n        cu = cu + 1"), "it hands on `y`, `cu`, and a graph gives one tensor"),
+        (of("w = layer(x)"), "it hands on nothing, and a graph gives one tensor"),
+        (of("y = layer(x)"), "`y`, which is used behind it, does not go from layer to layer"),
+        (of("y = layer(y, z)"), "`z` may have no value before it"),
+        (of("y = layer(y)", after="layer"), "it hands on `layer`, `y`, and a graph gives one tensor"),
+        (
+            of("    y = layer(y, cu)", prefix="with cu:\n        "),
+            "it runs inside of another loop, of `try` or of `with`",
+        ),
+        (
+            of("    y = layer(y, cu)", prefix="while cu:\n        "),
+            "it runs inside of another loop, of `try` or of `with`",
+        ),
+    ],
+)
+def test_what_no_method_of_its_own_can_be(given: tuple[ast.FunctionDef, ast.For], reason: str) -> None:
+    misfit = find_misfit(*given)
+    assert misfit is not None
+    assert misfit.reason == reason
+    assert misfit.node in ast.walk(given[1])
+
+
+# -- the proof --------------------------------------------------------------------------------------------------------
+
+
+BEFORE = """\
+class A:
+    def forward(self, x, cu):
+        y = x + 1
+        table = cu
+        spare = cu
+        for index, layer in enumerate(self.layers):
+            now = cu
+            y = layer(y, now, table, index)
+        return self.norm(y)
+"""
+AFTER = """\
+class A:
+    def forward(self, x, cu, encode=None):
+        y = x + 1
+        table = cu
+        spare = cu
+        y = (self.forward_layers if encode is None else encode)(y, cu, table)
+        return self.norm(y)
+
+    def forward_layers(self, y: torch.Tensor, cu, table) -> torch.Tensor:
+        \"\"\"The layers.\"\"\"
+        for index, layer in enumerate(self.layers):
+            now = cu
+            y = layer(y, now, table, index)
+        return y
+"""
+FORWARD = frozenset({("A", "forward")})
+
+
+def test_a_moved_loop_is_proven() -> None:
+    assert prove_cut(BEFORE, AFTER, FORWARD, "a.py") == ()
+    named = AFTER.replace("(self, y: torch.Tensor, cu, table) -> torch.Tensor", "(self, y, cu: int, table: Any)")
+    assert prove_cut(BEFORE, named, FORWARD, "a.py") == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(y, cu, table)\n        return", "(y, cu, spare)\n        return"),  # another value
+        ("(y, cu, table)\n        return", "(y, table, cu)\n        return"),  # another order
+        ("y = (self.forward_layers", "spare = (self.forward_layers"),  # the result lands elsewhere
+        ("(self, y: torch.Tensor, cu, table)", "(self, y: torch.Tensor, table, cu)"),
+        ("(self, y: torch.Tensor, cu, table)", "(self, y: torch.Tensor, cu, table=None)"),
+        ("(self, y: torch.Tensor, cu, table)", "(self, y: torch.Tensor, cu, *table)"),
+        ("(self, y: torch.Tensor, cu, table)", "(own, y: torch.Tensor, cu, table)"),
+        ("    def forward_layers", "    @cache\n    def forward_layers"),
+        ("            y = layer(y, now", "            y = layer(y, cu"),  # another statement
+        ("enumerate(self.layers)", "enumerate(self.others)"),  # another loop
+        ("        return y\n", "        return now\n"),
+        ("        return y\n", "        return self.norm(y)\n"),
+        ("        return y\n", ""),
+        ('        """The layers."""\n', '        """The layers."""\n        y = y + 1\n'),
+        ("        return self.norm(y)", "        y = self.forward_layers(y, cu, table)\n        return self.norm(y)"),
+        ("    def forward_layers", "    def run_layers"),
+    ],
+)
+def test_another_move_is_refused(old: str, new: str) -> None:
+    after = AFTER.replace(old, new, 1)
+    assert after != AFTER
+    ast.parse(after)
+    assert [problem.code for problem in prove_cut(BEFORE, after, FORWARD, "a.py")] == ["VCG646"]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for layer in self.layers:\n            y = layer(y, cu, spare)",  # a live-in value left out: a global there
+        "for layer in self.layers:\n            return layer(y, cu, table)",
+        "for layer in self.layers:\n            y, spare = layer(y, cu, table)",  # a second result is lost
+        "for layer in self.layers:\n            y, cu = layer(y, cu, table)",
+        "for layer in self.layers:\n            spare = layer(y, cu, table)",
+        "while self.layers:\n            y = layer(y, cu, table)",
+    ],
+)
+def test_a_loop_that_means_something_else_in_its_method_is_refused(loop: str) -> None:
+    """Put back it would give the same text; its names would not be the same."""
+    text = (
+        "for index, layer in enumerate(self.layers):\n            now = cu\n            y = layer(y, now, table, index)"
+    )
+    before, after = (which.replace(text, loop) for which in (BEFORE, AFTER))
+    assert (before != BEFORE, after != AFTER) == (True, True)
+    assert [problem.code for problem in prove_cut(before, after, FORWARD, "a.py")] == ["VCG646"]
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def passed(report: NumericReport) -> bool:
+    """Whether all is right, with batches on graphs and eager ones."""
+    text = "\n".join(report.lines())
+    assert report.passed, text
+    assert (report.hits >= 15, report.misses >= 3, report.negative_lengths) == (True, True, 0), text
+    return True
+
+
+@pytest.mark.lab
+def test_a_recorded_loop_equals_the_pristine_tree(release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    port = port_of("isaac", ISAAC)
+    [report] = prove_numerics(port, release_tree(RELEASE), tails=("fa3",), recipe=ISAAC_RECIPE)
+    assert passed(report)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("model", LOOPS)
+def test_the_port_of_a_loop_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
+    """By the automatic recipe."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",))
+    assert passed(report)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fragment of the changed file that is replaced, and the code that must be reported."""
+
+    name: str
+    before: str
+    after: str
+    code: str
+
+
+LAYERS = "for encoder_layer in self.layers:"
+MUTANTS = (
+    Mutant("a value left out", "cu_seqlens, max_seqlen\n", "cu_seqlens, None\n", "VCG654"),
+    Mutant("another loop", LAYERS, "for encoder_layer in self.layers[:-1]:", "VCG650"),
+    Mutant("rows in another order", 'leaf.movedim(axis, 0), sample', 'leaf.movedim(axis, 0).flip(0), sample', "VCG650"),
+    Mutant("offsets are not padded", "value[-1:].expand(missing)", "value[:0]", "VCG665"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reports(release_tree: Any) -> Callable[[], dict[str, NumericReport]]:
+    """Every mutant of Isaac's port, run once."""
+
+    @cache
+    def run() -> dict[str, NumericReport]:
+        [request] = numeric_requests(port_of("isaac", ISAAC), release_tree(RELEASE), recipe=ISAAC_RECIPE)
+        text = request.overlay[ISAAC_FILE].decode()
+        requests = []
+        for mutant in MUTANTS:
+            changed = text.replace(mutant.before, mutant.after)
+            assert changed != text, mutant.name
+            requests.append(replace(request, overlay={**request.overlay, ISAAC_FILE: changed.encode()}))
+        return dict(zip((mutant.name for mutant in MUTANTS), check_numerics_all(requests), strict=True))
+
+    return run
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_wrong_loop_is_rejected(mutant: Mutant, reports: Callable[[], dict[str, NumericReport]]) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    report = reports()[mutant.name]
+    assert mutant.code in [problem.code for problem in report.diagnostics()], "\n".join(report.lines())
