@@ -40,7 +40,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 demo: setup  ## port InternVL into a real vLLM release and prove it
-	@echo; echo "== The port as a patch, with its static proofs. Nothing is written."; echo
+	@echo; echo "== The port as a patch, with its static proofs. Nothing is written. The note lists subclasses that inherit it."; echo
 	$(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE) --diff
 	@echo; echo "== The same port in the release's real classes and manager: every embedding against the pristine model's."; echo
 	$(BIN)/vitcg-scaffold verify internvl --vllm $(RELEASE)
