@@ -159,7 +159,7 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> 
 
 
 def _in_loop(step: Step) -> bool:
-    """Whether a call, or one that leads to it, is in a loop; one over the modalities of a batch is none."""
+    """Whether a call, or one that leads to it, stands in a loop; one over the modalities of a batch is none."""
     for lower in step.up():
         if lower.parent is None:
             continue
