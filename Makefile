@@ -23,7 +23,7 @@ JOBS   ?= 2
 	regen docs bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 17
 
 setup: $(VENV)/.ready  ## make the virtual environment with everything that the tests need
 
@@ -40,7 +40,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 demo: setup  ## port InternVL into a real vLLM release and prove it
-	@echo; echo "== The port as a patch, with its static proofs. Nothing is written."; echo
+	@echo; echo "== The port as a patch, with its static proofs. Nothing is written. The note lists subclasses that inherit it."; echo
 	$(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE) --diff
 	@echo; echo "== The same port in the release's real classes and manager: every embedding against the pristine model's."; echo
 	$(BIN)/vitcg-scaffold verify internvl --vllm $(RELEASE)
@@ -93,10 +93,10 @@ docs: setup  ## make the references, pictures and measured numbers of the pages,
 	$(BIN)/python docs/reference/generate.py
 	$(BIN)/python docs/pictures/generate.py
 	$(BIN)/python benchmarks/pages.py
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
 	$(BIN)/python benchmarks/cli_speed.py
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist site

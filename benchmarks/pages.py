@@ -28,12 +28,13 @@ import measured_reach
 import measured_stream
 import measured_summary
 import measured_tuning
+import measured_walkthrough
 from measured import ROOT, Page, PageError
 
 #: In the order of the index.
 KINDS = (
     measured_ports, measured_graphs, measured_cut, measured_manager, measured_stream, measured_tuning, measured_engine,
-    measured_bench, measured_fuzz,
+    measured_bench, measured_fuzz, measured_walkthrough,
 )  # fmt: skip
 
 

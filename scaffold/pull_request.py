@@ -209,7 +209,7 @@ def _ci_rules(change: PortChange) -> Iterator[RuleResult]:
         added = "".join(_added_text(file))
         selected = any(mark is None or f"pytest.mark.{mark[1]}" in added for mark in marks)
         wanted = " or ".join(dict.fromkeys(mark[1] for mark in marks if mark))
-        detail = f"they ask for `{wanted}`, which the entry has not" if commands else f"none names {name}"
+        detail = f"every step selects `{wanted}`, and the entry has no such mark" if commands else f"none names {name}"
         yield RuleResult("a step of CI runs the new test entry", True if selected else None, "" if selected else detail)
 
 

@@ -199,7 +199,7 @@ def numeric_requests(
     """What `prove_numerics` asks the lab, one request a kernel (`tail`). Requests of one tree share its import.
 
     `recipe` is a file, AUTOMATIC, or None for the shipped one, and the automatic one where none is shipped. `config` is
-    the checkpoint's `config.json`, which only the automatic recipe reads. A port that stands in the tree already is
+    the checkpoint's `config.json`, which only the automatic recipe reads. A port that the tree already has is
     compared with what the last `new` found there; where nothing tells that, it is checked as it is.
     """
     from scaffold.publish import published_changes

@@ -34,7 +34,7 @@ def pictures() -> dict[str, str]:
 # -- a terminal --------------------------------------------------------------------------------------------------------
 
 #: Added lines of the patch that the picture shows.
-SHOWN = 15
+SHOWN = 10
 
 
 def terminal(release: str = "0.22.0") -> str:

@@ -71,7 +71,7 @@ def declare(type: Type, doc: str, *, default: Any = _REQUIRED, examples: Sequenc
 def attach(*, default: Any) -> Any:
     """A field of a section that is not part of the YAML. It does not take part in comparisons.
 
-    One that is called `name` gets the key under which the section stands in a `Table`.
+    One that is called `name` gets the key of the section in a `Table`.
     """
     return Declared(None, "", default, (), "")
 
@@ -218,7 +218,7 @@ _KIND_WORDS = {
 
 
 def describe(node: Node) -> str:
-    """What stands there, for messages."""
+    """The value there, for messages."""
     if isinstance(node, MappingNode):
         return "a mapping"
     if isinstance(node, SequenceNode):
@@ -760,7 +760,7 @@ class Section:
 
 
 def example_of(declared: Declared) -> str:
-    """A value of a field as it could stand in YAML; of a section its required keys."""
+    """A value of a field as YAML could have it; of a section its required keys."""
     if declared.examples or not isinstance(declared.type, Section):
         return _flow(declared.examples[0]) if declared.examples else "..."
     required = (field for field in declared.type.cls.by_key.values() if field.required)

@@ -544,5 +544,5 @@ def _aliased(module: Module, name: str) -> str:
 
 
 def _inherits(program: Program, cls: Owner, base: Owner) -> bool:
-    """Whether `base` is `cls` or one of its bases, as far as they are in the tree."""
+    """Whether `base` is `cls` or one of its bases in the tree."""
     return any(node is base[1] for _, node in program.lineage(cls))

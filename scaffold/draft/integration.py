@@ -39,7 +39,7 @@ class _Template:
 
 
 def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities: tuple[str, ...]) -> None:
-    """Fill in `integration` as far as the tree has tests and documentation of the model.
+    """Fill in `integration` where the tree has tests and documentation of the model.
 
     The chat template is that of the model's offline example; without one a prompt is placeholder and question.
     """

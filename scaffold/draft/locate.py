@@ -129,7 +129,7 @@ def architectures(tree: SourceTree) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One line of the registry; `table` is the name of the dictionary that it stands in."""
+    """One line of the registry; `table` is the name of its dictionary."""
 
     module: str
     class_name: str

@@ -15,7 +15,7 @@ _LINEAR_INPUT = {"nn.Linear": "in_features"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`self.NAME = ...` of a class. `made` is the call that makes it, `cls` its class as far as the tree tells."""
+    """`self.NAME = ...` of a class. `made` is the call that makes it, `cls` its class if the tree has it."""
 
     name: str
     place: Place

@@ -32,7 +32,7 @@ class Objects:
         self._parts: dict[str, _Constructor] = {}
 
     def cls(self, path: str) -> Owner | None:
-        """The class of a part as far as it is in the tree; that of the model for `self`."""
+        """The class of a part if it is in the tree; that of the model for `self`."""
         if path == "self":
             return self._owner
         value = self.value(path)

@@ -255,7 +255,7 @@ def _is_row_layer(made: ast.expr | None) -> bool:
 
 
 def _gets_ready(scene: _Scene, outer: Op) -> bool:
-    """Whether ready embeddings go through a call, too: it stands behind the question for them, not in its branch."""
+    """Whether ready embeddings go through a call, too: it follows the question for them, and is not in its branch."""
     if all(modality.embeds is None for modality in scene.inputs.modalities):
         return False
     for module, function in scene.inputs.trace.visited:

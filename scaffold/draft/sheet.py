@@ -16,7 +16,7 @@ from scaffold.descriptor.questions import OPEN
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.values import Place
 
-#: Longest line of a draft; longer evidence stands above its value.
+#: Longest line of a draft; longer evidence goes above its value.
 _WIDTH = 118
 _PLAIN = re.compile(r"[A-Za-z0-9_(][A-Za-z0-9_./ ()*+,=-]*")
 _NOT_TEXT = re.compile(r"(?i:true|false|null|yes|no|on|off)|[0-9].*")

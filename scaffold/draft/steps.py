@@ -46,7 +46,7 @@ _CONTAINERS = re.compile(r"\b(list|tuple|dict|List|Tuple|Dict|Iterable|Sequence)
 class Step:
     """One call of a part or method of the model, by its path from the model on.
 
-    `caller` is the function that it stands in, `entered` what was evaluated for it, `module` whether a part is called
+    `caller` is the function around it, `entered` what was evaluated for it, `module` whether a part is called
     and no method. `result` is its value.
     """
 

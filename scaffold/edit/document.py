@@ -233,7 +233,7 @@ class PythonDocument:
             first = first_line(method.body[0]) - start
             end = _last_line((method.body[-1],)) - start + 1
             indent = lines[first][: method.body[0].col_offset]
-            if not is_blank(indent):  # the body stands on the line of its `def`
+            if not is_blank(indent):  # the body is on the line of its `def`
                 continue
             name = f"_body_{len(self._folded)}_of_{method.name}"
             body = "".join(lines[first:end])
@@ -287,7 +287,7 @@ def _last_line(group: tuple[ast.stmt, ...]) -> int:
 
 
 def _share_lines(nodes: tuple[ast.stmt, ...]) -> Iterator[tuple[ast.stmt, ...]]:
-    """Group statements that stand on the same line (`import a; import b`)."""
+    """Group statements of the same line (`import a; import b`)."""
     group: list[ast.stmt] = []
     for node in nodes:
         if group and first_line(node) > _last_line(tuple(group)):

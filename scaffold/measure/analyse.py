@@ -204,7 +204,7 @@ def _whole(records: list[KernelRecord], what: str) -> list[AvoidableCost]:
 
 
 def _remedy(copies: list[KernelRecord]) -> str:
-    """How to do without these copies, as far as their operators and modules tell."""
+    """How to do without these copies, where their operators and modules tell."""
     operators = {record.op.split("/")[-1] for record in copies}
     if operators & set(_PRODUCT_OPS):
         return "none: workspace of a split product"

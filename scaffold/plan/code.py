@@ -48,7 +48,7 @@ class Names:
             table = dict(self.lets)
             long = [name for name in uses if name in table and len(self.bindings[name]) > longest]
             local.update(long, *(_needed(self.lets, table[name]) for name in long))
-        # What a local needs itself is spelled out, unless it is local too and stands above.
+        # What a local needs itself is spelled out, unless it is local too and comes first.
         bindings, lines = dict(CAPACITIES), []
         for name, expression in self.lets:
             bindings[name] = expression.python(bindings)

@@ -24,7 +24,7 @@ _MANAGER_FILE = "vllm/v1/worker/encoder_cudagraph.py"
 
 @dataclass(frozen=True, slots=True)
 class ProtocolSource:
-    """The protocol as it stands in a tree, before it is compared with what is known.
+    """The protocol as a tree has it, before it is compared with what is known.
 
     `interfaces`, `defs` and `manager` are paths relative to the tree's root. `constants` are the names that the
     definitions module assigns at top level (type aliases, reserved keys).

@@ -69,7 +69,7 @@ def write_file(path: Path, data: bytes, *, like: Path | None = None, keep_time: 
 
 
 def _copy_attributes(source: Path, target: Path, *, keep_time: bool) -> None:
-    """Owner, extended attributes and times as far as we may; the mode always."""
+    """Owner, extended attributes and times where we may; the mode always."""
     status = source.stat()
     with contextlib.suppress(OSError):
         os.chown(target, status.st_uid, status.st_gid)

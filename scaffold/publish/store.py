@@ -186,7 +186,7 @@ class Store:
         return self.blobs / str(run) / f"{index}.gone"
 
     def touched(self, record: RunRecord, index: int) -> bool:
-        """Whether the run got as far as to move this file: known from where the bytes are, even after a kill."""
+        """Whether the run came to move this file: known from where the bytes are, even after a kill."""
         if record.files[index].after is None:
             return self.gone(record.id, index).exists()
         return not self.new(record.id, index).exists()

@@ -5,7 +5,7 @@
           |                             ^^
        = help: did you mean `k`?
 
-Without the source the first and the last line remain. Carets stand below what they mean also where characters are wide
+Without the source the first and the last line remain. Carets are below their text also where characters are wide
 or combine, because users paste prompts in all scripts into descriptors.
 """
 

@@ -76,7 +76,7 @@ def _improves(key: GraphKey, captured: Captured, plan: CallPlan) -> bool:
 
 
 def _clear_behind(arena: Arena, used: int, capacity: int) -> None:
-    """Zero what a larger call left behind `used` bytes, as far as a graph of `capacity` bytes reads.
+    """Zero what a larger call left behind `used` bytes, up to the `capacity` bytes that a graph reads.
 
     Clearing only what is dirty saves a fill of the whole buffer in each call (11 MB for a 1288x728 image).
     """

@@ -37,7 +37,7 @@ class Kind(str, Enum):
 
 
 class Form(str, Enum):
-    """What kind of Python object a value is, as far as its source tells."""
+    """The kind of Python object of a value, if its source tells."""
 
     TENSOR = "tensor"
     NUMPY = "numpy"
@@ -141,7 +141,7 @@ class Parameter:
 
     @property
     def forms(self) -> frozenset[str]:
-        """What may be passed, as far as the annotation tells: "list", "tensor" or both. A grid is one or the other."""
+        """What a caller may pass, by the annotation: "list", "tensor" or both. A grid is one or the other."""
         text = self.annotation or ""
         found = {form for form, words in _FORMS.items() if any(word in text for word in words)}
         return frozenset(found or _FORMS)

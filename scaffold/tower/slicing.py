@@ -69,7 +69,7 @@ def slice_tower(
 ) -> TowerSlice:
     """Slice the method `entry` of a tower.
 
-    `module_path` is relative to the tree's root; the class stands there or is imported there. `data` and `metadata` are
+    `module_path` is relative to the tree's root; the class is there or is imported there. `data` and `metadata` are
     names of the entry's parameters. `names` maps variables that cross, in the tower or in a child module, to the keys
     that they get in the metadata. A tower that was split already is recognised (`already_split`) and keeps its keys.
     Raises `DiagnosticError` VCG410 to VCG412
@@ -439,7 +439,7 @@ class _Writer:
 
 
 def _exclusive(a: _Path, b: _Path) -> bool:
-    """Whether two leaves stand in different branches of one block, so that only one of them runs."""
+    """Whether two leaves are in different branches of one block, so that only one of them runs."""
     for (block, body), (other, other_body) in zip(a[1:], b[1:], strict=False):
         if block != other:
             return False
@@ -463,7 +463,7 @@ def _paths(pieces: tuple[Piece, ...], path: _Path = ()) -> Iterator[tuple[Piece,
 class _Use:
     """One read of a metadata variable by a staying leaf, or by the condition of a block that stays in part.
 
-    `before` is the number of leaves that come before the read, `path` the split blocks that it stands in.
+    `before` is the number of leaves that come before the read, `path` the split blocks around it.
     """
 
     name: str
@@ -1024,7 +1024,7 @@ class _Slicer:
     ) -> tuple[Form | None, ast.stmt | None]:
         """Form of the finished plain offsets `name`, and the top-level statement in front of which they are padded.
 
-        The offsets are finished when the zero stands in front. Lengths that cross and the two sections of FlashInfer
+        The offsets are finished when the zero is in front. Lengths that cross and the two sections of FlashInfer
         must be computed from padded offsets; everything else (a maximum does not care) from those of the grid. None
         means the end of the moved statements.
         """

@@ -41,7 +41,7 @@ class Module:
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
 
-#: A class with the module that it stands in.
+#: A class with its module.
 Owner = tuple[Module, ast.ClassDef]
 
 
@@ -134,7 +134,7 @@ class Program:
         return None
 
     def lineage(self, owner: Owner) -> Iterator[Owner]:
-        """A class and its bases as far as they are in the tree, each before its own bases, from left to right."""
+        """A class and its bases in the tree, each before its own bases, from left to right."""
         pending, seen = [owner], set()
         while pending:
             module, node = pending.pop(0)
@@ -149,7 +149,7 @@ class Program:
     def method(
         self, owner: Owner, name: str, *, inherited: bool = False
     ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
-        """The method `name` of a class or of its bases, as far as they are in the tree; `inherited`: of its bases."""
+        """The method `name` of a class or of its bases in the tree; `inherited`: of its bases."""
         for module, node in islice(self.lineage(owner), int(inherited), None):
             for statement in node.body:
                 if isinstance(statement, FunctionNode) and statement.name == name:

@@ -125,7 +125,7 @@ class _Writer:
         self.added.extend(ast.unparse(node) for node in ast.parse(block).body)
 
     def blank(self) -> None:
-        """An empty line, unless there is one or nothing stands before it."""
+        """An empty line, unless there is one or nothing is before it."""
         if self.text and not self.text.endswith("\n\n") and not self.text.rstrip(" ").endswith(":\n"):
             self.text += "\n"
 

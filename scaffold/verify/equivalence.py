@@ -856,7 +856,7 @@ def _key(row: Sequence[str]) -> str:
 
 
 def _header_above(lines: Sequence[str], place: int) -> list[str] | None:
-    """The header of the table that the line stands in: the line above the delimiter line, if rows lead up to it."""
+    """The header of the table around the line: the line above the delimiter line, if rows lead up to it."""
     for number in range(place - 1, 0, -1):
         if "|" not in lines[number]:
             return None

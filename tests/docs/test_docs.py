@@ -75,6 +75,14 @@ def test_the_descriptor_page_has_every_key_of_every_layout_once() -> None:
         assert set(branch["properties"]) == {*sections["Every layout"], *own}
 
 
+def test_guides_are_read_to_the_end() -> None:
+    """One task and at most 150 lines each; the README on two screens. The record of decisions and tables are longer."""
+    long = {"docs/design.md", "docs/matrix.md", "docs/reach.md"}
+    lines = {page.relative_to(ROOT).as_posix(): len(page.read_text("utf-8").splitlines()) for page in DOCS.glob("*.md")}
+    assert {page: count for page, count in lines.items() if page not in long and count > 150} == {}
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 90
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     broken = []

@@ -44,6 +44,7 @@ def test_every_rule_has_a_sentence() -> None:
 @pytest.mark.parametrize(
     "sentence",
     ["Of course it is.", "What is a budget?", "The padding is done by repeating the last one.", "It is set by default.",
+     "No CPU can stand in for that.",
      "`What nobody wrote` is a title."],
 )  # fmt: skip
 def test_a_plain_sentence_passes(sentence: str) -> None:

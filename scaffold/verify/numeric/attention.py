@@ -139,7 +139,7 @@ def cudnn_batch_prefill_with_kv_cache(
     out: torch.Tensor | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """FlashInfer's function of this name, as far as the releases call it: attention within each packed sequence."""
+    """FlashInfer's function of this name, in the form that the releases call: attention within each packed sequence."""
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if causal or return_lse or max_sequence_kv != max_token_per_sequence:

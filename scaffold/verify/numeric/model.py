@@ -458,7 +458,7 @@ class Watch(Protocol):
         """A step is done."""
 
     def basis(self, text: str) -> None:
-        """A line about what an automatic recipe stands on."""
+        """A line about the basis of an automatic recipe."""
 
     def case(self, text: str, total: int) -> None:
         """One of `total` calls was compared; `text` names its property."""

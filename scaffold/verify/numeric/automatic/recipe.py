@@ -17,7 +17,7 @@ from scaffold.verify.numeric.automatic.inputs import Size
 from scaffold.verify.numeric.automatic.survey import Facts, Measured, Model, make_model, ready_embeddings, survey
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
-#: A graph of the largest budget holds this many of the smallest item, in tokens, as far as that is cheap.
+#: A graph of the largest budget holds this many of the smallest item, in tokens, where that is cheap.
 _AMPLE, _CHEAP = 16, 512
 
 

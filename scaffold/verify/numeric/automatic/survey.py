@@ -298,7 +298,7 @@ def _size(numbers: Sequence[int]) -> Size:
 
 
 def _chosen(measured: list[Measured], asked: set[Size]) -> list[Measured]:
-    """At most `_MOST_SIZES`: the extremes, each number of tokens as far as there is room, then other shapes of one."""
+    """At most `_MOST_SIZES`: the extremes, each number of tokens while there is room, then other shapes of one."""
     ordered = sorted(measured, key=lambda entry: entry.tokens)
     distinct = list({entry.tokens: entry for entry in reversed(ordered)}.values())[::-1]
     others = [entry for entry in ordered if entry not in distinct]

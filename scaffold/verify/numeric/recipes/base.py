@@ -70,7 +70,7 @@ class Recipe(ABC):
     video_frames = 6
     #: Whether the recipe finds things out while it builds the pristine model: `facts`, for `recall` in other processes.
     learns = False
-    #: What an automatic recipe could not make, with the reason; what it stands on; values that nothing says.
+    #: What an automatic recipe could not make, with the reason; its basis; values that nothing says.
     missing: Mapping[str, str] = MappingProxyType({})
     basis: Sequence[str] = ()
     guessed: Sequence[str] = ()

@@ -1,0 +1,44 @@
+"""docs/measured/walkthrough.md: the README, the tutorial and the operators' page, walked by a fresh reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured import Page, bullets, document, load, table
+
+
+def pages() -> list[Page]:
+    result = load("walkthrough")
+    low, high = result["load"]
+    blocks = [f"**{block['where']}.** {block['what']} *Now:* {block['now']}" for block in result["blocks"]]
+    text = document(
+        "# A reader's walk",
+        """The writer of these pages took a clean clone, a new virtual environment and empty caches, and ran every
+        command of three pages as the page gives it. Somebody who is new to vLLM may stumble elsewhere.""",
+        table(
+            ["page", "minutes"], [[f"[{walk['title']}](#{anchor(walk)})", minutes(walk)] for walk in result["walks"]]
+        ),
+        f"""The machine: {result["host"]}. Other work ran on it at the same time (a load average of {low:.0f} to
+        {high:.0f}), so an idle machine is faster.""",
+        "## Stumbling blocks",
+        bullets(blocks),
+        *(part for walk in result["walks"] for part in steps(walk)),
+        f"The record of {result['date']} is `benchmarks/results/walkthrough.json`.",
+    )
+    question = "How long does a newcomer take, and what is in the way?"
+    return [Page("docs/measured/walkthrough.md", text, question, ("walkthrough",))]
+
+
+def steps(walk: dict[str, Any]) -> list[str]:
+    """The section of a page: a line for each command."""
+    rows = [[f"`{step['command']}`", f"{step['seconds']:.0f}", str(step["exit"])] for step in walk["steps"]]
+    return [f"## {walk['title']}", walk["note"], table(["command", "seconds", "exit"], rows)]
+
+
+def minutes(walk: dict[str, Any]) -> str:
+    return f"{sum(step['seconds'] for step in walk['steps']) / 60:.0f}"
+
+
+def anchor(walk: dict[str, Any]) -> str:
+    """The heading of its section, as a link has it."""
+    return str(walk["title"]).lower().replace(" ", "-").replace("'", "")
