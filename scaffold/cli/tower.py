@@ -77,7 +77,7 @@ def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
                 "VCG451",
                 f"{port.name} names no tower to split: the layout `{port.layout}` has no metadata",
                 port.span("layout"),
-                "to look at a tower all the same, name it as MODULE:CLASS",
+                "name the tower as MODULE:CLASS to look at it all the same",
             )
         )
     return slice_of(port, tree, find_model(tree, port.module, port.class_name))

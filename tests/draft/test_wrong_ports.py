@@ -193,7 +193,7 @@ IMPOSSIBLE = {
         "InternS1ForConditionalGeneration",
         ('"self.config.vision_config.image_size[0]"', "self.config.vision_config.image_size"),
         "VCG419",
-        "`self.config.vision_config.image_size` is no number: InternS1ForConditionalGeneration takes it apart",
+        "`self.config.vision_config.image_size` is a list, not a number: InternS1ForConditionalGeneration takes it apart",
     ),
     "the width of other patches": (
         "Qwen2VLForConditionalGeneration",
