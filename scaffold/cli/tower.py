@@ -26,10 +26,16 @@ _GRID_WORDS = ("grid", "thw", "hws", "spatial_shapes", "tgt_sizes")
 )
 @descriptor_argument("model")
 @target_option(required=True)
-@click.option("--entry", default="forward", help="With MODULE:CLASS: the method that runs the tower [forward].")
-@click.option("--data", multiple=True, help="With MODULE:CLASS: a parameter with pixels [the first one].")
-@click.option("--metadata", multiple=True, help="With MODULE:CLASS: a parameter with the grid [found by its name].")
-@click.option("-v", "--verbose", is_flag=True, help="Every statement with its place, and all evidence.")
+@click.option("--entry", default="forward", help="With MODULE:CLASS: name the method that runs the tower [forward].")
+@click.option(
+    "--data", multiple=True, help="With MODULE:CLASS: name a parameter with pixels (repeatable) [the first one]."
+)
+@click.option(
+    "--metadata",
+    multiple=True,
+    help="With MODULE:CLASS: name a parameter with the grid (repeatable) [found by its name].",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show every statement with its place, and all evidence.")
 @click.option("--json", "as_json", is_flag=True, help="Print the slice as JSON.")
 @click.pass_obj
 def command(
