@@ -48,8 +48,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG708",
         "the tree spans file systems",
-        "Files are replaced by renames from the `.vitcg-scaffold` folder, which are atomic on one file system only. "
-        "A part of this tree is mounted from elsewhere. Copy the tree to one file system and work there.",
+        "The tool replaces files by renames from the `.vitcg-scaffold` folder, which are atomic on one file system "
+        "only. A part of this tree is mounted from elsewhere. Copy the tree to one file system and work there.",
     ),
     Code(
         "VCG710",
