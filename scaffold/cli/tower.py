@@ -80,7 +80,7 @@ def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
     if not isinstance(port, PackedPort):
         raise DiagnosticError(
             Diagnostic(
-                "VCG451",
+                "VCG450",
                 f"{port.name} names no tower to split: the layout `{port.layout}` has no metadata",
                 port.span("layout"),
                 "name the tower as MODULE:CLASS to look at it all the same",

@@ -38,9 +38,10 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG506",
-        "there is no run to revert",
+        "no run is there to undo",
         "A tree's `.vitcg-scaffold` folder keeps the last 20 runs that wrote to it. `revert` undoes them from the "
-        "last to the first. This tree has none, or none is left. Use git for older changes.",
+        "last to the first. This tree has none, or none is left, or the current folder is in no such tree: then name "
+        "the tree. Use git for older changes.",
     ),
     Code(
         "VCG507",

@@ -8,7 +8,8 @@ CODES: tuple[Code, ...] = (
         "the tower's class or method is not there",
         "The tool looks for the tower's class in the model's module (`tower.class` in a descriptor), and for the "
         "method that takes pixels and grid in that class (`tower.entry`, `forward` by default; `--entry` of "
-        "`vitcg-scaffold tower`). The help lists what is there. A release may have renamed it.",
+        "`vitcg-scaffold tower`). The help lists what is there. A release may have renamed it. A layout without "
+        "metadata names no tower: give `vitcg-scaffold tower` MODULE:CLASS there.",
     ),
     Code(
         "VCG451",
