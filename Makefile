@@ -90,6 +90,7 @@ generated-tests: setup  ## prove every adapter of generated/ on the first and la
 	$(BIN)/python -m pytest -n $(JOBS) generated/tests
 
 docs: setup  ## make the references, pictures and measured numbers of the pages, and build them into site/
+	$(BIN)/python docs/reference/run_examples.py
 	$(BIN)/python docs/reference/generate.py
 	$(BIN)/python docs/pictures/generate.py
 	$(BIN)/python benchmarks/pages.py

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from run_examples import FILE, Example, examples, kept
 
 from scaffold.cli.app import COMMANDS, cli
 from scaffold.cli.options import PROGRAM
@@ -269,6 +270,12 @@ def errors_page() -> Iterator[str]:
         "Every message has a code; `vitcg-scaffold explain CODE` prints what is below. The first digit is the stage, "
         "and with it the exit code, which is listed in the [command line reference](cli.md#exit-codes).\n"
     )
+    worked, printed = {example.code: example for example in examples()}, kept()
+    links = ", ".join(f"[{code}](#{code.lower()})" for code in sorted(worked))
+    yield (
+        f"{len(worked)} codes have a worked example: what somebody wrote or ran, what the tool prints, and what is "
+        f"right. They are the ones that contributors meet most: {links}.\n"
+    )
     stage = ""
     for entry in all_codes().values():
         if entry.code[3] != stage:
@@ -276,6 +283,30 @@ def errors_page() -> Iterator[str]:
             yield f"\n## {STAGES.get(stage, 'Other')}\n"
         yield f"### {entry.code}\n"
         yield f"**{_text(entry.title)}.** {_text(' '.join(entry.explanation.split()))}\n"
+        if entry.code in worked:
+            yield from _worked(worked[entry.code], printed[entry.code])
+
+
+def _worked(example: Example, printed: str) -> Iterator[str]:
+    """What somebody wrote or ran, what the tool says, and what is right."""
+    if example.wrote:
+        tab = " (`→` is a tab)" if "\t" in example.wrote else ""
+        yield f"You write this in `{FILE}`{tab} and run `{PROGRAM} {example.wrong}`:\n"
+        yield f"```yaml\n{_shown_lines(example.wrote)}\n```\n"
+    else:
+        beside = f", where `{FILE}` exists" if example.of else ""
+        yield f"You run{beside}:\n"
+        yield f"```sh\n{PROGRAM} {example.wrong}\n```\n"
+    yield f"The tool prints:\n\n```text\n{printed}\n```\n"
+    if example.wrote:
+        yield f"Right is:\n\n```yaml\n{_shown_lines(example.right)}\n```\n"
+    else:
+        yield f"Run instead:\n\n```sh\n{PROGRAM} {example.instead}\n```\n"
+
+
+def _shown_lines(text: str) -> str:
+    """Lines of a descriptor, a tab as an arrow: a reader does not see a tab."""
+    return text.replace("\t", "→")
 
 
 # -- command line ------------------------------------------------------------------------------------------------------

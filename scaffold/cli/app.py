@@ -222,7 +222,7 @@ def _io_failure(error: OSError) -> Diagnostic:
     return Diagnostic(
         "VCG710",
         f"reading or writing failed: {error.strerror or error}{where}",
-        help="look into the cause, then run the command again; --debug shows where it happened",
+        help="remove the cause, then run the command again; --debug shows where it happened",
     )
 
 

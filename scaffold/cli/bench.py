@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 @descriptor_argument()
 @tower_options
 @click.option(
-    "--tokens", "sizes", type=click.IntRange(1), multiple=True, help="Tokens of a call (repeatable) [a usual mix]."
+    "--tokens",
+    "sizes",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Measure calls of so many tokens (repeatable) [a usual mix].",
 )
-@click.option("--rounds", type=click.IntRange(3), default=20, show_default=True, help="Timed calls of each.")
+@click.option("--rounds", type=click.IntRange(3), default=20, show_default=True, help="Time so many calls of each.")
 @click.option("--result", type=click.Path(path_type=Path), help="Read an earlier result instead of using a GPU.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the result in this file, for `pr`.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write the table to this file [stdout].")

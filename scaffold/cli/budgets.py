@@ -29,12 +29,12 @@ _CODES = {"json": "VCG801", "form": "VCG802", "version": "VCG803", "size": "VCG8
 @click.command("budgets", epilog=examples("budgets --trace sizes.json", "budgets --trace sizes.json --plot waste.svg"))
 @click.option(
     "--trace", "traces", type=click.Path(path_type=Path), multiple=True, required=True,
-    help="A trace that a server recorded. Several are added up: give the option several times.",
+    help="Read a trace that a server recorded (repeatable; several are added up).",
 )  # fmt: skip
-@click.option("--graphs", type=click.IntRange(min=1), help="How many graphs there may be [as many as pay, at most 64].")
+@click.option("--graphs", type=click.IntRange(min=1), help="Allow at most so many graphs [as many as pay, at most 64].")
 @click.option(
     "--keep", type=click.IntRange(min=1), multiple=True, metavar="TOKENS",
-    help="A budget that every ladder must have. The manager keeps the model's smallest and largest one.",
+    help="Keep this budget in every ladder (repeatable). The manager keeps the model's smallest and largest one.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the ladders and the curves as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write waste against the number of graphs as an SVG.")

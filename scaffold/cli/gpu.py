@@ -16,12 +16,14 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def tower_options(command: _Command) -> _Command:
     """`--config` and `--backend`: the sizes of the tower and its attention."""
-    backend = click.option("--backend", default="FLASH_ATTN", show_default=True, help="vLLM's attention backend.")
+    backend = click.option(
+        "--backend", default="FLASH_ATTN", show_default=True, help="Use this attention backend of vLLM."
+    )
     config = click.option(
         "--config",
         "configuration",
         type=click.Path(path_type=Path),
-        help="The model's config.json, for its sizes [sizes of the best-known checkpoint].",
+        help="Take the sizes from this config.json [sizes of the best-known checkpoint].",
     )
     return config(backend(command))
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--into",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the working copy of a release goes [./vllm-RELEASE], or, without --vllm, the adapter [./generated].",
+    help="Put a release's working copy here [./vllm-RELEASE] or, without --vllm, the adapters [./generated].",
 )
 @click.pass_obj
 def command(

@@ -30,7 +30,7 @@ def target_option(*, required: bool) -> Callable[[_Command], _Command]:
         metavar="PATH|RELEASE|installed",
         required=required,
         shell_complete=_complete_target,
-        help="The vLLM tree: a checkout, a release such as 0.22.0 (fetched once, by name), or the installed package.",
+        help="Use this vLLM tree: a checkout, a release such as 0.22.0 (fetched once), or the installed package.",
     )
 
 
@@ -66,7 +66,7 @@ def recipe_option() -> Callable[[_Command], _Command]:
         "--recipe",
         metavar="FILE.py|automatic",
         type=_RecipePath(exists=True, dir_okay=False, resolve_path=True),
-        help="How the model is built tiny: a Python file, or by the lab itself [the shipped recipe, else automatic].",
+        help="Build the tiny model by this Python file, or automatically [the shipped recipe, else automatically].",
     )
 
 
@@ -75,7 +75,7 @@ def config_option() -> Callable[[_Command], _Command]:
     return click.option(
         "--config",
         type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-        help="The checkpoint's config.json, for the automatic recipe.",
+        help="Give the automatic recipe this config.json of the checkpoint.",
     )
 
 

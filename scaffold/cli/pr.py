@@ -20,9 +20,19 @@ from scaffold.diagnostics import Exit
 )
 @descriptor_argument()
 @target_option(required=True)
-@click.option("--base", metavar="PATH|RELEASE", help="The tree before the port [what the last `new` found].")
-@click.option("--benchmark", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A result of `bench`.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the text there [stdout].")
+@click.option(
+    "--base",
+    metavar="PATH|RELEASE",
+    help="Compare with this tree, the one before the port [what the last `new` found].",
+)
+@click.option(
+    "--benchmark",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Add the table of this result of `bench`.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the text to this file [stdout]."
+)
 @click.pass_obj
 def command(
     console: Console,
@@ -34,7 +44,6 @@ def command(
 ) -> None:
     """Describe the port of DESCRIPTOR in a vLLM tree as a pull request.
 
-    Run it after `new` and `verify`. The text has the headings of the tree's own template: purpose, design notes from
     Run it after `new` and `verify`. The text has the headings of the tree's own template: purpose, design notes from
     the generated code, test plan, the last result of `verify` for exactly these files, and a benchmark's table if you
     give one. Comments mark what only you can say. `pr` checks the rules of the tree's contributing guide that need no

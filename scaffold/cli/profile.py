@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 )
 @descriptor_argument()
 @tower_options
-@click.option("--tokens", "sizes", type=click.IntRange(1), multiple=True, help="Output tokens of a call (repeatable).")
+@click.option(
+    "--tokens",
+    "sizes",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Profile calls of so many output tokens (repeatable).",
+)
 @click.option("--tuned", is_flag=True, help="Profile the tuned tower, too.")
 @click.option("--recording", type=click.Path(path_type=Path), help="Read recordings instead of using a GPU.")
 @click.option("--save", type=click.Path(path_type=Path), help="Keep the recordings in this file.")

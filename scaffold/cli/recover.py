@@ -17,7 +17,7 @@ from scaffold.cli.options import examples, tree_with_runs
 def command(console: Console, tree: Path | None, force: bool) -> None:
     """Bring TREE back to a whole state after a killed run: all of its changes, or none of them.
 
-    Without TREE, the tree around the current folder.
+    Without TREE, it takes the tree around the current folder.
     """
     from scaffold.publish import lost_links, recover
 

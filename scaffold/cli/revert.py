@@ -17,7 +17,7 @@ from scaffold.cli.options import examples, tree_with_runs
 def command(console: Console, tree: Path | None, force: bool) -> None:
     """Undo the last run on TREE: bytes, modes and new files. Repeat it to undo earlier runs.
 
-    Without TREE, the tree around the current folder.
+    Without TREE, it takes the tree around the current folder.
     """
     from scaffold.publish import lost_links, revert_last
 

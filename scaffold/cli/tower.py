@@ -26,10 +26,16 @@ _GRID_WORDS = ("grid", "thw", "hws", "spatial_shapes", "tgt_sizes")
 )
 @descriptor_argument("model")
 @target_option(required=True)
-@click.option("--entry", default="forward", help="With MODULE:CLASS: the method that runs the tower [forward].")
-@click.option("--data", multiple=True, help="With MODULE:CLASS: a parameter with pixels [the first one].")
-@click.option("--metadata", multiple=True, help="With MODULE:CLASS: a parameter with the grid [found by its name].")
-@click.option("-v", "--verbose", is_flag=True, help="Every statement with its place, and all evidence.")
+@click.option("--entry", default="forward", help="With MODULE:CLASS: name the method that runs the tower [forward].")
+@click.option(
+    "--data", multiple=True, help="With MODULE:CLASS: name a parameter with pixels (repeatable) [the first one]."
+)
+@click.option(
+    "--metadata",
+    multiple=True,
+    help="With MODULE:CLASS: name a parameter with the grid (repeatable) [found by its name].",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show every statement with its place, and all evidence.")
 @click.option("--json", "as_json", is_flag=True, help="Print the slice as JSON.")
 @click.pass_obj
 def command(
@@ -74,10 +80,10 @@ def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
     if not isinstance(port, PackedPort):
         raise DiagnosticError(
             Diagnostic(
-                "VCG451",
+                "VCG450",
                 f"{port.name} names no tower to split: the layout `{port.layout}` has no metadata",
                 port.span("layout"),
-                "to look at a tower all the same, name it as MODULE:CLASS",
+                "name the tower as MODULE:CLASS to look at it all the same",
             )
         )
     return slice_of(port, tree, find_model(tree, port.module, port.class_name))

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     "--tail",
     type=click.Choice(["fa2", "fa3", "cudnn", "all"]),
     default="fa2",
-    help="The attention kernel: FlashAttention 2 or 3 (they differ in rows after a sequence's end), FlashInfer's, or "
-    "all that the model may have.",
+    help="Emulate this attention kernel: FlashAttention 2 or 3 (they differ in rows after a sequence's end), "
+    "FlashInfer's, or all that the model may have.",
 )
-@click.option("--modality", "modalities", multiple=True, help="Only this modality (repeatable).")
+@click.option("--modality", "modalities", multiple=True, help="Check only this modality (repeatable).")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    help="Run real CUDA graphs too: if possible, never, or fail without a GPU.",
+    help="Run real CUDA graphs too: where possible (auto), never (cpu), or always (cuda, which fails without a GPU).",
 )
 @recipe_option()
 @config_option()

@@ -114,7 +114,7 @@ def _source(tree: SourceTree, station: Station, callable_type: str) -> str:
                 "VCG444",
                 f"`{station.class_name}.{PUBLIC_ENTRY}` takes more than keyword arguments",
                 tree.span(station.file, function.lineno),
-                "name an entry below it: the call that makes embeddings of a modality's parsed input",
+                "name the method below it as `entry`: the call that makes embeddings of a modality's parsed input",
             )
         )
     name = arguments.kwarg.arg

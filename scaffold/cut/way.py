@@ -282,7 +282,7 @@ class _Search:
                 "VCG447",
                 f"`{text}` is not cut: it has other arguments than forward.call",
                 frame.module.span(node),
-                "what it encodes runs eagerly, in the model's own code",
+                "check that no batch worth a graph takes this call: it runs eagerly, in the model's own code",
                 Severity.INFO,
             )
         )

@@ -28,7 +28,7 @@ def find_questions(root: Node, text: str, file: str) -> list[Diagnostic]:
                     "VCG390",
                     f"an open question: {line[column - 1 :].lstrip('# ')}",
                     Span(file, number, column, number, len(line) + 1),
-                    "settle it and delete the comment",
+                    "look at what it says, then delete the comment",
                 )
             )
     return sorted(found, key=lambda problem: problem.span or Span(file, 1, 1, 1, 1))
@@ -73,7 +73,7 @@ def _value_question(key: str, node: ScalarNode, lines: Sequence[str]) -> Diagnos
         "VCG390",
         f"`{key}` is an open question{f': {what}' if what else ''}",
         node.span,
-        "write the value in its place",
+        "look at the places above, then write the value instead of TODO",
         notes=tuple(above),
     )
 

@@ -280,7 +280,7 @@ def names_are_used(context: Context) -> Problems:
                     "VCG305",
                     f"`{name}` is never used",
                     context.reader.place(f"{group}.{name}"),
-                    "delete the line",
+                    "use it in an expression, or delete the line",
                     Severity.WARNING,
                 )
 
@@ -317,11 +317,14 @@ def kinds_match(context: Context) -> Problems:
                 "VCG306",
                 "a condition is needed here, not a number",
                 use.node.span,
-                "compare it, or read a flag of the model",
+                "write a comparison such as `n > 1`, or a flag such as not self.use_pruning",
             )
         elif use.wants == "int" and kind == "bool" and not use.at.startswith("let."):
             yield context.problem(
-                "VCG306", "a number is needed here, not a condition", use.node.span, "write an amount"
+                "VCG306",
+                "a number is needed here, not a condition",
+                use.node.span,
+                "write the number, without a comparison",
             )
 
 
@@ -345,11 +348,11 @@ def values_make_sense(context: Context) -> Problems:
                     "VCG307",
                     "division by zero",
                     use.node.span_of(divisor.start, divisor.end),
-                    "divide by something else",
+                    "divide by something that is 1 or more",
                 )
         value = use.value.constant
         if value is not None and value < 1 and any(part in _AMOUNTS for part in use.at.split(".")[1:]):
-            yield context.problem("VCG307", f"{value} is not an amount", use.node.span, "give at least 1")
+            yield context.problem("VCG307", f"{value} is not an amount", use.node.span, "write a value of 1 or more")
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------
@@ -362,9 +365,9 @@ def columns_fit(context: Context) -> Problems:
         rows = [f"[{', '.join(row)}]" for row in known]
         yield context.problem(
             "VCG310",
-            f"[{', '.join(columns)}] is no row of sizes that the layout `{context.port.layout}` is cut by",
+            f"the layout `{context.port.layout}` does not cut items by [{', '.join(columns)}]",
             "sizes.columns",
-            f"it goes with {' or '.join(rows)}",
+            f"write {' or '.join(rows)}",
         )
 
 
@@ -387,7 +390,7 @@ def inputs_are_distinct(context: Context) -> Problems:
                 "VCG314",
                 f"the input `{key}` is also `{seen[key]}`",
                 at,
-                "an input is told by its key: give each its own",
+                "give each input its own key: the keys of a request tell its modality",
             )
         seen.setdefault(key, at)
 
@@ -403,7 +406,7 @@ def embeddings_are_of_one_modality(context: Context) -> Problems:
             "VCG317",
             f"the port takes ready embeddings of one modality, which is `{given[0]}`",
             f"modalities.{name}.embeds",
-            "delete it: nothing is generated for a second one yet",
+            "delete it: the tool generates nothing for a second modality yet",
         )
 
 
@@ -423,7 +426,7 @@ def video_is_consistent(context: Context) -> Problems:
     if context.video and frames and not context.written("budget.frames"):
         yield context.at_key(
             "VCG316",
-            "with videos and one sequence per frame, the largest number of frames must be known",
+            "every frame of a video is a sequence, but no key says how many frames a video may have",
             "budget" if context.written("budget") else f"attention.{frames[0]}",
             "add `budget: {frames: {info: get_num_frames_with_most_features}}`",
         )
@@ -443,9 +446,9 @@ def sequences_are_consistent(context: Context) -> Problems:
         if index == 0 and entry.unit == "window":
             yield context.problem(
                 "VCG324",
-                "the first set of sequences covers whole frames or items: padding and eager execution go by them",
+                "the first set of sequences must cover whole frames or items, not windows",
                 f"{at}.unit",
-                "put the set of frames or items first",
+                "put the set of frames or items first: padding and eager execution follow it",
             )
         elif index > 0 and entry.unit != "window":
             yield context.problem(
@@ -459,7 +462,7 @@ def sequences_are_consistent(context: Context) -> Problems:
                 if not context.written(f"{at}.{field}"):
                     yield context.at_key(
                         "VCG325",
-                        f"the number and size of windows cannot be derived: `{name}` needs `{field}`",
+                        f"`{name}` needs `{field}`: the tool cannot derive the number and size of windows",
                         at,
                         f"add `{field}:` with an expression over b, B, F and `let` names",
                     )
@@ -524,7 +527,7 @@ def merge_is_known(context: Context) -> Problems:
     if merge is None:
         yield context.problem(
             "VCG333",
-            "the rows that are merged into a token cannot be told from `tokens`",
+            "`tokens` does not show how many rows a token merges",
             "item.tokens",
             "add `merge:` with the side of the merged square, such as self.visual.spatial_merge_size",
         )
@@ -546,7 +549,7 @@ def merge_is_known(context: Context) -> Problems:
             "VCG333",
             f"`tokens` and the merge size disagree: a grid of 3 x 5 merged squares gives {tokens} tokens, not 15",
             "item.merge" if port.item.merge else "item.tokens",
-            "correct one of the two",
+            "correct `tokens` or the merge size",
         )
     elif context.video and of_frames < 60:
         yield context.problem(
@@ -577,7 +580,7 @@ def row_width_is_read(context: Context) -> Problems:
         seen |= width.names
     yield context.problem(
         "VCG334",
-        "the width of a row is a number, whatever patches the checkpoint has",
+        "the width of a row is a fixed number, but the checkpoint's patches decide it",
         "pixels.shape",
         "read it from the tower, such as self.visual.patch_embed.proj.in_features",
     )
@@ -645,7 +648,7 @@ def items_can_be_made(context: Context) -> Problems:
     if port.item.shape and (names.count("h"), names.count("w")) != (1, 1):
         yield context.problem(
             "VCG345",
-            "the pixels of an item of h x w patches are as many as its patches: `shape` has `h` and `w` once each",
+            "`shape` must grow with the patches of an item: it has `h` and `w` once each",
             "item.shape",
             "write [3, h * p, w * p] for images, or [h * w, 3 * p**2] for rows of patches",
         )
@@ -679,9 +682,9 @@ def paths_are_consistent(context: Context) -> Problems:
     if len(port.modalities or {}) > 1:
         yield context.at_key(
             "VCG340",
-            "the paths have one key for their pixels each, so they serve one modality",
+            "paths serve one modality: each path has one key for its pixels",
             f"modalities.{list(port.modalities)[1]}",
-            "delete it: the modality runs eagerly",
+            "delete this modality; it runs eagerly, as before",
         )
     if len(port.paths) != 2:
         yield context.at_key(
@@ -692,9 +695,7 @@ def paths_are_consistent(context: Context) -> Problems:
     for (name, path), wanted in zip(port.paths.items(), ("1", columns[0] if columns else ""), strict=True):
         if path is not None and path.count is not None and wanted and path.count.text.strip() != wanted:
             which = "first path has one tile" if wanted == "1" else f"second path has `{wanted}` tiles"
-            yield context.problem(
-                "VCG341", f"the {which} for each item", f"paths.{name}.count", f"write count: {wanted}"
-            )
+            yield context.problem("VCG341", f"the {which} an item", f"paths.{name}.count", f"write count: {wanted}")
     known, parts = tuple(port.paths), (port.post.assemble if port.post else None) or ()
     for index, name in enumerate(parts):
         at = f"post.assemble.{index}"

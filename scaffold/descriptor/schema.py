@@ -248,10 +248,17 @@ def _trap_value(value: str) -> str:
 _QUOTABLE = ("text", "a prompt", "a template", "a message", "a model name")
 
 
+def _instead(node: Node, wanted: str) -> str:
+    """What to write where a list or a mapping stands."""
+    if wanted == "an expression" and isinstance(node, SequenceNode):
+        return "write one number, name or formula; an element of a list is self.config.image_size[0]"
+    return f"write {wanted} here"
+
+
 def read_scalar(node: Node, wanted: str, kinds: Iterable[str], reader: Reader) -> ScalarNode | None:
     """The node if it is a scalar that YAML reads as one of `kinds`; reports traps, emptiness and wrong types."""
     if not isinstance(node, ScalarNode):
-        reader.report("VCG203", f"expected {wanted}, found {describe(node)}", node.span, f"write {wanted} here")
+        reader.report("VCG203", f"expected {wanted}, found {describe(node)}", node.span, _instead(node, wanted))
         return None
     if node.style == "*":  # an alias: reported as such already
         return None
@@ -637,7 +644,7 @@ class Listing:
         if not self.minimum <= len(node.items) <= self.maximum:
             wanted = f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum} to {self.maximum}"
             reader.report(
-                "VCG213", f"expected {wanted} values, found {len(node.items)}", node.span, "add or delete some"
+                "VCG213", f"expected {wanted} values, found {len(node.items)}", node.span, f"write {wanted} values"
             )
             return None
         values = []
@@ -723,7 +730,9 @@ class Section:
             reader.keys[where], reader.spans[where] = entry.key.span, entry.value.span
             declared = fields.get(key)
             if key in self.elsewhere:
-                reader.report("VCG313", f"`{where}` {self.elsewhere[key]}", entry.key.span, "delete it")
+                reader.report(
+                    "VCG313", f"`{where}` {self.elsewhere[key]}", entry.key.span, "delete it, or correct `layout`"
+                )
                 continue
             if declared is None or declared.type is None:
                 help = suggest(key, fields)

@@ -86,7 +86,7 @@ def left_out(tree: SourceTree, place: Place, name: str, reason: str) -> Diagnost
         "VCG484",
         f"the modality `{name}` is left out: {reason}",
         tree.span(place.file, place.line),
-        "the port is complete without it; the modality runs eagerly, as before",
+        "nothing to do: the port is complete without it, and the modality runs eagerly, as before",
         Severity.WARNING,
     )
 

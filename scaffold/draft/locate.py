@@ -183,7 +183,7 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
                 "VCG481",
                 f"`{name}` is not multimodal: the registry lists it under `{entry.table}`",
                 tree.span(_REGISTRY, entry.line),
-                "only a model with a vision encoder can get encoder graphs",
+                "name a model with a vision encoder: only that can get encoder graphs",
             )
         )
     if found is None:

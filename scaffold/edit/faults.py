@@ -73,7 +73,7 @@ def different_definition(path: str, kind: str, name: str, line: int) -> Diagnost
             "VCG434",
             f"the {kind} `{name}` is there already and differs from the planned one",
             line_span(path, line),
-            "keep it and drop it from the plan, or let the run replace it (`--replace`)",
+            "keep yours and stop here, or let the run replace it with `--replace`",
         )
     )
 
@@ -97,6 +97,6 @@ def bad_snippet(path: str, reason: str) -> DiagnosticError:
             "VCG436",
             f"the code to insert is unusable: {reason}",
             line_span(path, 1),
-            "repair the template or the snippet file that it comes from",
+            "repair the template that it comes from",
         )
     )

@@ -81,7 +81,7 @@ def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterato
         if named and isinstance(getattr(node, "value", None), ast.Constant) and node.value.value:  # type: ignore[attr-defined]
             yield Diagnostic(
                 "VCG445",
-                f"{model.class_name} can run its encoder data-parallel, where graphs of a cut cannot be gathered",
+                f"{model.class_name} can run its encoder data-parallel, where nothing can gather a cut's features",
                 tree.span(model.path, node.lineno),
                 "add `gates: {modalities: not self.use_data_parallel}`, or what the class calls it",
                 notes=(f"asked for by {port.span('layout')}",),

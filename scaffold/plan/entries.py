@@ -96,7 +96,7 @@ def _unknown_examples(port: AnyPort, tree: SourceTree, examples: ListAnchor) -> 
                 "VCG427",
                 f"{tree.display(examples.path)} has no example named {name!r}; its list gets no entry for it",
                 port.span("integration.example"),
-                "name a key of model_example_map, or leave it: later releases may have it",
+                "name a key of `model_example_map`, or leave the line: another release may have the example",
                 Severity.WARNING,
             )
 

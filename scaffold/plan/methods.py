@@ -50,9 +50,9 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
     if isinstance(port, PathsPort) and dialect.paths.value == "dual" and tuple(port.paths) != _DUAL:
         return Diagnostic(
             "VCG437",
-            f"this release has two paths, which are named {' and '.join(_DUAL)}",
+            f"the two paths of this release are named {' and '.join(_DUAL)}",
             port.span("paths"),
-            "name them so, the path with one tile for each item first",
+            "rename the paths of the descriptor, the one with one tile for each item first",
         )
     return None
 

@@ -65,5 +65,12 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     notes += entries.notes
     reason = absent_reason(tree)
     if reason is not None:
-        notes.append(Diagnostic("VCG426", f"only the model class is ported: {reason}", severity=Severity.INFO))
+        notes.append(
+            Diagnostic(
+                "VCG426",
+                f"only the model class is ported: {reason}",
+                help="port a checkout or a release for tests, docs and examples",
+                severity=Severity.INFO,
+            )
+        )
     return Plan(port, profile, methods, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way)

@@ -138,7 +138,7 @@ def _gate(port: AnyPort, model: ModelAnchor, family: Family) -> tuple[TreeFacts,
         "VCG429",
         f"{model.class_name} has no {', '.join(missing)} in this tree; the gate is left out",
         port.span("gates.modalities"),
-        "a feature that the release does not have cannot be switched on; check the name if it should have it",
+        "nothing to do if the release lacks the feature; otherwise correct the attribute's name",
         Severity.WARNING,
     )
     return TreeFacts(has_gate=False), (note,)
@@ -198,7 +198,7 @@ def _check_elements(port: AnyPort, family: Family, tree: SourceTree) -> None:
     problems = [
         Diagnostic(
             "VCG419",
-            f"`{path}` is no number: {family[0][1].name} takes it apart",
+            f"`{path}` is a list, not a number: {family[0][1].name} takes it apart",
             tree.span(*apart[path]),
             f"read one of its elements: {path}[0]",
             notes=(f"asked for by {port.span(use.at)}",),

@@ -274,7 +274,9 @@ def _model_file(tree: SourceTree, module: str) -> str:
             "VCG420",
             f"the tree has no module `{module}`",
             span=tree.span(_MODELS),
-            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "check the module's name",
+            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
+            if near
+            else "name a module below `vllm/model_executor/models`, such as `qwen2_vl`",
             notes=(f"searched `{_MODELS}` and `{module}` as a dotted name and a path",),
         )
     )
@@ -299,7 +301,9 @@ def _model_class(tree: SourceTree, path: str, class_name: str) -> ast.ClassDef:
             "VCG420",
             f"`{path}` has no class `{class_name}`",
             span=tree.span(path),
-            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "check the class's name",
+            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
+            if near
+            else "name the class that has `embed_multimodal`",
             notes=tuple(elsewhere),
         )
     )

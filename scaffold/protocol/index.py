@@ -217,7 +217,7 @@ def choose_sdist(version: str, offer: Offer) -> Sdist:
         Diagnostic(
             "VCG403",
             f"there is no release `{version}` of vLLM",
-            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "check the version",
+            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "name a stable release",
             notes=(f"stable releases on offer: {known}", *offer.failures),
         )
     )

@@ -131,7 +131,7 @@ def _read_source(tree: SourceTree) -> ProtocolSource:
                 "VCG417",
                 f"`{PROTOCOL}` in `{interfaces}` has no methods",
                 span=tree.span(interfaces, node.lineno),
-                help="is this tree in the middle of an edit? check the class body",
+                help="finish the edit of this class, or restore the file from git",
             )
         )
     defs = _find_defs(tree, interfaces, node)
@@ -143,7 +143,7 @@ def _read_source(tree: SourceTree) -> ProtocolSource:
                 "VCG417",
                 f"`{defs}` has no data classes, but `{PROTOCOL}` takes its types from it",
                 span=tree.span(defs),
-                help="is this tree in the middle of an edit? check the file",
+                help="finish the edit of this file, or restore it from git",
             )
         )
     shape = ProtocolShape(
@@ -204,7 +204,7 @@ def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str
                 f"`{interfaces}` imports none of the types that `{PROTOCOL}` uses"
                 + (f" ({', '.join(sorted(wanted))})" if wanted else ""),
                 span=tree.span(interfaces, protocol.lineno),
-                help="the definitions module is found by that import; check it",
+                help="restore that import: it leads to the module with the definitions",
             )
         )
     node = imports[0]

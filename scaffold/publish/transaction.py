@@ -350,7 +350,7 @@ def _explain(error: OSError, store: Store) -> Diagnostic:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Diagnostic("VCG702", f"no disk space: {cause}", help="free some space, then run the command again")
     return Diagnostic(
-        "VCG703", f"writing failed: {cause}", help="look into the cause, then run the command again; nothing is lost"
+        "VCG703", f"writing failed: {cause}", help="remove the cause, then run the command again; nothing is lost"
     )
 
 

@@ -64,6 +64,8 @@ def _window(line: str, span: Span) -> tuple[str, int, int]:
     first = min(span.column - 1, len(line))
     last = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line.rstrip())
     last = max(last, first)
+    if (first, line[first:last]) == (0, " "):  # a whole line, not its indentation
+        first, last = len(line) - len(line.lstrip()), len(line.rstrip())
     shift, prefix = 0, ""
     if len(line) > _WIDTH and first > _WIDTH // 2:
         shift, prefix = first - _WIDTH // 4, "..."

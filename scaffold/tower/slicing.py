@@ -1153,7 +1153,7 @@ class _Slicer:
                             "VCG455",
                             f"the captured part writes into metadata `{variable}` in place",
                             leaf.node,
-                            "the buffer of a captured graph would be corrupted; write to a copy",
+                            "write to a copy: the value is a buffer of the captured graph",
                         )
                 for name in exposed_reads([leaf.node]):
                     read_by_data.setdefault(name.id, leaf.node)
@@ -1168,7 +1168,7 @@ class _Slicer:
                     "VCG454",
                     f"`{variable}` collects values of metadata and of data",
                     node,
-                    "use one list for each",
+                    "use one list for metadata and another for data",
                 )
 
     def _check_moved(

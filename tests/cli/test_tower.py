@@ -54,7 +54,7 @@ def test_tower_without_a_descriptor(run, release_tree):
 @pytest.mark.parametrize(
     ("arguments", "code", "diagnostic", "said"),
     [
-        (["internvl"], 4, "VCG451", "names no tower to split"),
+        (["internvl"], 4, "VCG450", "names no tower to split"),
         (["no_such_model"], 3, "VCG100", "neither a file nor a shipped name"),
         (["glm4_1v:Glm4vVisionTransformr"], 4, "VCG420", "did you mean `Glm4vVisionTransformer`"),
         (["glm4_1w:Glm4vVisionTransformer"], 4, "VCG420", "glm4_1v"),

@@ -226,7 +226,7 @@ MISTAKES = [
 """)),
     Mistake("empty list", "tiles", [("models: [Tiled]", "models: []")], snapshot("""\
 28:18 error[VCG213] at '[]': expected 1 to 64 values, found 0
-    help: add or delete some
+    help: write 1 to 64 values
 """)),
     Mistake("wrong version", "tiles", [("schema: 1", "schema: 2")], snapshot("""\
 1:9 error[VCG212] at '2': the schema version 2 is not known
@@ -273,7 +273,7 @@ MISTAKES = [
     help: only an attribute of `self` has subscripts: self.a.b[0]
 """)),
     Mistake("the width of a row is a number", "packed", [("[self.visual.row_size]", "[k * 2]"), ("  m: self.visual.merge\n", "  k: 588\n  m: self.visual.merge\n")], snapshot("""\
-13:17 error[VCG334] at '[k * 2]': the width of a row is a number, whatever patches the checkpoint has
+13:17 error[VCG334] at '[k * 2]': the width of a row is a fixed number, but the checkpoint's patches decide it
     help: read it from the tower, such as self.visual.patch_embed.proj.in_features
 """)),
     Mistake("expression with a method call", "tiles", [("{min: k}", "{min: self.get_min(3)}")], snapshot("""\
@@ -355,8 +355,8 @@ MISTAKES = [
     help: known here: k, b
 """)),
     Mistake("column named twice", "tiles", [("columns: [n]", "columns: [tw, tw]")], snapshot("""\
-7:18 error[VCG310] at '[tw, tw]': [tw, tw] is no row of sizes that the layout `tiles` is cut by
-    help: it goes with [n] or [tw, th]
+7:18 error[VCG310] at '[tw, tw]': the layout `tiles` does not cut items by [tw, tw]
+    help: write [n] or [tw, th]
 7:23 error[VCG303] at 'tw': the name `tw` is taken: it is another size column
     help: choose another name
 """)),
@@ -376,39 +376,39 @@ MISTAKES = [
 """)),
     Mistake("unused name", "tiles", [("  side: self", "  unused: self.x\n  side: self")], snapshot("""\
 10:3 warning[VCG305] at 'unused': `unused` is never used
-    help: delete the line
+    help: use it in an expression, or delete the line
 """)),
     Mistake("number as a condition", "packed", [("modalities: not self.pruning", "modalities: self.pruning + 1")], snapshot("""\
 21:21 error[VCG306] at 'self.pruning + 1': a condition is needed here, not a number
-    help: compare it, or read a flag of the model
+    help: write a comparison such as `n > 1`, or a flag such as not self.use_pruning
 """)),
     Mistake("condition as a number", "tiles", [("{min: k}", "{min: k > 3}")], snapshot("""\
 14:15 error[VCG306] at 'k > 3': a number is needed here, not a condition
-    help: write an amount
+    help: write the number, without a comparison
 """)),
     Mistake("division by zero", "tiles", [("rows: b // k", "rows: b // 0")], snapshot("""\
 13:22 error[VCG307] at '0': division by zero
-    help: divide by something else
+    help: divide by something that is 1 or more
 """)),
     Mistake("no amount", "tiles", [("shape: [3, side, side]", "shape: [3, 0, side]")], snapshot("""\
 12:21 error[VCG307] at '0': 0 is not an amount
-    help: give at least 1
+    help: write a value of 1 or more
 """)),
     Mistake("helper calls itself", "paths", [("value: (size // patch) ** 2", "value: unit(size) // patch")], snapshot("""\
 9:31 error[VCG308] at 'unit(size) // patch': the helper `unit` calls itself
     help: a helper may call the helpers above it
 """)),
     Mistake("unknown columns", "tiles", [("columns: [n]", "columns: [w, h]")], snapshot("""\
-7:18 error[VCG310] at '[w, h]': [w, h] is no row of sizes that the layout `tiles` is cut by
-    help: it goes with [n] or [tw, th]
+7:18 error[VCG310] at '[w, h]': the layout `tiles` does not cut items by [w, h]
+    help: write [n] or [tw, th]
 """)),
     Mistake("grid columns for tiles", "tiles", [("columns: [n]", "columns: [t, h, w]")], snapshot("""\
-7:18 error[VCG310] at '[t, h, w]': [t, h, w] is no row of sizes that the layout `tiles` is cut by
-    help: it goes with [n] or [tw, th]
+7:18 error[VCG310] at '[t, h, w]': the layout `tiles` does not cut items by [t, h, w]
+    help: write [n] or [tw, th]
 """)),
     Mistake("count for a packed layout", "packed", [("columns: [t, h, w]", "columns: [n]")], snapshot("""\
-7:18 error[VCG310] at '[n]': [n] is no row of sizes that the layout `packed` is cut by
-    help: it goes with [t, h, w] or [h, w]
+7:18 error[VCG310] at '[n]': the layout `packed` does not cut items by [n]
+    help: write [t, h, w] or [h, w]
 """)),
     Mistake("packed without attention", "packed", [('attention:\n  full: {unit: frame, offsets: cu_seqlens, max: max_seqlen, lengths: sequence_lengths}\n  window: {unit: window, offsets: cu_window, count: "min(b, B + ceil_div(b, window))", longest: window ** 2}\n', "")], snapshot("""\
 3:1 error[VCG202] at 'layout': the descriptor lacks the key `attention`
@@ -436,14 +436,14 @@ MISTAKES = [
 """)),
     Mistake("input used twice", "tiles", [("pixel_values_flat_video", "pixel_values_flat")], snapshot("""\
 6:19 error[VCG314] at 'pixel_values_flat': the input `pixel_values_flat` is also `modalities.image.pixels`
-    help: an input is told by its key: give each its own
+    help: give each input its own key: the keys of a request tell its modality
 """)),
     Mistake("frames without video", "packed", [("  video: {pixels: pixel_values_videos, sizes: video_grid_thw}\n", "")], snapshot("""\
 17:19 error[VCG315] at 'frames': `budget.frames` is given, but there is no video
     help: add `modalities.video` or delete it
 """)),
     Mistake("video without frames", "packed", [(", frames: {info: get_num_frames}", "")], snapshot("""\
-18:1 error[VCG316] at 'budget': with videos and one sequence per frame, the largest number of frames must be known
+18:1 error[VCG316] at 'budget': every frame of a video is a sequence, but no key says how many frames a video may have
     help: add `budget: {frames: {info: get_num_frames_with_most_features}}`
 """)),
     Mistake("buffer named as pixels", "packed", [("[rotary_cos,", "[pixel_values,")], snapshot("""\
@@ -455,16 +455,16 @@ MISTAKES = [
     help: give each buffer once
 """)),
     Mistake("windows first", "packed", [("unit: frame", "unit: window")], snapshot("""\
-14:16 error[VCG324] at 'window': the first set of sequences covers whole frames or items: padding and eager execution go by them
-    help: put the set of frames or items first
+14:16 error[VCG324] at 'window': the first set of sequences must cover whole frames or items, not windows
+    help: put the set of frames or items first: padding and eager execution follow it
 """)),
     Mistake("windows without a bound", "packed", [(", longest: window ** 2", "")], snapshot("""\
-15:3 error[VCG325] at 'window': the number and size of windows cannot be derived: `window` needs `longest`
+15:3 error[VCG325] at 'window': `window` needs `longest`: the tool cannot derive the number and size of windows
     help: add `longest:` with an expression over b, B, F and `let` names
 """)),
     Mistake("question that is still open", "tiles", [("tokens: n * k", "tokens: TODO")], snapshot("""\
 11:25 error[VCG390] at 'TODO': `item.tokens` is an open question
-    help: write the value in its place
+    help: look at the places above, then write the value instead of TODO
 """)),
     Mistake("call after a replay that passes no rows", "packed", [("output: {hidden_size", "post: {call: self.resample(sizes)}\noutput: {hidden_size")], snapshot("""\
 22:14 error[VCG331] at 'self.resample(sizes)': the call does not pass `output`
@@ -476,7 +476,7 @@ MISTAKES = [
 """)),
     Mistake("call after a replay of tiles", "tiles", [("output: {hidden_size", "post: {call: 'self.resample(output, sizes)'}\noutput: {hidden_size")], snapshot("""\
 17:1 error[VCG313] at 'post': `post` belongs to the layout `packed` and `paths`, not to `tiles`
-    help: delete it
+    help: delete it, or correct `layout`
 """)),
     Mistake("call after a replay of paths", "paths", [("post: {assemble: [local, global]}", "post: {assemble: [local, global], call: self.resample(output)}")], snapshot("""\
 14:35 error[VCG201] at 'call': unknown key `call`
@@ -527,12 +527,12 @@ MISTAKES = [
     help: put the value in quotes: between braces or brackets a comma ends it
 """)),
     Mistake("merge not derivable", "packed", [("tokens: t * (h // m) * (w // m)", "tokens: t * h * w // m // m")], snapshot("""\
-11:33 error[VCG333] at 't * h * w // m // m': the rows that are merged into a token cannot be told from `tokens`
+11:33 error[VCG333] at 't * h * w // m // m': `tokens` does not show how many rows a token merges
     help: add `merge:` with the side of the merged square, such as self.visual.spatial_merge_size
 """)),
     Mistake("merge that disagrees", "packed", [("tokens: t * (h // m) * (w // m)", "tokens: t * (h // m) * (w // m), merge: 4")], snapshot("""\
 11:65 error[VCG333] at '4': `tokens` and the merge size disagree: a grid of 3 x 5 merged squares gives 60 tokens, not 15
-    help: correct one of the two
+    help: correct `tokens` or the merge size
 """)),
     Mistake("paths with axes", "paths", [("forward: {call", "axes:\n  - {name: a, keys: [1], resolve: axis_resolve, capture: axis_capture}\nhooks: {axis_resolve: {file: a.py}, axis_capture: {file: a.py}}\nforward: {call")], snapshot("""\
 13:1 error[VCG201] at 'axes': unknown key `axes`
@@ -558,7 +558,7 @@ MISTAKES = [
 """)),
     Mistake("paths with an item", "paths", [("forward: {call", "item: {rows: n, tokens: n}\nforward: {call")], snapshot("""\
 13:1 error[VCG313] at 'item': `item` belongs to the layout `packed` and `tiles` and `rows`, not to `paths`
-    help: delete it
+    help: delete it, or correct `layout`
 """)),
     Mistake("one path", "paths", [("  local: {count: n, tokens: unit(504), pixels: patch_pixel_values, shape: [3, 504, 504]}\n", "")], snapshot("""\
 10:1 error[VCG341] at 'paths': there are two paths, not 1
@@ -628,20 +628,20 @@ MISTAKES = [
 """)),
     Mistake("section of another layout", "tiles", [("budget: {min: k}", 'budget: {min: k}\neager: {call: "self.visual(pixels, sizes)"}')], snapshot("""\
 15:1 error[VCG313] at 'eager': `eager` belongs to the layout `packed`, not to `tiles`
-    help: delete it
+    help: delete it, or correct `layout`
 """)),
     Mistake("helper outside of tokens", "paths", [("shape: [3, 728, 728]", "shape: [3, unit(728), 728]")], snapshot("""\
 11:74 error[VCG304] at 'unit(728)': the helper `unit` cannot be called here
     help: helpers are for the `tokens` of paths: write the value here, or a line of `let`
 """)),
     Mistake("two modalities on the same paths", "paths", [("image_embeds}", "image_embeds}\n  video: {sizes: video_num_patches}")], snapshot("""\
-6:3 error[VCG340] at 'video': the paths have one key for their pixels each, so they serve one modality
-    help: delete it: the modality runs eagerly
+6:3 error[VCG340] at 'video': paths serve one modality: each path has one key for its pixels
+    help: delete this modality; it runs eagerly, as before
 """)),
     Mistake("paths in the other order", "paths", [("count: 1", "count: n"), ("  local: {count: n", "  local: {count: 1")], snapshot("""\
-11:19 error[VCG341] at 'n': the first path has one tile for each item
+11:19 error[VCG341] at 'n': the first path has one tile an item
     help: write count: 1
-12:18 error[VCG341] at '1': the second path has `n` tiles for each item
+12:18 error[VCG341] at '1': the second path has `n` tiles an item
     help: write count: n
 """)),
     Mistake("not a number in data", "tiles", [("trust_remote_code: true", "temperature: .nan")], snapshot("""\
@@ -654,11 +654,11 @@ MISTAKES = [
 """)),
     Mistake("pixels of a path twice", "paths", [("pixels: patch_pixel_values", "pixels: pixel_values")], snapshot("""\
 12:48 error[VCG314] at 'pixel_values': the input `pixel_values` is also `paths.global.pixels`
-    help: an input is told by its key: give each its own
+    help: give each input its own key: the keys of a request tell its modality
 """)),
     Mistake("ready embeddings of two modalities", "tiles", [("sizes: video_num_patches}", "sizes: video_num_patches, embeds: video_embeds}")], snapshot("""\
 6:70 error[VCG317] at 'embeds': the port takes ready embeddings of one modality, which is `image`
-    help: delete it: nothing is generated for a second one yet
+    help: delete it: the tool generates nothing for a second modality yet
 """)),
     Mistake("pixels that nobody cuts", "cut", [("pixel_values: {sizes: num_crops}", "other_values: {sizes: num_crops}")], snapshot("""\
 5:19 error[VCG343] at 'pixel_values': `pixel_values` cannot be cut into items
@@ -699,7 +699,7 @@ MISTAKES = [
     help: write a call of the model: self.visual(pixels)
 """)),
     Mistake("patches that are not in the pixels", "rows", [("[h * w, 3 * p ** 2]", "[h * h, 3 * p ** 2]")], snapshot("""\
-10:15 error[VCG345] at '[h * h, 3 * p ** 2]': the pixels of an item of h x w patches are as many as its patches: `shape` has `h` and `w` once each
+10:15 error[VCG345] at '[h * h, 3 * p ** 2]': `shape` must grow with the patches of an item: it has `h` and `w` once each
     help: write [3, h * p, w * p] for images, or [h * w, 3 * p**2] for rows of patches
 """)),
     Mistake("an item without its grid", "rows", [("values: {image_grid_thw: [1, h, w]}, ", "")], snapshot("""\
@@ -732,15 +732,15 @@ MISTAKES = [
 10:77 error[VCG303] at 'pixels': the name `pixels` is taken: it is the pixel tensor
     help: choose another name
 10:77 warning[VCG305] at 'pixels': `pixels` is never used
-    help: delete the line
+    help: use it in an expression, or delete the line
 """)),
     Mistake("processor value that nothing uses", "tiles", [("  side: self.config.vision_config.image_size\n", ""), ("item:", "processor: {module: tiled, class: TiledProcessor, values: {side: tile_size, other: size}}\nitem:")], snapshot("""\
 10:77 warning[VCG305] at 'other': `other` is never used
-    help: delete the line
+    help: use it in an expression, or delete the line
 """)),
     Mistake("processor value misspelt", "tiles", [("  side: self.config.vision_config.image_size\n", ""), ("item:", "processor: {module: tiled, class: TiledProcessor, values: {sides: tile_size}}\nitem:")], snapshot("""\
 10:60 warning[VCG305] at 'sides': `sides` is never used
-    help: delete the line
+    help: use it in an expression, or delete the line
 12:21 error[VCG301] at 'side': the name `side` is not defined
     help: did you mean `sides`?
 12:27 error[VCG301] at 'side': the name `side` is not defined

@@ -193,13 +193,14 @@ IMPOSSIBLE = {
         "InternS1ForConditionalGeneration",
         ('"self.config.vision_config.image_size[0]"', "self.config.vision_config.image_size"),
         "VCG419",
-        "`self.config.vision_config.image_size` is no number: InternS1ForConditionalGeneration takes it apart",
+        "`self.config.vision_config.image_size` is a list, not a number: "
+        "InternS1ForConditionalGeneration takes it apart",
     ),
     "the width of other patches": (
         "Qwen2VLForConditionalGeneration",
         ("[channels * frames * side ** 2]", "[1176]"),
         "VCG334",
-        "the width of a row is a number, whatever patches the checkpoint has",
+        "the width of a row is a fixed number, but the checkpoint's patches decide it",
     ),
     "the same through names": (
         "Qwen2VLForConditionalGeneration",

@@ -150,8 +150,8 @@ def test_module_is_named_in_three_ways(release_tree, module: str) -> None:
     [
         ("intervl", "InternVLChatModel", "did you mean `internvl`"),
         ("internvl", "InternVLChatModal", "did you mean `InternVLChatModel`"),
-        ("../../../pq.py", "X", "check the module's name"),
-        ("vllm.nowhere", "X", "check the module's name"),
+        ("../../../pq.py", "X", "name a module below"),
+        ("vllm.nowhere", "X", "name a module below"),
     ],
 )
 def test_model_is_not_there(release_tree, module: str, class_name: str, words: str) -> None:

@@ -68,6 +68,15 @@ def test_carets_stand_below_wide_characters_and_tabs() -> None:
     assert lines[2].count("^") == 2
 
 
+def test_a_whole_line_is_marked_without_its_indentation() -> None:
+    """The place of a line in a tree has no column of its own: it begins at the first."""
+    whole = Diagnostic("VCG483", "this line", Span("model.py", 2, 1, 2, 2))
+    shown = text_of(whole, source="def f(self):\n    return self.visual(x)  \n")
+    assert shown.splitlines()[1:3] == ["    2 |     return self.visual(x)", "      |     ^^^^^^^^^^^^^^^^^^^^^"]
+    tab = Diagnostic("VCG103", "a tab", Span("model.yaml", 3, 1, 3, 2))
+    assert text_of(tab).splitlines()[2] == "      | ^^^^"
+
+
 def test_a_span_over_lines_marks_its_first_line() -> None:
     assert text_of(OVER_LINES) == snapshot("""\
 model.yaml:2:7: info[VCG203]: over lines

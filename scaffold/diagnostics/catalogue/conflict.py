@@ -38,25 +38,25 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG506",
-        "there is no run to revert",
+        "no run is there to undo",
         "A tree's `.vitcg-scaffold` folder keeps the last 20 runs that wrote to it. `revert` undoes them from the "
-        "last to the first. This tree has none, or none is left. Use git for older changes.",
+        "last to the first. This tree has none, or none is left, or the current folder is in no such tree: then name "
+        "the tree. Use git for older changes.",
     ),
     Code(
         "VCG507",
         "a target file is dirty",
-        "The file holds work that git could not give back: changes that are staged or not committed, an untracked "
-        "or ignored file, or any file while a merge, rebase, cherry-pick or revert is in progress. What the index says "
-        "about unchanged or skipped files is not believed. In a tree without git, a file that was changed after our "
-        "last run counts as dirty. Commit or stash first, or use `--allow-dirty`: `revert` still restores the exact "
-        "bytes.",
+        "The file holds work that git could not give back: changes that are staged or not committed, an untracked or "
+        "ignored file, or any file while a merge, rebase, cherry-pick or revert is in progress. The tool compares "
+        "contents and does not trust git's index. In a tree without git, a file counts as dirty if it changed after "
+        "the tool's last run. Commit or stash first, or use `--allow-dirty`: `revert` still restores the exact bytes.",
     ),
     Code(
         "VCG508",
         "git does not say which files are dirty",
-        "The tree is a git checkout, but `git` failed or did not answer in time; its own words are shown. A "
+        "The tree is a git checkout, but `git` failed or did not answer in time; the notes have its own words. A "
         "frequent cause is a checkout that belongs to another user, which git refuses to read until `git config "
-        "--global --add safe.directory PATH`. With `--allow-dirty` git is not asked.",
+        "--global --add safe.directory PATH`. With `--allow-dirty` the tool does not ask git.",
     ),
     Code(
         "VCG509",
@@ -86,14 +86,15 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG514",
         "a hard link is not restored",
-        "A note, not an error: files are replaced by renames, so a file with a second name (a hard link) becomes a "
-        "file of its own, and undoing the run restores its bytes and mode, but cannot make the two one file again.",
+        "A note, not an error. The tool replaces a file by renaming a new one over it. So a file with a second name "
+        "(a hard link) becomes a file of its own. Undoing the run restores its bytes and mode, but cannot make the "
+        "two one file again.",
     ),
     Code(
         "VCG530",
         "a generated file is out of date",
-        "The file is what an earlier run wrote and nobody has edited it, but the descriptor, a template or the tool "
-        "has changed since. `vitcg-scaffold regen` writes what is generated now; the difference is shown.",
+        "An earlier run wrote the file and its bytes are still that run's, but the descriptor, a template or the tool "
+        "has changed since. The difference shows how. `vitcg-scaffold regen` writes the new file.",
     ),
     Code(
         "VCG531",
@@ -103,8 +104,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG532",
         "a file is left over",
-        "No descriptor asks for this file. One that a run of ours wrote, and that nobody has edited, is removed by "
-        "`vitcg-scaffold regen`. Any other file is never removed: move it out of the folder, which holds output only.",
+        "No descriptor asks for this file. `vitcg-scaffold regen` removes a file that an earlier run wrote, if its "
+        "bytes are still that run's. It never removes any other file: move it out of the folder, which holds output "
+        "only.",
     ),
     Code(
         "VCG533",
@@ -123,8 +125,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG535",
         "there is nothing to generate",
-        "No descriptor gives an adapter, so that a check would pass without having looked at anything. Exit code 3. "
-        "Name a descriptor, or a folder whose manifest names one.",
+        "No descriptor gives an adapter, so a check would pass without looking at anything. The exit code is 3. Name "
+        "a descriptor, or a folder whose manifest names one.",
     ),
     Code(
         "VCG540",
@@ -148,7 +150,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG543",
         "a generated file cannot be compared",
-        "There is a symbolic link, a folder or a device in the place of a generated file, or it cannot be read. Links "
-        "are not followed: they may lead out of the folder. Put a regular file in its place, or remove it.",
+        "A symbolic link, a folder or a device has the name of a generated file, or you may not read the file. The "
+        "tool does not follow links: they may lead out of the folder. Put a regular file in its place, or remove it.",
     ),
 )

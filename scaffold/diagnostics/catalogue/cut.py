@@ -58,8 +58,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG449",
         "`embed_multimodal` changes what the entry makes",
-        "A port calls the entry in the place of `embed_multimodal`, for features that a graph computed. What "
-        "`embed_multimodal` does with the entry's result would be lost: some models scale or reorder it there. It may "
+        "A port calls the entry in the place of `embed_multimodal`, for features that a graph computed. So "
+        "the port would lose a change of the entry's result there: some models scale or reorder it. It may "
         "return the result, alone or in a sequence. `self.embed_multimodal(**inputs)` is an entry without any code "
         "after it.",
     ),

@@ -61,9 +61,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG109",
         "anchors and aliases are not part of descriptors",
-        "With `&name` and `*name` one text stands in several places: errors in it would have several positions, "
-        "and a few lines can expand to millions of values. Write the value where it is used; formulas share names "
-        "with `let`.",
+        "With `&name` and `*name` one text is in several places. An error in it would have several positions, and a "
+        "few lines can expand to millions of values. Write the value where you use it; formulas share names with "
+        "`let`.",
     ),
     Code(
         "VCG110",
@@ -100,8 +100,8 @@ CODES: tuple[Code, ...] = (
         "VCG202",
         "a key is missing",
         "You state only what the tool cannot derive from the vLLM tree, and this key is part of it. Each layout has "
-        "sections of its own. The error for a key that the layout needs stands at the line of `layout`. The help says "
-        "what the key holds.",
+        "sections of its own: an error at the line of `layout` names a key that this layout needs. The help says what "
+        "the key holds.",
     ),
     Code(
         "VCG203",
@@ -282,7 +282,8 @@ CODES: tuple[Code, ...] = (
         "VCG331",
         "a call does not pass what it works on",
         "A recorded or eager call works on `pixels`; a call after a replay works on `output`. A call without them "
-        "gives the same result for every batch. What `forward.with` names is an argument of the call, too. Pass it.",
+        "gives the same result for every batch. Each name under `forward.with` is an argument of the call, too. Pass "
+        "it.",
     ),
     Code(
         "VCG332",

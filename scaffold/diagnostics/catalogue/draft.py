@@ -69,7 +69,7 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG709",
-        "the draft cannot be written",
-        "The file's folder is missing or not writable, or the disk is full. Nothing was written.",
+        "the output cannot be written",
+        "The output's folder is missing or not writable, or the disk is full. The tool wrote nothing there.",
     ),
 )

@@ -36,7 +36,8 @@ CODES: tuple[Code, ...] = (
         "the changed tree raised in the lab",
         "The pristine tree runs in the lab and the changed one does not: importing it, building it, capturing or "
         "executing raised. The notes have the end of the traceback. Where no changed file is in it, look at what the "
-        "generated methods returned: the release's manager raised on it.",
+        "generated methods returned: the release's manager raised on it. A process that ended without a report has "
+        "this code as well: status -9 usually means that memory ran out.",
     ),
     Code(
         "VCG655",

@@ -37,9 +37,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG428",
         "subclasses inherit the port",
-        "A subclass of the ported class answers to the protocol as well. One with another tower would be asked for "
-        "metadata that its tower does not compute, and capture fails at start-up; a tower that is the same class under "
-        "another name is none. Look at each of them, and list those that must stay out under `model.optout`: no class "
+        "A subclass of the ported class has the protocol as well. If it has another tower, the manager asks it for "
+        "metadata that this tower does not compute, and capture fails at start-up. The same class under another name "
+        "is no other tower. Look at each subclass, and list those that must stay out under `model.optout`. No class "
         "can take the protocol back, so they raise an error with the reason when the manager asks for their "
         "configuration.",
     ),

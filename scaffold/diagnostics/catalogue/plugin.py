@@ -19,16 +19,16 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG492",
         "a VITCG_ variable has no meaning",
-        "The plugin is controlled by VITCG_DISABLE, VITCG_MODE, VITCG_MODELS and VITCG_ENCODER_GRAPHS. With a wrong "
-        "mode the plugin stays inactive; with wrong settings in VITCG_ENCODER_GRAPHS vLLM does not start with encoder "
-        "graphs. docs/reference/settings.md lists the values.",
+        "VITCG_DISABLE, VITCG_MODE, VITCG_MODELS and VITCG_ENCODER_GRAPHS control the plugin. With a wrong mode the "
+        "plugin stays inactive. With wrong settings in VITCG_ENCODER_GRAPHS vLLM does not start with encoder graphs. "
+        "docs/operators.md lists the values.",
     ),
     Code(
         "VCG493",
         "vLLM's files are not those of its release",
-        "The adapters are chosen by the release that vLLM says it is. Its source files speak another generation of the "
-        "encoder CUDA graph protocol, so it was patched or built from another commit. The plugin sees that when it "
-        "loads an adapter, and leaves vLLM's own class in place.",
+        "The plugin chooses its adapters by the release that vLLM reports. vLLM's source files speak another "
+        "generation of the encoder CUDA graph protocol, so somebody patched them or built another commit. The plugin "
+        "sees that when it loads an adapter, and leaves vLLM's own class in place.",
     ),
     Code(
         "VCG494",

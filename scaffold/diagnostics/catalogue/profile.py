@@ -7,7 +7,7 @@ CODES: tuple[Code, ...] = (
         "VCG470",
         "no GPU to run on",
         "`profile`, `bench` and `verify --device cuda` run the installed vLLM on a CUDA device of this machine; "
-        "`verify` needs the tree's own release installed. No CPU can stand in for that. Any machine reads what an "
+        "`verify` needs the tree's own release installed. A CPU cannot replace that. Any machine reads what an "
         "earlier run kept (`profile --recording`, `bench --result`), and `verify` without the option does all that "
         "needs no GPU.",
     ),

@@ -6,8 +6,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG701",
         "the tree cannot be written",
-        "The file system is read-only, or you may not write there. The tool changed no file. Work on a copy, or use "
-        "`--diff` to see the changes without writing them.",
+        "The file system is read-only, or you may not write there. Or the tree is the pristine copy of a release in "
+        "the cache, which the tool never writes: name the release instead of the folder. The tool changed no file. "
+        "Work on a copy, or use `--diff` to see the changes without writing them.",
     ),
     Code(
         "VCG702",
@@ -48,8 +49,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG708",
         "the tree spans file systems",
-        "Files are replaced by renames from the `.vitcg-scaffold` folder, which are atomic on one file system only. "
-        "A part of this tree is mounted from elsewhere. Copy the tree to one file system and work there.",
+        "The tool replaces files by renames from the `.vitcg-scaffold` folder, which are atomic on one file system "
+        "only. A part of this tree is mounted from elsewhere. Copy the tree to one file system and work there.",
     ),
     Code(
         "VCG710",

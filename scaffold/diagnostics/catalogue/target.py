@@ -81,8 +81,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG412",
         "a file of the tree is not valid Python",
-        "The tool cannot parse the file, often because a merge conflict stands in it. It plans nothing before you "
-        "repair it.",
+        "The tool cannot parse the file, often because of a merge conflict in it. It plans nothing before you repair "
+        "it.",
     ),
     Code(
         "VCG413",
@@ -124,19 +124,20 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG421",
         "the ViT CUDA graph test is not in the tree",
-        "Ports add an entry to `MODEL_CONFIGS` in the generation test of ViT CUDA graphs. The notes say where it was "
-        "searched.",
+        "A port adds an entry to `MODEL_CONFIGS` in vLLM's generation test of ViT CUDA graphs. The tree lacks that "
+        "dictionary; the notes list the searched places.",
     ),
     Code(
         "VCG422",
         "the table of supported models is not in the docs",
-        "Ports add a row to the Markdown table with a column `CG for Image`. The notes say where it was searched.",
+        "A port adds a row to the Markdown table with a column `CG for Image`. The tree lacks that table; the notes "
+        "list the searched places.",
     ),
     Code(
         "VCG423",
         "the example's list of supported models is not in the tree",
-        "Ports add a key to `MODELS_SUPPORT_VIT_CUDA_GRAPH` in the vision language example. The notes say where it was "
-        "searched.",
+        "A port adds a key to `MODELS_SUPPORT_VIT_CUDA_GRAPH` in the vision language example. The tree lacks that "
+        "list; the notes list the searched places.",
     ),
     Code(
         "VCG424",

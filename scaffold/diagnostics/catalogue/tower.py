@@ -8,7 +8,8 @@ CODES: tuple[Code, ...] = (
         "the tower's class or method is not there",
         "The tool looks for the tower's class in the model's module (`tower.class` in a descriptor), and for the "
         "method that takes pixels and grid in that class (`tower.entry`, `forward` by default; `--entry` of "
-        "`vitcg-scaffold tower`). The help lists what is there. A release may have renamed it.",
+        "`vitcg-scaffold tower`). The help lists what is there. A release may have renamed it. A layout without "
+        "metadata names no tower: give `vitcg-scaffold tower` MODULE:CLASS there.",
     ),
     Code(
         "VCG451",
@@ -59,9 +60,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG458",
         "the split of the tower cannot be written",
-        "The slice is clean but its text is not safe to write: there is nothing to split, a name is taken, an early "
-        "exit needs values that only the moved part has, or cumulative offsets are built in a way that leaves no place "
-        "to pad them. The message names the statement to change.",
+        "The slice is clean, but the tool cannot write its text safely. There is nothing to split, a name is taken, "
+        "or an early exit needs values that only the moved part has. Or the tower builds cumulative offsets in a way "
+        "that leaves no place to pad them. The message names the statement to change.",
     ),
     Code(
         "VCG459",
@@ -79,8 +80,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG461",
         "the tower takes metadata and ignores it",
-        "A tower that inherits the metadata method of another one and does not read what it is given looks split, but "
-        "a captured graph would keep the metadata of the capture in it.",
+        "The tower inherits the metadata method of another one and does not read what it gets. It looks split, but a "
+        "captured graph would keep the metadata of its capture. Split this tower itself, or turn its encoder graphs "
+        "off.",
     ),
     Code(
         "VCG462",

@@ -25,8 +25,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG803",
         "the version of the trace is not known",
-        "The file was written by another release of this tool. What its numbers mean is not guessed: use that release, "
-        "or record again.",
+        "Another release of this tool wrote the file, and this one cannot know its numbers' meaning. Use that "
+        "release, or record again.",
     ),
     Code(
         "VCG804",
@@ -37,7 +37,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG805",
         "the traces hold no batch",
-        "There is nothing that a ladder could be fitted to. A batch is recorded when an image reaches the encoder; "
-        "text, cached images and precomputed embeddings do not.",
+        "The traces hold nothing to fit a ladder to. A server records a batch when an image reaches the encoder; "
+        "text, cached images and precomputed embeddings do not count.",
     ),
 )
