@@ -174,6 +174,8 @@ FOLLOWED = {
     "MiniCPMV4_6ForConditionalGeneration": "`self.merger`",
     "MiniCPMV4_7ForConditionalGeneration": "`self.merger`",
     "MiniCPMOcrForConditionalGeneration": "`self.merger`",
+    # a method that checks the pixels and gives them back
+    "OpenPanguVLForConditionalGeneration": "`self.visual` (OpenPanguVisionTransformer) cannot be split",
     # methods of another class
     "DiffusionGemmaForBlockDiffusion": "`self._process_image_input`",
 }
