@@ -106,6 +106,8 @@ class Examination:
     eager_with: tuple[EagerOption, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
+    #: What is as it should be and good to know.
+    notes: tuple[Diagnostic, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -128,6 +130,7 @@ class Examination:
                 {"code": p.code, "severity": p.severity.value, "message": p.message, "help": p.help}
                 for p in self.problems
             ],
+            "notes": [{"code": note.code, "message": note.message, "help": note.help} for note in self.notes],
         }
 
 
@@ -173,6 +176,7 @@ def examine(environ: Mapping[str, str]) -> Examination:
         eager_with=tuple(_eager_with(tree)) if tree is not None else (),
         gpus=tuple(_gpus()),
         problems=tuple(problems),
+        notes=tuple(_long_calls(models)),
     )
 
 
@@ -275,6 +279,20 @@ def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
 
 
 # -- models
+
+
+def _long_calls(models: tuple[ServedModel, ...]) -> Iterator[Diagnostic]:
+    """Where graphs of the adapters that serve stop to pay: one note a reason, with the names of their descriptors."""
+    from scaffold.descriptor import load_descriptor, shipped_names
+    from scaffold.descriptor.worth import worth
+
+    found: dict[str, tuple[Diagnostic, list[str]]] = {}
+    for name in dict.fromkeys(model.name for model in models if model.implementation == "adapter"):
+        note = worth(load_descriptor(name)) if name in shipped_names() else None
+        if note is not None:
+            found.setdefault(note.message, (note, []))[1].append(name)
+    for message, (note, names) in found.items():
+        yield Diagnostic(note.code, f"{message} ({', '.join(sorted(names))})", None, note.help, Severity.INFO)
 
 
 def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[ServedModel]:

@@ -36,7 +36,7 @@ def command(console: Console, as_json: bool) -> None:
     else:
         _show(console, found)
     errors = [problem for problem in found.problems if problem.severity is Severity.ERROR]
-    console.report([problem for problem in found.problems if problem.severity is not Severity.ERROR])
+    console.report([*(problem for problem in found.problems if problem.severity is not Severity.ERROR), *found.notes])
     if errors:
         raise DiagnosticError(errors)
 

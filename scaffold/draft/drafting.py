@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from scaffold.descriptor import load_descriptor_text
+from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
@@ -85,14 +87,24 @@ def draft_descriptor(
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
+    name, text = model.file.rpartition("/")[2].removesuffix(".py"), sheet.text(title)
+    gain = _worth(text, name) if not sheet.open else None
     return Draft(
-        model.file.rpartition("/")[2].removesuffix(".py"),
-        sheet.text(title),
+        name,
+        text,
         tuple(sheet.questions),
         sheet.open,
         unused,
-        (*notes, *([port] if port else [])),
+        (*notes, *(note for note in (port, gain) if note is not None)),
     )
+
+
+def _worth(text: str, name: str) -> Diagnostic | None:
+    """Where graphs of a drafted port stop to pay. An answer that is no value is for `validate` to say."""
+    try:
+        return worth(load_descriptor_text(text, f"{name}.yaml"))
+    except DiagnosticError:
+        return None
 
 
 def _has_port(tree: SourceTree, program: Program, model: Located) -> Diagnostic | None:

@@ -444,6 +444,8 @@ class Evaluator:
         if path.startswith("self."):
             if isinstance(target, Closure) and self._enters(made):
                 return self._call(target, args, keywords, frame.depth + 1)
+            if isinstance(target, Closure) and (checked := self._checked(target, args, keywords)) is not None:
+                return checked
             if inputs_of(made):
                 self.trace.calls.append(made)
             return made
@@ -453,6 +455,16 @@ class Evaluator:
         if isinstance(target, Closure) and (self._deep or _has_container(made) or self._runs_part(made)):
             return self._call(target, args, keywords, frame.depth + 1)
         return made
+
+    def _checked(self, method: Closure, args: list[Value], keywords: dict[str, Value]) -> Value | None:
+        """The input that a method only checks: it is given back as it is, in one of the forms that it may have."""
+        variables = self._bind(method, args, keywords)
+        nodes = list(ast.walk(method.node))
+        changed = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        returned = (node.value for node in nodes if isinstance(node, ast.Return))
+        names = (value.id for value in returned if isinstance(value, ast.Name) and value.id not in changed)
+        given = map(variables.get, names)
+        return next((value for value in given if isinstance(value, Input)), None)
 
     def _runs_part(self, made: Op) -> bool:
         """Whether a function gets inputs and a module of the model, which it may run on them."""

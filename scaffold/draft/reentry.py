@@ -18,7 +18,7 @@ from scaffold.draft.modules import assigned
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import Step, constant, parents_of
-from scaffold.draft.values import Field, Input, Inputs, Made, Op, Place, Value, walk_value
+from scaffold.draft.values import Field, Input, Inputs, Literal, Made, Op, Place, Value, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
@@ -128,11 +128,13 @@ def _of_modality(test: ast.expr) -> bool:
     return isinstance(bare, ast.Name)
 
 
-def problems_of_way(tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str) -> list[Diagnostic]:
-    """What keeps the generator from the way of these entries to the encoder, or to one call of it."""
+def problems_of_way(
+    tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str, loop: str | None = None
+) -> list[Diagnostic]:
+    """What keeps the generator from the way of these entries to the encoder, one call of it or its loop."""
     spans = {parse_call(entry).path: _NOWHERE for entry in entries}
     try:
-        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE)
+        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop)
     except DiagnosticError as error:
         return list(error.diagnostics)
     return []
@@ -152,7 +154,8 @@ def put_fields(
 ) -> None:
     """How each input of the modalities lies in a batch. What no descriptor says becomes an obstacle.
 
-    With `grids` the rows of an item may be the product of what is in another input for it.
+    With `grids` the rows of an item may be the product of what is in another input for it, and ready embeddings a
+    row for each token of that.
     """
     for key, found in fields.items():
         if found.modality is not None and found.modality not in modalities:
@@ -163,6 +166,8 @@ def put_fields(
             sheet.put(f"fields.{key}", "batched", found.place)
             continue
         sizes = strip(found.sizes, {*SAME_SIZES, "torch.as_tensor", ".flatten"}) if found.sizes is not None else None
+        if grids and key.endswith("_embeds"):
+            sizes = _undivided(sizes)
         if grids and isinstance(sizes, Op) and sizes.name == ".prod":
             sizes = strip(sizes.args[0], SAME_SIZES)
         name = sizes.key if isinstance(sizes, Input) else ""
@@ -208,6 +213,19 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     if "text_config" in model.owner[0].text:
         candidates.reverse()
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
+
+
+def _undivided(sizes: Value | None) -> Value | None:
+    """What is divided by the same merge size twice, or by its square."""
+    if not isinstance(sizes, Op) or sizes.name != "//":
+        return sizes
+    inner, divisor = strip(sizes.args[0], SAME_SIZES), sizes.args[1]
+    if isinstance(inner, Op) and inner.name == "//" and inner.args[1] == divisor:
+        return strip(inner.args[0], SAME_SIZES)
+    square = (
+        isinstance(divisor, Op) and divisor.name in ("**", "*") and divisor.args[1] in (Literal(2), divisor.args[0])
+    )
+    return inner if square else sizes
 
 
 def language_width(program: Program, model: Located, objects: Objects) -> tuple[str, Place] | None:

@@ -8,6 +8,7 @@ no buffer holds, and a part that waits for values.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -72,9 +73,8 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     fields = read_fields(tree, program, model)
     objects = Objects(program, model.owner)
     walker = Walker(program, model.owner, objects, into_parts=True)
-    step, notes = _encoder(tree, model, walker.root, objects, fields)
-    _check(tree, program, objects, step)
-    entry, place = _entry(tree, model, walker.root, step)
+    step, loop, notes = _captured(tree, program, model, walker.root, objects, fields)
+    entry, place = _entry(tree, model, walker.root, step, loop)
     key = _pixels(step, fields)
     sheet.put(f"modalities.{_MODALITY}.pixels", key, fields[key].place)
     sheet.put(f"modalities.{_MODALITY}.entry", entry, place)
@@ -85,13 +85,53 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     else:
         _patches(tree, program, model, objects, walker, fields, key, step, sheet)
         shape = "patches of images of any size"
-    _merge(walker, step, sheet)
+    _merge(model, walker, step, sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
+    if loop is not None:
+        sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
     put_hidden_size(program, model, objects, sheet, step)
     if attention_leaves_rows(tree):
         what = "attention of this release leaves rows behind those of a batch unwritten, so no graph of rows is right"
         raise TooEarly(beyond(tree, step.place, what).diagnostics)
     return Rows((_MODALITY,), f"{shape} enter one call of the encoder, as rows", notes)
+
+
+def _captured(
+    tree: SourceTree, program: Program, model: Located, root: Step, objects: Objects, fields: dict[str, Field]
+) -> tuple[Step, str | None, tuple[Diagnostic, ...]]:
+    """The encoder whose call is recorded, or the one whose loop over its layers is. Raises VCG483."""
+    try:
+        step, notes = _encoder(tree, model, root, objects, fields)
+        _check(tree, program, objects, step)
+        return step, None, notes
+    except DiagnosticError:
+        found = [(step, name) for step in root.walk() if (name := _looped(objects, step)) and _pixels(step, fields)]
+        images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality == _MODALITY]
+        if len(images) != 1 or not _is_loop_of_rows(program, objects, images[0][0]):
+            raise
+    others = {fields[_pixels(step, fields)].modality: step for step, _ in found if step is not images[0][0]}
+    left = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
+    return images[0][0], f"self.{images[0][1]}", tuple(left)
+
+
+def _is_loop_of_rows(program: Program, objects: Objects, step: Step) -> bool:
+    """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing."""
+    cls = objects.cls(step.path)
+    told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
+    return told and not _in_loop(step) and cls is not None and not list(_waiting(program, cls, set(), inside=False))
+
+
+def _looped(objects: Objects, step: Step) -> str:
+    """The layers that a part loops over in the method that is called, else empty."""
+    if step.parent is None or not step.module or not step.encoder or step.entered is None:
+        return ""
+    layers = {name for name, value in objects.attributes(step.path).items() if _is_layers(value)}
+    loops = (node.iter for node in ast.walk(step.entered.node) if isinstance(node, ast.For))
+    return next((name for over in loops if (name := ast.unparse(over).removeprefix("self.")) in layers), "")
+
+
+def _is_layers(value: Value) -> bool:
+    return isinstance(value, Op) and value.name.endswith(("ModuleList", "make_layers"))
 
 
 def _name(objects: Objects, step: Step) -> str:
@@ -127,10 +167,7 @@ def _is_encoder(objects: Objects, step: Step) -> bool:
         and step.module
         and step.encoder
         and any(computed(value) for value in step.given.values())
-        and any(
-            isinstance(value, Op) and value.name.endswith(("ModuleList", "make_layers"))
-            for value in objects.attributes(step.path).values()
-        )
+        and any(map(_is_layers, objects.attributes(step.path).values()))
     )
 
 
@@ -187,8 +224,11 @@ def _themselves(value: Value) -> str:
     return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Table)) else ""
 
 
-def _waiting(program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0) -> Iterator[tuple[Place, str]]:
-    """Calls that wait for values, in the methods of a class but its constructor, and of what the constructor makes."""
+def _waiting(
+    program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0, *, inside: bool = True
+) -> Iterator[tuple[Place, str]]:
+    """Calls that wait for values, in the methods of a class but its constructor (unless not `inside`), and of what the
+    constructor makes."""
     if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
         return
     seen.add(cls[1])
@@ -200,7 +240,7 @@ def _waiting(program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0) -
                 if not isinstance(node, ast.Call):
                     continue
                 if method.name != "__init__":
-                    if isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
+                    if inside and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
                         yield Place(module.file, node.lineno), ast.unparse(node)
                 elif isinstance(node.func, ast.Name):
                     made = program.resolve(module, node.func.id)
@@ -208,11 +248,11 @@ def _waiting(program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0) -
                         yield from _waiting(program, (made[0], made[1]), seen, depth + 1)
 
 
-def _entry(tree: SourceTree, model: Located, root: Step, step: Step) -> tuple[str, Place]:
+def _entry(tree: SourceTree, model: Located, root: Step, step: Step, loop: str | None) -> tuple[str, Place]:
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     problems: list[Diagnostic] = []
     for entry in entries_of(root, [step]):
-        problems = problems_of_way(tree, model, [entry], step.path)
+        problems = problems_of_way(tree, model, [entry], step.path, loop)
         if not problems:
             return entry, ((entry_step([step]) if entry != ALL else None) or root).place
     raise DiagnosticError([as_reason(problem) for problem in problems])
@@ -240,9 +280,14 @@ def _images(
     if others:
         what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
         raise beyond(tree, walker.trace.inputs[others[0]].place, what)
-    tower = ".".join(step.path.split(".")[:2])
-    found = [(path, value) for path, value in objects.kept(tower) if _is_convolution(value)]
-    sides = {text: path for path, value in found if (text := objects.text(_stride(value))) is not None}
+    _patch_side(objects, step, sheet)
+    channels = str(shown[0][1]) if isinstance(shown[0][1], int) else "3"
+    sheet.put("item.shape", [channels, "h * p", "w * p"], shown[1], why="an image of h x w patches")
+
+
+def _patch_side(objects: Objects, step: Step, sheet: Sheet) -> None:
+    """The side of a patch, in pixels: the stride of the tower's convolution whose kernel is as large."""
+    sides = _strides(objects, step)
     if len(sides) == 1:
         [(side, path)] = sides.items()
         sheet.put("let.p", side, objects.place(path), why=f"the stride of `{path}`")
@@ -253,8 +298,13 @@ def _images(
         sheet.ask(
             Question("let.p", "the side of a patch, in pixels", candidates, (f"{step.place}: the encoder's call",))
         )
-    channels = str(shown[0][1]) if isinstance(shown[0][1], int) else "3"
-    sheet.put("item.shape", [channels, "h * p", "w * p"], shown[1], why="an image of h x w patches")
+
+
+def _strides(objects: Objects, step: Step) -> dict[str, str]:
+    """Strides of the convolutions of the tower whose kernels are as large, each with the path of the convolution."""
+    tower = ".".join(step.path.split(".")[:2])
+    found = [(path, value) for path, value in objects.kept(tower) if _is_convolution(value)]
+    return {text: path for path, value in found if (text := objects.text(_stride(value))) is not None}
 
 
 def _patches(
@@ -277,11 +327,21 @@ def _patches(
         if others:
             what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
         raise beyond(tree, fields[key].place, what)
+    shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
+    if shown is not None and len(shown[0]) == 4 and isinstance(shown[0][1], int):
+        _patch_side(objects, step, sheet)
+        sheet.put("item.shape", ["h * w", str(shown[0][1]), "p", "p"], shown[1], why=f"the product of `{grid.key}`")
+        sheet.put(
+            f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches"
+        )
+        return
     linear = next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
     if linear is None:
-        shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
         look = tuple(str(place) for place in (shown[1] if shown else None, step.place) if place is not None)
-        sheet.ask(Question("let.width", "the width of a row of pixels", (), look))
+        why = "three channels of a patch, whose side is the stride of"
+        sides = {side: path for side, path in _strides(objects, step).items() if side.endswith("patch_size")}
+        squares = [Candidate(f"3 * {side} ** 2", f"{why} `{path}`") for side, path in sides.items()]
+        sheet.ask(Question("let.width", "the width of a row of pixels", tuple(squares), look))
     else:
         width = f"{linear.path}.{_linear_input(objects, linear, key)}"
         sheet.put("let.width", width, linear.place, why="the input of a linear layer")
@@ -303,9 +363,15 @@ def _is_convolution(value: Value) -> bool:
 def _stride(value: Value) -> Value | None:
     """The stride of a convolution whose kernel is as large."""
     assert isinstance(value, (Made, Op)), "a convolution"
-    given = dict(value.keywords)
+    given = {name: _side(part) for name, part in value.keywords}
     stride = given.get("stride")
     return stride if stride is not None and stride == given.get("kernel_size") else None
+
+
+def _side(value: Value) -> Value:
+    """The side of a square: `n` of `(n, n)`."""
+    square = isinstance(value, Items) and len(value.values) == 2 and value.values[0] == value.values[1]
+    return value.values[0] if square and isinstance(value, Items) else value
 
 
 def _linear_input(objects: Objects, step: Step, key: str) -> str:
@@ -317,7 +383,7 @@ def _linear_input(objects: Objects, step: Step, key: str) -> str:
     return _LINEAR.get(name, "")
 
 
-def _merge(walker: Walker, step: Step, sheet: Sheet) -> None:
+def _merge(model: Located, walker: Walker, step: Step, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token, from where embeddings are split into items."""
     sides = {text: place for split in walker.cuts for text, place in _squares(split)}
     if len(sides) == 1:
@@ -325,9 +391,20 @@ def _merge(walker: Walker, step: Step, sheet: Sheet) -> None:
         sheet.put("item.merge", side, place, why="where the embeddings are split into items")
         return
     candidates = [Candidate(side, "rows are divided by its square", place) for side, place in sides.items()]
-    candidates = candidates or [Candidate("1", "nothing divides the rows of an item")]
+    candidates = candidates or [*_merge_sizes(model), Candidate("1", "nothing divides the rows of an item")]
     what = "the side of the square of rows that becomes one token"
     sheet.ask(Question("item.merge", what, tuple(candidates), (f"{step.place}: the encoder's call",)))
+
+
+def _merge_sizes(model: Located) -> Iterator[Candidate]:
+    """Configuration entries that the model's module reads as a merge size."""
+    seen: set[str] = set()
+    for node in ast.walk(model.owner[0].tree):
+        text = ast.unparse(node) if isinstance(node, ast.Attribute) and node.attr.endswith("merge_size") else ""
+        path = re.sub(r"^(self\.)?(hf_)?config\.", "self.config.", text)
+        if path.startswith("self.config.") and path not in seen:
+            seen.add(path)
+            yield Candidate(path, "read from the configuration", Place(model.file, getattr(node, "lineno", 1)))
 
 
 def _squares(split: Op) -> Iterator[tuple[str, Place | None]]:

@@ -397,7 +397,9 @@ class Walker(Evaluator):
         step.result = Op(step.path, step.args, tuple(keywords.items()), place)
         if step.entered is not None and self._goes_into(step):
             self._step = step
-            step.result = self._call(step.entered, args, keywords, frame.depth + 1)
+            inside = self._call(step.entered, args, keywords, frame.depth + 1)
+            if step.encoder or not step.module:  # of any other part the call says where a value comes from
+                step.result = inside
             assert step.parent is not None, "set above"
             self._step = step.parent
         return step.result

@@ -19,6 +19,7 @@ from scaffold.draft.inputs import (
 from scaffold.draft.layers import first_layer
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, chain_path, model_path, outer_path, part_of
+from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.values import Items, Literal, Op, Place, Ref, Table, Value, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
@@ -31,7 +32,15 @@ _SIZES = re.compile(r"^(tile|crop|patch|image)_?size$")
 _FEATURES = re.compile(r"num_\w*feature_size|num_\w*tokens?|\w*seq_len(gth)?")
 #: What puts rows of tiles together or apart.
 _ROWS = {"+", "tuple", "list", ".split", "torch.split", "[]", "each", "slice", ".unsqueeze", "zip", "enumerate"}
+#: What makes rows of tokens of tiles of tokens.
+_JOINS = {".flatten", ".view", ".reshape"}
 _SIDES = ("image_size", "crop_size", "tile_size")
+_LETTERS = {
+    "T": ("temporal_patch_size",),
+    "H": ("patch_size",),
+    "W": ("patch_size",),
+    "C": ("n_channels", "num_channels", "in_channels"),
+}
 _SHARDED = "run_dp_sharded"
 _PROCESSORS = "vllm.transformers_utils.processors"
 
@@ -68,20 +77,27 @@ def _tiles(
     if shape is not None:
         sheet.put("pixels.shape", shape[0], *shape[1:])
     place = first.encoded[0].place
-    sheet.ask(
-        Question(
-            "let.k",
-            "the tokens of one tile: rows of the encoder's output for it",
-            tuple(_token_candidates(program, model)),
-            (f"{place}: the call that makes them", *_info_formulas(program, model)),
+    joined = any(op.name in _JOINS for op in _around(inputs.result, first.encoded[0].call))
+    if joined:
+        sheet.ask(
+            Question(
+                "let.k",
+                "the tokens of one tile: rows of the encoder's output for it",
+                (*_token_candidates(program, model), *_shuffled(program, model, tower, sheet)),
+                (f"{place}: the call that makes them", *_info_formulas(program, model)),
+            )
         )
-    )
+    else:
+        sheet.put("let.k", 1, place, why="the result is cut by the number of tiles and handed out: a row each")
     sheet.put("capture.rows", "b // k", why="as many tiles as fit")
     sheet.put("budget.min", "k", why="one tile")
-    _forward(tree, inputs, sheet, first.encoded)
+    _forward(tree, inputs, sheet, first.encoded, joined=joined)
 
 
-def _forward(tree: SourceTree, inputs: ModelInputs, sheet: Sheet, encoded: tuple[Encoded, ...]) -> None:
+def _forward(
+    tree: SourceTree, inputs: ModelInputs, sheet: Sheet, encoded: tuple[Encoded, ...], *, joined: bool = True
+) -> None:
+    """The recorded call. `joined`: the model makes [tiles * tokens, hidden] of what it gives."""
     texts = []
     for root in encoded:
         try:
@@ -92,6 +108,8 @@ def _forward(tree: SourceTree, inputs: ModelInputs, sheet: Sheet, encoded: tuple
     if len(set(texts)) > 1:
         raise beyond(tree, encoded[1].place, f"the paths run `{texts[0]}` and `{texts[1]}`")
     sheet.put("forward.call", texts[0], encoded[0].place)
+    if not joined:
+        return
     splits = [split.place for split in inputs.trace.splits if id(encoded[0].call) in map(id, walk_value(split.args[0]))]
     sheet.put("forward.flatten", True, *splits[:1], why="items are cut out of [tiles, tokens, hidden]")
 
@@ -213,7 +231,8 @@ def _tile_shape(
     if found is None or len(found[0]) != 4:
         annotated = f"{found[1]}: the annotated shape, ({', '.join(map(str, found[0]))})" if found else ""
         look = tuple(filter(None, (annotated, first_layer(program, model.owner, tower) if tower else "")))
-        sheet.ask(Question(at, "shape of one tile, as a list such as [3, side, side]", (), look))
+        what = "shape of one tile, as a list such as [3, side, side]"
+        sheet.ask(Question(at, what, tuple(_unpacked(program, model, tower)) if tower else (), look))
         return None
     (_, channels, height, width), place, table = found
     if isinstance(channels, int):
@@ -241,6 +260,36 @@ def _tile_shape(
         sheet.ask(Question(at, "shape of one tile", candidates, look))
         return None
     return [first, *sides], place
+
+
+def _unpacked(program: Program, model: Located, tower: Part) -> Iterator[Candidate]:
+    """The shape that an encoder takes apart (`n, T, H, W, C = x.shape`), by what it keeps for these letters."""
+    cls, path, seen = tower.cls, f"self.{tower.name}", set[int]()
+    cls = cls or program.attribute_class(model.owner, tower.name)
+    while cls is not None and id(cls[1]) not in seen:
+        seen.add(id(cls[1]))
+        method, parts = program.method(cls, "forward"), []
+        for node in ast.walk(method[2]) if method else ():
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if isinstance(node, ast.Assign) and isinstance(target, ast.Tuple) and _is_shape(node.value):
+                names = [_letter(program, cls, ast.unparse(part).upper()) for part in target.elts[1:]]
+                if names and all(names) and method:
+                    text = f"[{', '.join(f'{path}.{name}' for name in names)}]"
+                    yield Candidate(text, "what the encoder takes apart", Place(method[0].file, node.lineno))
+                    return
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+                parts.append(ast.unparse(node.value.func).removeprefix("self."))
+        inner = part_of(program, cls, parts[-1]) if parts and "." not in parts[-1] else None
+        cls, path = (inner.cls, f"{path}.{inner.name}") if inner is not None else (None, path)
+
+
+def _is_shape(value: ast.expr) -> bool:
+    return isinstance(value, ast.Attribute) and value.attr == "shape" and isinstance(value.value, ast.Name)
+
+
+def _letter(program: Program, cls: Owner, letter: str) -> str | None:
+    """The attribute of a class that a dimension's letter stands for."""
+    return next((name for name in _LETTERS.get(letter, ()) if assigned(program, cls, name) is not None), None)
 
 
 def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Place] | None:
@@ -402,6 +451,19 @@ def _token_candidates(program: Program, model: Located) -> Iterator[Candidate]:
             if text not in seen:
                 seen.add(text)
                 yield Candidate(text, "read from the configuration", Place(model.file, node.lineno))
+
+
+def _shuffled(program: Program, model: Located, tower: Part, sheet: Sheet) -> Iterator[Candidate]:
+    """As many tokens as a pixel shuffle by a fraction leaves of a tile's patches."""
+    patch = _patch_size(program, model, tower)
+    objects = Objects(program, model.owner)
+    for path, value in objects.kept(f"self.{tower.name}"):
+        ratio = objects.text(value) if path.endswith("shuffle_ratio") else None
+        if ratio is not None and sheet.has("let.side"):
+            side = patch[0] if patch else f"{ratio.rpartition('.')[0]}.patch_size"
+            why = "the patches of a side, times the ratio of the pixel shuffle"
+            yield Candidate(f"round(side // {side} * {ratio}) ** 2", why, objects.place(path))
+            return
 
 
 def _info_formulas(program: Program, model: Located) -> Iterator[str]:

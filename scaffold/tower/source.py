@@ -10,7 +10,7 @@ from itertools import islice
 
 from scaffold.diagnostics import DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, find_class, import_source, name_path, plain_base, sets
+from scaffold.syntax import FunctionNode, call_name, find_class, import_source, name_path, plain_base, sets
 
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
@@ -71,12 +71,17 @@ def index_module(source: SourceTree, file: str) -> Module:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every statement, outer ones first, as `ast.walk` has them: nine of ten nodes are expressions, which it enters."""
+    """Every statement, outer ones first, as `ast.walk` has them: nine of ten nodes are expressions, which it enters.
+
+    What stands under `if ...is_rocm():` comes to no GPU of NVIDIA, whose graphs these are: its `else` does.
+    """
     pending = deque[ast.AST](tree.body)
     while pending:
         node = pending.popleft()
         yield node
-        inner = (child for child in ast.iter_child_nodes(node) if isinstance(child, _HOLD_STATEMENTS))
+        rocm = isinstance(node, ast.If) and call_name(node.test) == "is_rocm"
+        children = node.orelse if rocm and isinstance(node, ast.If) else ast.iter_child_nodes(node)
+        inner = (child for child in children if isinstance(child, _HOLD_STATEMENTS))
         pending.extend(inner)
 
 

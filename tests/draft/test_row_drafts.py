@@ -50,6 +50,7 @@ DRAFTED = {
 }
 #: Written by hand, with lines of the port in which a draft says the same in other words.
 BY_HAND = {
+    "PaddleOCRVLForConditionalGeneration": ("tests/cut/paddleocr_vl.yaml", ("out_hidden_size=",)),
     "Mistral3ForConditionalGeneration": ("scaffold/descriptor/shipped/mistral3.yaml", ()),
     "PixtralForConditionalGeneration": ("tests/cut/pixtral.yaml", ()),
     "IsaacForConditionalGeneration": ("tests/cut/isaac.yaml", ("out_hidden_size=", "patch_size**2", ".input_size")),
@@ -62,7 +63,9 @@ def drafted(release_tree):
 
     def call(architecture: str) -> Draft:
         if architecture not in found:
-            found[architecture] = draft_descriptor(release_tree(RELEASE), architecture)
+            asked = draft_descriptor(release_tree(RELEASE), architecture).questions
+            answers = {question.key: question.candidates[0].value for question in asked}
+            found[architecture] = draft_descriptor(release_tree(RELEASE), architecture, answers)
         return found[architecture]
 
     return call
@@ -108,6 +111,28 @@ def test_the_port_is_the_one_written_by_hand(architecture, drafted, release_tree
 
 def _has(line: str, words: tuple[str, ...]) -> bool:
     return any(word in line for word in words)
+
+
+#: architecture -> encoder, what it loops over, the question, and its first candidate
+LOOPS = {
+    "PaddleOCRVLForConditionalGeneration": (
+        "self.visual.vision_model.encoder",
+        "self.layers",
+        {"item.merge": f"{VISION}.spatial_merge_size"},
+    ),
+    "DotsOCRForCausalLM": ("self.vision_tower", "self.blocks", {"let.width": f"3 * {VISION}.patch_size ** 2"}),
+}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("architecture", LOOPS)
+def test_a_loop_where_the_call_gets_what_no_graph_holds(architecture, drafted, release_tree):
+    encoder, loop, asked = LOOPS[architecture]
+    draft = drafted(architecture)
+    port = port_of(draft)
+    assert (port.forward.encoder, port.forward.loop) == (encoder, loop)
+    assert {question.key: question.candidates[0].value for question in draft.questions} == asked
+    assert prepare_port(port, release_tree(RELEASE)).changed
 
 
 @pytest.mark.trees
@@ -226,7 +251,6 @@ REFUSED = {
     "called in a loop": [
         (CALL, "out = torch.cat([self.encoder(one, make_offsets(lengths)) for one in embeds], dim=1)")
     ],
-    "gets `pixel_values` itself": [(CALL, "out = self.encoder(torch.cat(embeds, dim=1), images)")],
     "is not told where the rows of an item end": [(CALL, "out = self.encoder(torch.cat(embeds, dim=1), None)")],
     "`cu_seqlens.max()` waits for the GPU": [
         ("return attention(x, cu_seqlens)", "return attention(x, cu_seqlens, cu_seqlens.max())")
@@ -284,6 +308,11 @@ def test_a_loop_over_the_modalities_of_a_batch_is_none(draft):
     assert port_of(draft(*changes)).modalities["image"].entry.text == USUAL
 
 
+def test_an_encoder_that_gets_an_input_itself_is_cut_at_its_loop(draft):
+    forward = port_of(draft((CALL, "out = self.encoder(torch.cat(embeds, dim=1), images)"))).forward
+    assert (forward.encoder, forward.loop) == ("self.vision_tower.encoder", "self.layers")
+
+
 def test_videos_are_left_out(draft):
     found = draft(
         (KEYS, 'pixel_values_videos=MultiModalFieldConfig.batched("video"),'),
@@ -294,4 +323,6 @@ def test_videos_are_left_out(draft):
         ),
     )
     assert list(port_of(found).modalities) == ["image"]
-    assert [note.message for note in found.notes] == ["the modality `video` is left out: graphs of rows hold images"]
+    left, gain = (note.message for note in found.notes)
+    assert left == "the modality `video` is left out: graphs of rows hold images"
+    assert "an item has as many rows as its size asks for" in gain

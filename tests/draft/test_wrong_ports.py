@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaffold.descriptor import PackedPort, load_descriptor_text
+from scaffold.descriptor import PackedPort, TilesPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, draft_descriptor, interview
 from scaffold.protocol import open_tree
@@ -174,6 +174,8 @@ FOLLOWED = {
     "MiniCPMV4_6ForConditionalGeneration": "`self.merger`",
     "MiniCPMV4_7ForConditionalGeneration": "`self.merger`",
     "MiniCPMOcrForConditionalGeneration": "`self.merger`",
+    # a method that checks the pixels and gives them back
+    "OpenPanguVLForConditionalGeneration": "`self.visual` (OpenPanguVisionTransformer) cannot be split",
     # methods of another class
     "DiffusionGemmaForBlockDiffusion": "`self._process_image_input`",
 }
@@ -234,3 +236,28 @@ def first_candidates(tree, architecture) -> Draft:
     return interview(
         tree, architecture, {}, lambda question: question.candidates[0].value if question.candidates else None
     )
+
+
+def test_tiles_of_one_row_each_are_not_flattened(release_tree):
+    """Inkling cuts [tiles, hidden] by the number of tiles: joining two axes would put all hidden values in one row."""
+    found = first_candidates(release_tree(RELEASE), "InklingForConditionalGeneration")
+    port = load_descriptor_text(found.text, "draft.yaml")
+    encoder = "self.visual.vision_encoder"
+    assert isinstance(port, TilesPort)
+    assert (port.let["k"].text, port.forward.flatten) == ("1", False)
+    assert tuple(part.text for part in port.pixels.shape) == (
+        f"{encoder}.temporal_patch_size",
+        f"{encoder}.patch_size",
+        f"{encoder}.patch_size",
+        f"{encoder}.n_channels",
+    )
+    assert port.module == "vllm.models.inkling.nvidia.model"  # not the class that only ROCm imports
+
+
+def test_the_tokens_that_a_pixel_shuffle_leaves(release_tree):
+    """As the shipped descriptor of Llama 4 says them."""
+    found = first_candidates(release_tree(RELEASE), "Llama4ForConditionalGeneration")
+    port = load_descriptor_text(found.text, "draft.yaml")
+    config = "self.config.vision_config"
+    assert isinstance(port, TilesPort)
+    assert port.let["k"].text == f"round(side // {config}.patch_size * {config}.pixel_shuffle_ratio) ** 2"

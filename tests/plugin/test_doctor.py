@@ -113,6 +113,17 @@ def test_what_is_in_the_way(installed, monkeypatch, release, says, environ, code
     assert all(problem.help or problem.code == "VCG402" for problem in found.problems)
 
 
+def test_where_graphs_of_an_adapter_stop_to_pay(installed):
+    """One note a reason, from the descriptors of the adapters that serve; none where the plugin is switched off."""
+    installed("0.33.0")
+    found = examine({})
+    names = {note.message.rpartition("(")[2].rstrip(")"): note for note in found.notes}
+    assert {"llava_next", "mistral3"} <= {name for text in names for name in text.split(", ")}
+    assert {note.code for note in found.notes} == {"VCG487"}
+    assert [note["code"] for note in found.as_dict()["notes"]] == [note.code for note in found.notes]
+    assert examine({"VITCG_DISABLE": "1"}).notes == ()
+
+
 def test_a_plugin_that_is_not_announced_is_not_active(installed, monkeypatch):
     installed(None)
     monkeypatch.setattr(doctor, "entry_points", lambda group: [])

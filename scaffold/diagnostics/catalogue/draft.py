@@ -63,6 +63,14 @@ CODES: tuple[Code, ...] = (
         "and videos, so there is nothing to port.",
     ),
     Code(
+        "VCG487",
+        "graphs gain little in long calls",
+        "A graph saves the time of launching the encoder's kernels. Where a call has so many rows that its kernels run "
+        "longer than their launches take, nothing is left to save: many tiles of an image, a batch that the model pads "
+        "to its longest item, or large images. The descriptor shows that items may be so long; how long they are "
+        "depends on the checkpoint and the requests. docs/measured.md has the times.",
+    ),
+    Code(
         "VCG510",
         "the output exists already",
         "`init` never overwrites a descriptor that somebody may have completed. Choose another name, or use --force.",

@@ -1,0 +1,43 @@
+"""Whether graphs of a port pay for long calls, from its descriptor and from what was measured.
+
+A graph saves the launches of the encoder's kernels. Where a call has so many rows (patches of all units) that its
+kernels take longer than their launches, nothing is left to save. `tests/descriptor/test_worth.py` holds the numbers
+to `benchmarks/results/cut_h100.json`.
+"""
+
+from __future__ import annotations
+
+from scaffold.descriptor.port import CutPort, Port, RowsPort, TilesPort
+from scaffold.diagnostics import Diagnostic, Severity
+
+#: Rows of a call below which it was at least 1.5 times as fast as eager, and above which at most 1.2 times.
+FEW_ROWS, MANY_ROWS = 4000, 8000
+
+
+def long_calls(port: Port) -> str:
+    """Why a call of this port may be a long one, from its items; empty where one item is one unit."""
+    if isinstance(port, RowsPort):
+        return "an item has as many rows as its size asks for"
+    if isinstance(port, CutPort):
+        if port.pixels.padded:
+            return "the model pads all items of a batch to the most units of one"
+        pixels = [modality.pixels for modality in port.modalities.values()]
+        further = {*port.batched} - {*pixels, *(key for key in port.fields if key.endswith("_embeds"))}
+        sized = any(key in port.sized for key in pixels)
+        return "an item may have several units" if sized or (further and not port.forward.with_) else ""
+    return "an item has several tiles" if isinstance(port, TilesPort) else ""
+
+
+def worth(port: Port) -> Diagnostic | None:
+    """A note where graphs of a port stop to pay; None where nothing about its items says that they do."""
+    why = long_calls(port)
+    if not why:
+        return None
+    return Diagnostic(
+        "VCG487",
+        f"graphs gain little in long calls: {why}",
+        port.span("layout"),
+        f"a call of fewer than {FEW_ROWS} rows (patches of all its units) was at least 1.5 times as fast as eager on "
+        f"an H100, one of more than {MANY_ROWS} at most 1.2 times: docs/measured.md",
+        Severity.INFO,
+    )

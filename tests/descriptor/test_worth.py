@@ -1,0 +1,48 @@
+"""The note where graphs stop to pay: what a descriptor says of its items, and the numbers that were measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from changed_ports import port_of
+
+from scaffold.descriptor import load_descriptor_text
+from scaffold.descriptor.worth import FEW_ROWS, MANY_ROWS, long_calls, worth
+
+ROOT = Path(__file__).parents[2]
+#: Rows of one unit in the encoder of `benchmarks/cut_gpu.py`; those of Mistral 3 are counted as units.
+ROWS = {"llava_next": 576, "mistral3": 1, "paligemma": 256, "llava": 576, "blip2": 256, "phi3v": 576}
+REASONS = {
+    "llava_next": "an item may have several units",
+    "mistral3": "an item has as many rows as its size asks for",
+    "internvl": "an item has several tiles",
+    "qwen2_vl": "",
+}
+
+
+def test_the_numbers_are_those_measured():
+    rows = json.loads((ROOT / "benchmarks/results/cut_h100.json").read_text("utf-8"))["rows"]
+    calls = [(row["units"] * ROWS[row["model"]], row["eager_ms"] / row["ours_ms"]) for row in rows]
+    assert min(gain for size, gain in calls if size < FEW_ROWS) >= 1.5
+    assert max(gain for size, gain in calls if size > MANY_ROWS) < 1.25
+    assert any(size > MANY_ROWS for size, _ in calls)
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_a_descriptor_says_of_its_items(name):
+    port = port_of(name)
+    assert long_calls(port) == REASONS[name]
+    note = worth(port)
+    assert (note is None) == (not REASONS[name])
+    assert note is None or (note.code == "VCG487" and str(MANY_ROWS) in (note.help or ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    {"phi4mm": "the model pads all items of a batch to the most units of one", "aria": ""}.items(),
+)
+def test_a_batch_that_is_padded(name, reason):
+    text = (ROOT / f"tests/lab/cuts/{name}.yaml").read_text("utf-8")
+    assert long_calls(load_descriptor_text(text, f"{name}.yaml")) == reason
