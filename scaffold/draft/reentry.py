@@ -128,11 +128,13 @@ def _of_modality(test: ast.expr) -> bool:
     return isinstance(bare, ast.Name)
 
 
-def problems_of_way(tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str) -> list[Diagnostic]:
+def problems_of_way(
+    tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str, loop: str | None = None
+) -> list[Diagnostic]:
     """What keeps the generator from the way of these entries to the encoder, or to one call of it."""
     spans = {parse_call(entry).path: _NOWHERE for entry in entries}
     try:
-        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE)
+        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop)
     except DiagnosticError as error:
         return list(error.diagnostics)
     return []
@@ -163,6 +165,8 @@ def put_fields(
             sheet.put(f"fields.{key}", "batched", found.place)
             continue
         sizes = strip(found.sizes, {*SAME_SIZES, "torch.as_tensor", ".flatten"}) if found.sizes is not None else None
+        while grids and key.endswith("_embeds") and isinstance(sizes, Op) and sizes.name == "//":
+            sizes = strip(sizes.args[0], SAME_SIZES)  # ready embeddings have a row for each token
         if grids and isinstance(sizes, Op) and sizes.name == ".prod":
             sizes = strip(sizes.args[0], SAME_SIZES)
         name = sizes.key if isinstance(sizes, Input) else ""
@@ -193,6 +197,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
         return
     own = f"self.{name}.config"
     if name and objects.value(own) is not None:
+        if objects.text(objects.value(own)) == "self.config":
+            sheet.put(
+                key, "self.config.hidden_size", place, why="the language model gets the model's own configuration"
+            )
+            return
         sheet.put(key, f"{own}.hidden_size", place, why="the language model's own configuration")
         return
     config = "self.config" if objects.value("self.config") is not None or name else ""

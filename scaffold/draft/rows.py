@@ -85,7 +85,7 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     else:
         _patches(tree, program, model, objects, walker, fields, key, step, sheet)
         shape = "patches of images of any size"
-    _merge(walker, step, sheet)
+    put_merge(walker, step, sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     put_hidden_size(program, model, objects, sheet, step)
     if attention_leaves_rows(tree):
@@ -142,7 +142,7 @@ def _pixels(step: Step, fields: dict[str, Field]) -> str:
 
 def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> None:
     """That a graph can hold the call. Raises VCG483."""
-    if _in_loop(step):
+    if in_loop(step):
         raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
     for key, value in step.given.items():
         inputs = _themselves(value)
@@ -158,7 +158,7 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> 
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
 
 
-def _in_loop(step: Step) -> bool:
+def in_loop(step: Step) -> bool:
     """Whether a call, or one that leads to it, stands in a loop; one over the modalities of a batch is none."""
     for lower in step.up():
         if lower.parent is None:
@@ -236,12 +236,12 @@ def _images(
     if shown is None or not (isinstance(shown[0][1], int) or shown[0][1] in CHANNELS):
         what = f"no annotation says that an item of `{key}` is one image"
         raise beyond(tree, shown[1] if shown else model.place, what)
-    others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
+    others = [name for name in walker.trace.inputs if name != key and name in read_with(sheet, key)]
     if others:
         what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
         raise beyond(tree, walker.trace.inputs[others[0]].place, what)
     tower = ".".join(step.path.split(".")[:2])
-    found = [(path, value) for path, value in objects.kept(tower) if _is_convolution(value)]
+    found = [(path, value) for path, value in objects.kept(tower) if is_convolution(value)]
     sides = {text: path for path, value in found if (text := objects.text(_stride(value))) is not None}
     if len(sides) == 1:
         [(side, path)] = sides.items()
@@ -270,7 +270,7 @@ def _patches(
 ) -> None:
     """Rows of patches with a grid an item: as wide as the first linear layer that gets them."""
     grid, product = sizes_of(tree, program, model, fields[key], fields, walker.trace)
-    others = [name for name in walker.trace.inputs if name not in (key, grid.key) and name in _read_with(sheet, key)]
+    others = [name for name in walker.trace.inputs if name not in (key, grid.key) and name in read_with(sheet, key)]
     columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
     if not product or columns is None or others:
         what = f"a row of `{grid.key}` is no grid of an image's patches"
@@ -289,13 +289,13 @@ def _patches(
     sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches")
 
 
-def _read_with(sheet: Sheet, key: str) -> set[str]:
+def read_with(sheet: Sheet, key: str) -> set[str]:
     """Inputs of the served modality beside the pixels that are no embeddings."""
     fields = {name.split(".")[1] for name in sheet.keys("fields.")}
     return {name for name in fields if name != key and not name.endswith("_embeds")}
 
 
-def _is_convolution(value: Value) -> bool:
+def is_convolution(value: Value) -> bool:
     name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
     return name.rpartition(".")[2] in _CONVOLUTIONS
 
@@ -317,7 +317,7 @@ def _linear_input(objects: Objects, step: Step, key: str) -> str:
     return _LINEAR.get(name, "")
 
 
-def _merge(walker: Walker, step: Step, sheet: Sheet) -> None:
+def put_merge(walker: Walker, step: Step, sheet: Sheet, further: tuple[Candidate, ...] = ()) -> None:
     """The side of the square of rows that becomes a token, from where embeddings are split into items."""
     sides = {text: place for split in walker.cuts for text, place in _squares(split)}
     if len(sides) == 1:
@@ -325,6 +325,7 @@ def _merge(walker: Walker, step: Step, sheet: Sheet) -> None:
         sheet.put("item.merge", side, place, why="where the embeddings are split into items")
         return
     candidates = [Candidate(side, "rows are divided by its square", place) for side, place in sides.items()]
+    candidates += further
     candidates = candidates or [Candidate("1", "nothing divides the rows of an item")]
     what = "the side of the square of rows that becomes one token"
     sheet.ask(Question("item.merge", what, tuple(candidates), (f"{step.place}: the encoder's call",)))
