@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import LOOP_METHOD
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import Bound, FunctionNode, bind_call
 from scaffold.tower.model import Form, Label
 from scaffold.tower.slicing import exposed_reads, must_writes
 from scaffold.tower.values import Role, Value
@@ -62,10 +62,13 @@ def outline(function: FunctionNode, loop: ast.For) -> Loop:
     return Loop(loop.lineno, loop.end_lineno or loop.lineno, tuple(dict.fromkeys([result, *reads])))
 
 
-def find_hazard(program: Program, owner: Owner, loop: ast.For, arguments: tuple[str, ...]) -> RawHazard | None:
+def find_hazard(
+    program: Program, owner: Owner, function: FunctionNode, loop: ast.For, arguments: tuple[str, ...]
+) -> RawHazard | None:
     """The first thing in the layers that a capture does not survive: what waits for the GPU, or depends on its values.
 
     All that the loop reads beside the features is taken for offsets on the GPU, which the longest item may follow from.
+    What a caller may leave out is taken for None, too: layers may compute it then.
     """
     from scaffold.tower.interpret import Interpreter
 
@@ -73,9 +76,15 @@ def find_hazard(program: Program, owner: Owner, loop: ast.For, arguments: tuple[
     values = {**dict.fromkeys(arguments, offsets), arguments[0]: Value(Label.DATA, Form.TENSOR, host=False)}
     parameters = ast.arguments([], [ast.arg(name) for name in ("self", *arguments)], None, [], [], None, [])
     method = ast.FunctionDef(LOOP_METHOD, parameters, [loop], [], lineno=loop.lineno, col_offset=loop.col_offset)
-    interpreter = Interpreter(program)
-    interpreter.run(owner[0], owner, method, values)
-    return next(iter(interpreter.hazards.values()), None)
+    bound: Bound[ast.expr] = bind_call(function, (), {}, skip_first=True)
+    defaults = {name: default for name, default in bound.defaults.items() if default is not None}
+    optional = [name for name in arguments[1:] if name in defaults and ast.unparse(defaults[name]) == "None"]
+    for absent in ({}, *({name: Value(form=Form.NONE)} for name in optional)):
+        interpreter = Interpreter(program)
+        interpreter.run(owner[0], owner, method, {**values, **absent})
+        for hazard in interpreter.hazards.values():
+            return hazard
+    return None
 
 
 def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:

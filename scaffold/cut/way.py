@@ -218,7 +218,7 @@ class _Search:
             self._refuse_loop(frame, misfit.reason, frame.module.span(misfit.node))
             return
         outlined = outline(frame.function, loop)
-        hazard = find_hazard(self.program, frame.holder, loop, outlined.arguments)
+        hazard = find_hazard(self.program, frame.holder, frame.function, loop, outlined.arguments)
         if hazard is not None:
             place = Span(hazard.shown, hazard.line, 1, hazard.line, 2)
             self._refuse_loop(frame, f"{hazard.what}: {hazard.reason}", place)

@@ -131,7 +131,7 @@ def _of_modality(test: ast.expr) -> bool:
 def problems_of_way(
     tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str, loop: str | None = None
 ) -> list[Diagnostic]:
-    """What keeps the generator from the way of these entries to the encoder, one call of it or its loop."""
+    """What keeps the generator from the way of these entries to the encoder, or to one call of it."""
     spans = {parse_call(entry).path: _NOWHERE for entry in entries}
     try:
         find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop)
@@ -198,6 +198,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
         return
     own = f"self.{name}.config"
     if name and objects.value(own) is not None:
+        if objects.text(objects.value(own)) == "self.config":
+            sheet.put(
+                key, "self.config.hidden_size", place, why="the language model gets the model's own configuration"
+            )
+            return
         sheet.put(key, f"{own}.hidden_size", place, why="the language model's own configuration")
         return
     config = "self.config" if objects.value("self.config") is not None or name else ""

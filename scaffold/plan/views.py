@@ -127,16 +127,6 @@ class ReentryView(View):
     sized: dict[str, str]
     entries: tuple[tuple[str, Code], ...]
 
-    @property
-    def size(self) -> Code:
-        """The number of rows that an entry `size` of a size key says."""
-        raise NotImplementedError
-
-    @property
-    def row_counts(self) -> dict[str, Code]:
-        """The number of rows of an item in each input whose items lie behind each other, by an entry `size`."""
-        return dict.fromkeys(self.sized, self.size)
-
 
 @dataclass(frozen=True)
 class CutView(ReentryView):
@@ -167,9 +157,9 @@ class CutView(ReentryView):
         return dict.fromkeys(self.modality_names, self.input_key)
 
     @property
-    def size(self) -> Code:
-        """The number of rows that an entry `size` of a size key says."""
-        return Code("int(size)")
+    def row_counts(self) -> dict[str, Code]:
+        """The number of rows of an item in each input whose items lie behind each other, by an entry `size`."""
+        return dict.fromkeys(self.sized, Code("int(size)"))
 
     @property
     def shares_items(self) -> bool:
@@ -189,15 +179,11 @@ class RowsView(ReentryView):
     embeds: str | None
 
     @property
-    def size(self) -> Code:
-        """The number of rows that an entry `size` of a size key says: a grid of patches has as many as its product."""
-        return Code("int(size.prod())")
-
-    @property
     def row_counts(self) -> dict[str, Code]:
-        """Ready embeddings have a row for each token."""
-        tokens = Code(f"{self.size} // {self.rows_per_token}")
-        return {key: tokens if key == self.embeds else self.size for key in self.sized}
+        """The number of rows of an item in each input whose items lie behind each other, by an entry `size`: a grid of
+        patches has as many as its product, and ready embeddings have one for each token."""
+        patches, tokens = "int(size.prod())", f"int(size.prod()) // {self.rows_per_token}"
+        return {key: Code(tokens if key == self.embeds else patches) for key in self.sized}
 
     @property
     def shares_items(self) -> bool:
