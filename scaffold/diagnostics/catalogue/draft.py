@@ -68,7 +68,7 @@ CODES: tuple[Code, ...] = (
         "A graph saves the time of launching the encoder's kernels. Where a call has so many rows that its kernels run "
         "longer than their launches take, nothing is left to save: many tiles of an image, a batch that the model pads "
         "to its longest item, or large images. The descriptor shows that items may be so long; how long they are "
-        "depends on the checkpoint and the requests. docs/measured.md has the times.",
+        "depends on the checkpoint and the requests. docs/measured/cuts.md has the times.",
     ),
     Code(
         "VCG510",
