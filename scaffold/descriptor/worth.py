@@ -38,6 +38,6 @@ def worth(port: Port) -> Diagnostic | None:
         f"graphs gain little in long calls: {why}",
         port.span("layout"),
         f"a call of fewer than {FEW_ROWS} rows (patches of all its units) was at least 1.5 times as fast as eager on "
-        f"an H100, one of more than {MANY_ROWS} at most 1.2 times: docs/measured.md",
+        f"an H100, one of more than {MANY_ROWS} at most 1.2 times: docs/measured/cuts.md",
         Severity.INFO,
     )
