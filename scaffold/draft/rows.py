@@ -186,6 +186,9 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> 
         if inputs:
             what = f"`{step.path}`, which runs the encoder, gets `{inputs}` itself, of which no graph has a buffer"
             raise beyond(tree, step.place, what if isinstance(key, int) else f"{what} (`{key}`)")
+        if isinstance(value, Op) and value.name in (".reshape", ".view") and value.args[1:] == (Literal(1),):
+            what = f"`{step.path}`, which runs the encoder, gets a tensor of one entry, which no graph has a buffer of"
+            raise beyond(tree, step.place, what)
     if sum(bool(inputs_of(value)) for value in step.given.values()) < 2:
         what = f"`{step.path}`, which runs the encoder, is not told where the rows of an item end"
         raise beyond(tree, step.place, what)

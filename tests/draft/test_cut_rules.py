@@ -469,7 +469,7 @@ class TestModalities:
         found = draft(*changes)
         assert list(port_of(found).modalities) == ["image"]
         assert list(port_of(found).fields) == ["pixel_values", "image_sizes"]
-        assert [note.code for note in found.notes] == ["VCG484"]
+        assert [note.code for note in found.notes] == ["VCG484", "VCG487"]
         assert "`self._encode(pixels)` is not on its way" in found.notes[0].message
 
 

@@ -251,6 +251,10 @@ REFUSED = {
     "called in a loop": [
         (CALL, "out = torch.cat([self.encoder(one, make_offsets(lengths)) for one in embeds], dim=1)")
     ],
+    "gets a tensor of one entry": [
+        (CALL, "out = self.encoder(torch.cat(embeds, dim=1), torch.tensor(lengths).max().reshape(1))"),
+        ("for layer in self.layers:", "for layer in list(self.layers):"),
+    ],
     "is not told where the rows of an item end": [(CALL, "out = self.encoder(torch.cat(embeds, dim=1), None)")],
     "`cu_seqlens.max()` waits for the GPU": [
         ("return attention(x, cu_seqlens)", "return attention(x, cu_seqlens, cu_seqlens.max())")
