@@ -53,12 +53,27 @@ def section(result: Mapping[str, Any]) -> list[str]:
         f"Run on {result['date']}. The release has {len(rows)} multimodal architectures, {len(seeing)} of them with "
         "images or videos.",
         table(
-            ["in the release", "architectures", "proven statically", "with first candidates alone", "numerically"],
+            [
+                "in the release",
+                "architectures",
+                "proven statically",
+                "with first candidates alone",
+                "numerically",
+                "both, from `init --yes` and the automatic recipe alone",
+            ],
             [counts(name, rows) for name, rows in split(seeing)],
         ),
         "### Ported",
         table(
-            ["architecture", "port in the release", "layout", "questions", "answers", "numerical proof"],
+            [
+                "architecture",
+                "port in the release",
+                "layout",
+                "questions",
+                "answers",
+                "numerical proof",
+                "configuration",
+            ],
             map(done, ported),
         ),
     ]
@@ -81,14 +96,22 @@ def counts(name: str, rows: list[Row]) -> list[str]:
     ends = Counter(numeric(row).partition(" (")[0] for row in proven)
     first = sum(row["answers"] == "first" for row in proven)
     found = ", ".join(f"{end} {ends[end]}" for end in ("pass", "fail", "none", "outdated", "not run") if ends[end])
-    return [name, str(len(rows)), str(len(proven)), str(first), found]
+    return [name, str(len(rows)), str(len(proven)), str(first), found, str(sum(map(alone, proven)))]
+
+
+def alone(row: Row) -> bool:
+    """Whether nobody had to give anything for a row that passed."""
+    return numeric(row) == "pass" and row["answers"] == "first" and row.get("config") != "given"
 
 
 def done(row: Row) -> list[str]:
     checks = f", {row['checks']} comparisons" if row["checks"] else ""
     port = "yes" if row["has_port"] else "no"
     words = [f"`{row['architecture']}`", port, row["kind"], str(row["questions"]), row["answers"]]
-    return [*words, numeric(row) + checks]
+    guessed = f"{len(row['guessed'])} values guessed" if row.get("guessed") else ""
+    found = row.get("config", "") if row["numeric"] != "none" else ""
+    basis = ", ".join(filter(None, (found if found == "given" or not guessed else "", guessed)))
+    return [*words, numeric(row) + checks, basis]
 
 
 def reasons(rows: Iterable[Row]) -> str:

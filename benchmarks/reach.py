@@ -5,6 +5,9 @@
     python benchmarks/reach.py --only ARCHITECTURE       # these alone (repeatable)
     python benchmarks/reach.py --again                   # verify also what was verified with today's code
 
+For some models neither vLLM nor transformers holds the configuration's values: those in configs/ARCHITECTURE.json, in
+the shape of the checkpoint's own config.json, are given to `verify --config`, and the row says so.
+
 Every architecture of the release's registry is drafted with the first candidate of each question (or, where that gives
 no port, with the answers in `GIVEN`), ported in memory with all static proofs, and run by `vitcg-scaffold verify`, one
 at a time. Results go to benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
 
 RESULTS = Path(__file__).resolve().parent / "results"
+CONFIGS = Path(__file__).resolve().parent / "configs"
 NEWEST = "0.33.0"
 #: Seconds that one model may take in the lab.
 LIMIT = 1800
@@ -46,6 +50,8 @@ LIMIT = 1800
 UNBUILT = {"VCG659", "VCG668"}
 #: How a failure of the pristine model is named, with which nothing of a port was compared.
 ORACLE = "the pristine model "
+#: How a failure of one modality is named for which the lab found no inputs.
+UNMADE = "no inputs could be made: "
 #: Layouts as the page calls them.
 KINDS = {"packed": "split"}
 #: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`.
@@ -67,6 +73,7 @@ def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:
     row: dict[str, Any] = {
         "architecture": name, "has_port": _has_port(tree, name), "kind": None, "questions": 0, "answers": "first",
         "static": "refused", "numeric": "none", "checks": 0, "seconds": 0.0, "reason": "", "code": "", "verified": "",
+        "config": "", "guessed": [],
     }  # fmt: skip
     proven = None
     for answers, given in (("first", {}), ("given", GIVEN.get(name))):
@@ -134,18 +141,21 @@ def reasons(error: DiagnosticError, tree: SourceTree) -> str:
     return "; ".join(found)
 
 
-def verify(draft: Draft, release: str) -> dict[str, Any]:
-    """What `vitcg-scaffold verify` says of a draft: the numeric part of a row."""
+def verify(draft: Draft, name: str, release: str) -> dict[str, Any]:
+    """What `vitcg-scaffold verify` says of an architecture's draft: the numeric part of a row."""
+    config = CONFIGS / f"{name}.json"
+    given = ["--config", str(config)] if config.exists() else []
+    basis = {"config": "given" if given else "found", "guessed": []}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{draft.name}.yaml"
         path.write_text(draft.text, encoding="utf-8")
         run = [sys.executable, "-m", "scaffold.cli", "verify", str(path), "--vllm", release]
-        run += ["--device", "cpu", "--json"]
+        run += ["--device", "cpu", "--json", *given]
         try:
             done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, check=False)
         except subprocess.TimeoutExpired:
-            return {"numeric": "none", "checks": 0, "reason": f"verify did not end in {LIMIT} s"}
-    return judged(done.returncode, done.stdout, done.stderr)
+            return {**basis, "numeric": "none", "checks": 0, "reason": f"verify did not end in {LIMIT} s"}
+    return {**basis, **judged(done.returncode, done.stdout, done.stderr)}
 
 
 def judged(code: int, out: str, err: str) -> dict[str, Any]:
@@ -155,8 +165,10 @@ def judged(code: int, out: str, err: str) -> dict[str, Any]:
     problems = problems or re.findall(r"error\[(VCG\d+)\]: (.*)", err)
     checks = sum(len(report["checks"]) for report in reports)
     if code == 0 and checks:
-        return {"numeric": "pass", "checks": checks, "reason": ""}
+        guessed = sorted({value for report in reports for value in report.get("guessed", ())})
+        return {"numeric": "pass", "checks": checks, "reason": "", "guessed": guessed}
     unbuilt = not checks and any(name in UNBUILT or ORACLE in message for name, message in problems)
+    unbuilt |= bool(problems) and all(UNMADE in message for _, message in problems)
     last = (err.strip().splitlines() or ["verify said nothing"])[-1]
     reason = "; ".join(f"{name}: {message}" for name, message in problems)[:500] or last
     return {"numeric": "none" if unbuilt else "fail", "checks": checks, "reason": reason}
@@ -193,6 +205,7 @@ def carried(row: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, 
     if before is None or row["static"] != "proven" or not before["verified"]:
         return row
     kept = {key: before[key] for key in ("numeric", "checks", "verified")}
+    kept |= {key: before[key] for key in ("config", "guessed") if key in before}
     return {**row, **kept, "reason": before["reason"], "seconds": before["seconds"]}
 
 
@@ -220,7 +233,7 @@ def main() -> int:
         row = carried(row, before.get(name))
         if draft is not None and not chosen.static and (chosen.again or row["verified"] != row["code"]):
             begin = time.monotonic()
-            row |= verify(draft, chosen.release)
+            row |= verify(draft, name, chosen.release)
             row |= {"verified": row["code"], "seconds": round(row["seconds"] + time.monotonic() - begin, 1)}
         rows[name] = row
         bad += row["numeric"] == "fail" or row["reason"].startswith("crashed")

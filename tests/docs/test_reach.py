@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import measured_reach
 import reach
+
+from scaffold.draft import Draft
 
 RELEASE = "0.33.0"
 #: One of each end: static, kind, answers and the beginning of the reason.
@@ -37,8 +40,13 @@ def test_a_row_is_what_runs_today(name, release_tree):
     assert {key: kept[key] for key in same} == {key: row[key] for key in same}, "run: make reach"
 
 
-REPORT = {"checks": [{}, {}], "problems": [], "passed": True}
+REPORT = {"checks": [{}, {}], "problems": [], "passed": True, "guessed": ["depth"]}
 WRONG = {"checks": [{}], "problems": [{"code": "VCG651", "message": "differs", "notes": []}], "passed": False}
+UNMADE = {
+    "checks": [{}],
+    "problems": [{"code": "VCG657", "message": "video failed (no inputs could be made: x)", "notes": []}],
+    "passed": False,
+}
 #: name -> exit code, stdout, stderr -> numeric, comparisons, reason
 SAID = {
     "right": ((0, json.dumps([REPORT]), ""), ("pass", 2, "")),
@@ -50,6 +58,10 @@ SAID = {
     ),
     "another refusal": ((4, "", "a:1: error[VCG420]: no module\n"), ("fail", 0, "VCG420: no module")),
     "a traceback": ((1, "", "Traceback\nKeyError: 'x'\n"), ("fail", 0, "KeyError: 'x'")),
+    "no inputs of one modality": (
+        (6, json.dumps([REPORT, UNMADE]), ""),
+        ("none", 3, "VCG657: video failed (no inputs could be made: x)"),
+    ),
     "nothing compared": ((0, "[]", ""), ("fail", 0, "verify said nothing")),
 }
 
@@ -57,7 +69,35 @@ SAID = {
 @pytest.mark.parametrize("name", SAID)
 def test_what_verify_said(name):
     given, (numeric, checks, reason) = SAID[name]
-    assert reach.judged(*given) == {"numeric": numeric, "checks": checks, "reason": reason}
+    guessed = {"guessed": ["depth"]} if numeric == "pass" else {}
+    assert reach.judged(*given) == {"numeric": numeric, "checks": checks, "reason": reason, **guessed}
+
+
+@pytest.mark.parametrize("name", ["with a file", "without"])
+def test_a_configuration_that_is_there_is_given_and_said(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(reach, "CONFIGS", tmp_path)
+    if name == "with a file":
+        (tmp_path / "Model.json").write_text("{}")
+    asked = []
+
+    def run(command, **options):
+        asked.extend(command)
+        return subprocess.CompletedProcess(command, 0, json.dumps([REPORT]), "")
+
+    monkeypatch.setattr(reach.subprocess, "run", run)
+    row = reach.verify(Draft("model", "x: 1", (), (), ()), "Model", RELEASE)
+    assert (row["numeric"], row["config"], row["guessed"]) == (
+        "pass",
+        "given" if asked[-2] == "--config" else "found",
+        ["depth"],
+    )
+    assert ("--config" in asked) == (name == "with a file")
+
+
+def test_every_given_configuration_is_of_a_row():
+    names = {path.stem for path in reach.CONFIGS.glob("*.json")}
+    assert names <= reach.load(RELEASE).keys()
+    assert all(len(path.read_text()) < 2000 for path in reach.CONFIGS.glob("*.json"))
 
 
 @pytest.fixture
@@ -68,7 +108,7 @@ def run(tmp_path, monkeypatch, release_tree):
     monkeypatch.setattr(reach.os, "nice", lambda _: 0)
     verified = []
 
-    def verify(draft, release):
+    def verify(draft, name, release):
         verified.append(draft.name)
         return {"numeric": "pass", "checks": 7, "reason": ""}
 

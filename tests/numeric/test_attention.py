@@ -85,3 +85,41 @@ def test_finite_garbage_contaminates_nothing() -> None:
 def test_offsets_outside_the_tensor_raise() -> None:
     with pytest.raises(IndexError, match=r"\[5, 20\)"):
         run([0, 5, 20])
+
+
+def _windows(starts: list[int], lengths: list[int], window: int, bias: Any = None, max_seqlen: int = ROWS) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(ROWS, heads, SIZE, generator=generator) for heads in (2 * HEADS, HEADS, HEADS))
+    out = torch.full_like(q, torch.nan)
+    given = {"is_causal": False, "sliding_window_q": window, "sliding_window_k": window, "sinks": bias}
+    numbers = torch.tensor(starts), torch.tensor(lengths)
+    attention.context_attention_fwd(q, k, v, out, *numbers, max_seqlen, sinks_bias_key0=True, **given)
+    return out, (q, k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_window_hides_what_is_further_away(biased: bool) -> None:
+    bias = torch.tensor([1.0, -2.0, 3.0, 0.5]) if biased else None
+    out, (q, k, v) = _windows([0, 5], [5, 7], 2, bias)
+    for start, length in ((0, 5), (5, 7)):
+        near = (torch.arange(length)[:, None] - torch.arange(length)).abs() <= 2
+        mask = torch.zeros(2 * HEADS, length, length).masked_fill(~near, -torch.inf)
+        if bias is not None:
+            mask[:, :, 0] += bias[:, None]
+        parts = (tensor[start : start + length].transpose(0, 1) for tensor in (q, k, v))
+        want = torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
+        torch.testing.assert_close(out[start : start + length], want.transpose(0, 1))
+
+
+def test_windows_leave_undefined_what_the_kernel_does() -> None:
+    assert finite_rows(_windows([0, 5, 9], [5, 0, -1], 3)[0]) == list(range(5))
+    assert attention.Counters.negative_lengths == 1
+    assert finite_rows(_windows([0], [8], 3, max_seqlen=4)[0]) == [0, 1, 2, 3]
+    assert attention.Counters.cut == (8, 4)
+    whole, (q, k, v) = _windows([0], [ROWS], 0)
+    want = torch.nn.functional.scaled_dot_product_attention(*(tensor.transpose(0, 1) for tensor in (q, k, v)))
+    torch.testing.assert_close(whole, want.transpose(0, 1))
+    with pytest.raises(IndexError, match="outside the 12 rows"):
+        _windows([8], [6], 3)
+    with pytest.raises(NotImplementedError, match="not causal"):
+        attention.context_attention_fwd(q, k, v, whole, torch.tensor([0]), torch.tensor([1]), 1)

@@ -1,4 +1,4 @@
-"""References for the variable-length kernels of FlashAttention and cuDNN, exact about what they leave undefined.
+"""References for the variable-length kernels of FlashAttention, cuDNN and vLLM, exact about what they leave undefined.
 
 Rows are packed; sequence i is rows `cu_seqlens[i]` to `cu_seqlens[i + 1]`. What real kernels do beyond the formula:
 
@@ -10,7 +10,8 @@ Rows are packed; sequence i is rows `cu_seqlens[i]` to `cu_seqlens[i + 1]`. What
   probability of zero, and 0 * NaN is NaN. Rows after the end of the tensor are zero-filled.
 
 cuDNN's prefill, which FlashInfer calls, takes the length of each sequence and the offset of its first element in each
-tensor. Rows of no sequence are not written here either.
+tensor. Rows of no sequence are not written here either. vLLM's own Triton prefill, which towers with sliding windows
+call, takes the first row and the length of each sequence, and masks the rows after its end.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ _LIBRARY.define(
 _LIBRARY.define(
     "prefill_attention_(Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor offsets, Tensor offsets_v, int max_seqlen,"
     " float scale, Tensor(a!) out) -> ()"
+)
+_LIBRARY.define(
+    "window_attention_(Tensor q, Tensor k, Tensor v, Tensor starts, Tensor lengths, int max_seqlen, float scale,"
+    " int back, int ahead, Tensor? bias, Tensor(a!) out) -> ()"
 )
 
 
@@ -80,9 +85,14 @@ def flash_attn_varlen_func(
 
 def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
     """Attention of one sequence, each `[rows, heads, head_size]`."""
-    queries, keys, values = (x.transpose(0, 1) for x in (queries, keys, values))
+    queries, keys, values = (_all_heads(x, queries).transpose(0, 1) for x in (queries, keys, values))
     scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
     return torch.matmul(torch.softmax(scores, dim=-1), values).transpose(0, 1)
+
+
+def _all_heads(values: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Keys or values for each head of the queries; several may share one."""
+    return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
 
 
 def _varlen_attention(
@@ -184,3 +194,76 @@ def _prefill_attention(
 
 
 _LIBRARY.impl("prefill_attention_", _prefill_attention, "CPU")
+
+
+def context_attention_fwd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    b_start_loc: torch.Tensor,
+    b_seq_len: torch.Tensor,
+    max_input_len: int,
+    is_causal: bool = True,
+    softmax_scale: float | None = None,
+    sliding_window_q: int | None = None,
+    sliding_window_k: int | None = None,
+    sinks: torch.Tensor | None = None,
+    sinks_bias_key0: bool = False,
+) -> None:
+    """vLLM's function of this name, as far as towers call it: sliding windows, a bias on the first key."""
+    if is_causal or (sinks is not None and not sinks_bias_key0):
+        raise NotImplementedError("vision towers are not causal, and have no sink besides the first key")
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    torch.ops.vitcg_lab.window_attention_(
+        q,
+        k,
+        v,
+        b_start_loc,
+        b_seq_len,
+        int(max_input_len),
+        scale,
+        sliding_window_q or 0,
+        sliding_window_k or 0,
+        sinks,
+        o,
+    )
+
+
+def _window_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    starts: torch.Tensor,
+    lengths: torch.Tensor,
+    max_seqlen: int,
+    scale: float,
+    back: int,
+    ahead: int,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        if length < 0:
+            Counters.negative_lengths += 1
+        if length <= 0:
+            continue
+        Counters.sequences += 1
+        if start < 0 or start + length > q.shape[0]:
+            raise IndexError(f"attention sequence [{start}, {start + length}) reaches outside the {q.shape[0]} rows")
+        written = min(length, max_seqlen)
+        if written < length:
+            Counters.cut = length, max_seqlen
+        rows = slice(start, start + length)
+        queries, keys, values = (_all_heads(x[rows], q).transpose(0, 1) for x in (q, k, v))
+        scores = torch.matmul(queries, keys.transpose(1, 2)) * scale
+        if bias is not None:
+            scores[:, :, 0] += bias[:, None]
+        apart = torch.arange(length)[:, None] - torch.arange(length)  # of a row of queries and a row of keys
+        hidden = (apart > (back or length)) | (-apart > (ahead or length))
+        probabilities = torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1)
+        result = torch.matmul(probabilities, values).transpose(0, 1)
+        out[start : start + written] = result[:written].to(out.dtype)
+
+
+_LIBRARY.impl("window_attention_", _window_attention, "CPU")

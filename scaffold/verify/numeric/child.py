@@ -283,6 +283,8 @@ def _check(
         raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods")
     stages.stage = "manager"
     lab.place_model(host)
+    if recipe.learns:
+        sessions = session.widened(bench, sessions)
     for number, group in enumerate(sessions, 1):
         session.run_session(bench, group)
         announce.settled(sessions[number:])

@@ -16,6 +16,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -212,6 +213,9 @@ def patch_vllm() -> None:
 
     type(current_platform).get_vit_attn_backend = classmethod(get_vit_attn_backend)
     fa_utils.flash_attn_varlen_func = attention.flash_attn_varlen_func
+    with suppress(ImportError):  # of releases with this kernel
+        prefill = importlib.import_module("vllm.v1.attention.ops.triton_prefill_attention")
+        prefill.context_attention_fwd = attention.context_attention_fwd  # type: ignore[attr-defined]
     # Outside an emulated capture nothing captures; torch without CUDA raises instead of saying so.
     torch.cuda.is_current_stream_capturing = lambda: False
     # 0.31+ zero-fills the output when the platform is CUDA and the stream is capturing.

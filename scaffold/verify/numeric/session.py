@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -286,6 +286,32 @@ def run_session(bench: Bench, session: Session) -> None:
             bench.checks[index] = replace(again, detail=detail, group=check.group, source=check.source)
     bench.hits += run.counters[0]
     bench.misses += run.counters[1]
+
+
+#: Largest budget that sessions are widened to: capturing it takes seconds.
+_WIDEST = 16384
+
+
+def widened(bench: Bench, sessions: Sequence[Session]) -> tuple[Session, ...]:
+    """The sessions with budgets in the port's own tokens, for a recipe that knows only the embeddings of an item.
+
+    A graph may hold the features before they are merged, which are several times as many. Budgets decide what is
+    replayed, never what is right, so that the port may be asked.
+    """
+    factor = 1
+    for session, case in wanted_cases(sessions, bench.modalities):
+        with suppress(Exception):  # what a wrong port raises here, it raises in its session, too
+            specs = bench.host.get_encoder_cudagraph_item_specs(bench.inputs[case_key(session, case)])
+            for item, spec in zip(case.items, specs, strict=True):
+                factor = max(factor, -(-spec.output_tokens // bench.recipe.tokens(case.modality, item)))
+    low = bench.recipe.min_budget * factor
+
+    def wide(budget: int) -> int:
+        return max(min(budget * factor, _WIDEST), min(low, budget * factor))
+
+    return tuple(
+        replace(session, budgets=tuple(sorted({wide(budget) for budget in session.budgets}))) for session in sessions
+    )
 
 
 def _explained(bench: Bench, check: Check, run: ManagerRun, results: Sequence[Any], key: str) -> Check:

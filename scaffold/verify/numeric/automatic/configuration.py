@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scaffold.verify.numeric.automatic.fixed import fixed_towers
 from scaffold.verify.numeric.automatic.shrink import LAYERS, Level, parts_of, role_of, shrink
 
 #: Prefixes of modules that hold models.
@@ -63,6 +64,8 @@ class Configuration:
     hf_config: Any
     source: str
     guessed: list[str] = field(default_factory=list)
+    #: The class of a tower's configuration that the model's module imports; None for any other tower.
+    tower: type | None = None
 
     def repair(self, error: BaseException) -> bool:
         """Add the attribute that an `AttributeError` missed. False where it is not one of a configuration.
@@ -81,6 +84,8 @@ class Configuration:
     def add_guessed(self, paths: Sequence[str]) -> None:
         """Add what an earlier configuration missed, so that this one misses nothing later."""
         for path in paths:
+            if path in self.guessed:
+                continue
             owner = self.hf_config
             *parents, name = path.split(".")
             for parent in parents:
@@ -95,15 +100,12 @@ class Configuration:
         """A usual value. Raises KeyError where the name says nothing."""
         language = role_of((self._path(owner),)) == "text"
         if name == "vision_config":
-            from transformers import SiglipVisionConfig
-
-            return SiglipVisionConfig(
-                hidden_size=64, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=2, image_size=112,
-                patch_size=14,
-            )  # fmt: skip
+            return _guessed_tower(self.tower)
         if name.endswith(("_config", "_cfg")):
             return _empty({"model_type": "qwen2"} if role_of((name,)) == "text" else None)
-        if name == "hidden_size" and language:
+        if name == "force_image_size":  # of the tower that stands behind tiles
+            return getattr(self.vision(), "image_size", _SIDE)
+        if name == "hidden_size" and (language or owner is self.hf_config is not self.vision()):
             return 96
         if name == "hidden_act" and (language or owner is self.hf_config):
             return "silu"
@@ -150,6 +152,21 @@ class Configuration:
         return ", ".join(found)
 
 
+def _guessed_tower(cls: Any) -> Any:
+    """A small configuration of a tower, of this class with its defaults."""
+    from transformers import SiglipVisionConfig
+
+    if cls in (None, SiglipVisionConfig):
+        return SiglipVisionConfig(
+            hidden_size=64, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=2, image_size=_SIDE,
+            patch_size=14,
+        )  # fmt: skip
+    language = {"hidden_size": 2048, "num_attention_heads": 16}
+    tree = {"vision_config": cls().to_dict(), "text_config": language}
+    shrink(tree)
+    return cls.from_dict(tree["vision_config"])
+
+
 def _parts(config: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield path, config
     for key, value in list(vars(config).items()):
@@ -169,7 +186,7 @@ def _empty(values: Mapping[str, Any] | None = None) -> Any:
 
     made = PretrainedConfig()
     for key, value in (values or {}).items():
-        part = isinstance(value, dict) and key.endswith(("_config", "_cfg"))
+        part = isinstance(value, dict) and key.endswith(("_config", "_cfg")) and not key.startswith("processor")
         setattr(made, key, _empty(value) if part else value)
     return made
 
@@ -185,6 +202,9 @@ class ConfigurationSource:
     how: str
     values: dict[str, Any] | None
     settings: Any
+    tower: type | None = None
+    #: Module in whose namespace the host's class stands.
+    module: str = ""
 
     def attempts(self) -> tuple[Attempt, ...]:
         if self.cls is None and self.values is None:
@@ -198,17 +218,24 @@ class ConfigurationSource:
     def make(self, attempt: Attempt) -> Configuration:
         """A small configuration. Raises what the configuration's class raises."""
         if attempt.empty:
-            return Configuration(_empty(self.settings.set), "no class of its configuration was found")
+            # Models read the number of tiles with a default of one, with which cutting them is not tried.
+            some = {name: _USUAL[name] for name in ("max_dynamic_patch",) if name not in self.settings.set}
+            made = _empty({**some, **self.settings.set})
+            return Configuration(made, "no class of its configuration was found", list(some), self.tower)
         tree = copy.deepcopy(self.values) if self.values is not None else _default_values(self.cls)
         if attempt.geometry:
             for path, part in parts_of(tree):
                 if role_of(path) == "vision" and {"image_size", "patch_size"} <= part.keys():
                     part["image_size"], part["patch_size"] = attempt.geometry
+        fixed = dict(fixed_towers(self.module, tree))
+        tree.update({name: tower.sizes for name, tower in fixed.items()})
         shrink(tree, attempt.level, frozenset(self.settings.keep))
+        for name, tower in fixed.items():
+            tower.install(tree.pop(name))
         _merge(tree, self.settings.set, known=self.values is None)
         hf_config = self._object(tree)
         name = self.cls.__name__ if self.cls else "a configuration without a class"
-        made = Configuration(hf_config, f"{name} ({self.how})")
+        made = Configuration(hf_config, f"{name} ({self.how})", tower=self.tower)
         if self.settings.set:
             made.source += f", with {', '.join(self.settings.set)} set"
         return made
@@ -273,15 +300,18 @@ def find_configuration(host: type, settings: Any) -> ConfigurationSource:
     """The class and the values for a host class. `settings.config` is the checkpoint's file, or empty."""
     if not settings.config:
         cls, how = _find_class(host)
-        return ConfigurationSource(cls, how, None, settings)
+        return ConfigurationSource(cls, how, None, settings, _tower_class(host), host.__module__)
     try:
         values = json.loads(Path(settings.config).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NoRecipe(f"{settings.config} cannot be read: {error}", "give the checkpoint's own config.json") from None
     cls = _class_of_type(values.get("model_type"))
-    if cls is None:
+    if cls is None and values.get("model_type"):
+        # The checkpoint brings the class as remote code; transformers may have another one for the architecture.
+        cls = next((found for way in (_asked_for, _annotated) if (found := way(host)[0])), None)
+    elif cls is None:
         cls, _ = _find_class(host)
-    return ConfigurationSource(cls, Path(settings.config).name, values, settings)
+    return ConfigurationSource(cls, Path(settings.config).name, values, settings, _tower_class(host), host.__module__)
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------
@@ -386,11 +416,25 @@ def _by_name(host: type) -> tuple[type | None, str]:
         return re.sub(r"[^a-z0-9]", "", name.lower())
 
     stem = re.sub(r"(ForConditionalGeneration|ForCausalLM|ChatModel|Model|ForActionPrediction)$", "", host.__name__)
-    wanted = {plain(stem), plain(host.__module__.rpartition(".")[2])}
-    for name in configs.__all__:
-        if plain(name.removesuffix("Config")) in wanted and _usable(getattr(configs, name)):
-            return getattr(configs, name), "vLLM's class of this name"
+    wanted = (plain(stem), plain(host.__module__.rpartition(".")[2]))
+    # Where there are two, the shorter one is of the language model.
+    for likely in (*(f"{name}vl" for name in wanted), *wanted):
+        for name in configs.__all__:
+            if plain(name.removesuffix("Config")) == likely and _usable(getattr(configs, name)):
+                return getattr(configs, name), "vLLM's class of this name"
     return None, "none"
+
+
+def _tower_class(host: type) -> type | None:
+    """The one class of a tower's configuration that the module of the host or of a base names."""
+    for cls in host.__mro__:
+        if cls.__module__.startswith(MODELS):
+            names = vars(sys.modules[cls.__module__])
+            found = {value for name, value in names.items() if name.endswith("VisionConfig") and _usable(value)}
+            if len(found) == 1:
+                tower: type = found.pop()
+                return tower
+    return None
 
 
 def repaired(step: Callable[[], Any], *menders: Any) -> Any:
@@ -407,6 +451,8 @@ def repaired(step: Callable[[], Any], *menders: Any) -> Any:
     raise RuntimeError("the configuration misses more than 60 values")
 
 
+#: Pixels of a side of a guessed tower's image.
+_SIDE = 112
 #: What an attribute of a configuration usually is, by its name: for configurations that no class and no file describes.
 _USUAL: dict[str, Any] = {
     # towers
@@ -421,7 +467,8 @@ _USUAL: dict[str, Any] = {
     "initializer_range": 0.02, "embed_std": 0.02, "layer_scale_init_value": 0.1, "ls_init_value": None,
     "is_causal": False, "post_norm": True, "use_cls_token": False, "use_abs_posemb": True,
     "use_absolute_position_embeddings": True, "use_rope2d": True, "use_ln_pre": True, "use_ln_post": False,
-    "use_mask_token": False, "use_mean_pooling": True, "use_sink": False, "fullatt_block_indexes": [1],
+    "use_mask_token": False, "apply_vit_abs_pos_embed": True,
+    "use_mean_pooling": True, "use_sink": False, "fullatt_block_indexes": [1],
     "deepstack_visual_indexes": [1], "num_position_embeddings": 64, "tokens_per_second": 2, "original_rope": True,
     # connectors
     "downsample_ratio": 0.5, "ps_version": "v2", "select_layer": -1, "vision_feature_layer": -2,
@@ -430,7 +477,7 @@ _USUAL: dict[str, Any] = {
     "spatial_conv_size": 2, "temporal_conv_size": 2, "use_temporal_conv": True, "query_num": 16,
     "visual_vocab_size": 64, "tile_tag": "2D", "global_view_pos": "head", "use_msac": False,
     # tiles
-    "force_image_size": None, "use_thumbnail": True, "dynamic_image_size": True, "min_dynamic_patch": 1,
+    "use_thumbnail": True, "dynamic_image_size": True, "min_dynamic_patch": 1,
     "max_dynamic_patch": 4, "template": "internvl2_5",
     # language
     "vocab_size": 1024, "embedding_size": 1024, "max_position_embeddings": 4096, "rope_theta": 10000.0,

@@ -6,16 +6,16 @@ import ast
 import copy
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.automatic.configuration import Configuration, init_trees
+from scaffold.verify.numeric.automatic.configuration import MODELS, Configuration, init_trees
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 
 #: Columns of the stand-in's embeddings: those of `shrink`.
@@ -27,7 +27,7 @@ MOST_PARAMETERS = 400_000_000
 class LanguageModel(nn.Module):  # type: ignore[misc]
     """Stands in for the language model: any attribute is another stand-in, and there are no layers.
 
-    Hosts copy numbers of experts from it, and ask its parameters for a device.
+    Hosts copy numbers of experts from it, and ask its parameters for a device and its configuration for a dtype.
     """
 
     num_logical_experts = num_physical_experts = num_local_physical_experts = num_moe_layers = 0
@@ -36,6 +36,9 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
+        config = _config_among([*args, *kwargs.values()])
+        if config is not None:
+            object.__setattr__(self, "config", _LanguageConfig(config))
         self.packed_modules_mapping: dict[str, Any] = {}
         self.make_empty_intermediate_tensors = None
         self.logits_processor = SimpleNamespace(scale=1.0)
@@ -46,11 +49,14 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         except AttributeError:
             if name.startswith("__") or name in ("quant_method", "sampler"):
                 raise
-            made = torch.zeros(1, 1) if name == "weight" else LanguageModel()
+            made: Any = {"weight": torch.zeros(1, 1), "dtype": torch.float32}.get(name)
+            made = LanguageModel() if made is None else made
             object.__setattr__(self, name, made)
             return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
+            return self.embed_input_ids(args[0])  # its table of tokens
         return self
 
     def embed_input_ids(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -64,12 +70,35 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         yield nn.Parameter(torch.zeros(1), requires_grad=False)
 
 
-def engine_config(configuration: Configuration, architecture: str) -> Any:
+class _LanguageConfig(LanguageModel):
+    """The configuration that a language model was made with, and a stand-in for what that does not say."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "_given", config)
+
+    def __getattr__(self, name: str) -> Any:
+        given = self.__dict__.get("_given")
+        value = None if name.startswith("_") or name == "dtype" else getattr(given, name, None)
+        return super().__getattr__(name) if value is None else value
+
+
+def _config_among(given: Sequence[Any]) -> Any:
+    """The configuration among the arguments of a language model, or the one that an engine's configuration holds."""
+    from transformers import PretrainedConfig
+
+    for value in (*given, *(getattr(getattr(value, "model_config", None), "hf_config", None) for value in given)):
+        if isinstance(value, PretrainedConfig):
+            return value
+    return None
+
+
+def engine_config(configuration: Configuration, host: type) -> Any:
     """A `VllmConfig` of the release around a small configuration. Limits are set by `recipes.base.configure`."""
     from vllm.config import get_current_vllm_config
 
     config = copy.copy(get_current_vllm_config())
-    config.model_config = _model_config(configuration.hf_config, architecture)
+    config.model_config = _model_config(configuration.hf_config, host)
     config.quant_config = None
     config.compilation_config = copy.copy(config.compilation_config)
     config.compilation_config.static_forward_context = {}  # layers enter their names, once each
@@ -86,7 +115,7 @@ def engine_config(configuration: Configuration, architecture: str) -> Any:
     return config
 
 
-def _model_config(hf_config: Any, architecture: str) -> Any:
+def _model_config(hf_config: Any, host: type) -> Any:
     """A `ModelConfig` without its `__init__`, which looks for a checkpoint: every field at its default."""
     from pydantic.fields import FieldInfo
     from vllm.config import ModelConfig
@@ -102,6 +131,7 @@ def _model_config(hf_config: Any, architecture: str) -> Any:
             value = field.default_factory()
         object.__setattr__(made, field.name, value)
     text = _text_part(hf_config)
+    architecture = host.__name__
     if not getattr(hf_config, "architectures", None):
         hf_config.architectures = [architecture]
     facts = _Facts(
@@ -123,10 +153,23 @@ def _model_config(hf_config: Any, architecture: str) -> Any:
         "dtype": torch.float32, "max_model_len": 32768, "trust_remote_code": False, "seed": 0, "revision": None,
         "hf_image_processor_config": {}, "encoder_config": None, "quantization": None, "runner_type": "generate",
         "convert_type": "none", "skip_tokenizer_init": False, "generation_config": "vllm", "model_arch_config": facts,
-        "multimodal_config": _multimodal_config(), "_architecture": architecture,
+        "multimodal_config": _multimodal_config(), "_architecture": architecture, "pooler_config": _pooler_config(host),
     }  # fmt: skip
     for name, value in values.items():
         object.__setattr__(made, name, value)
+    return made
+
+
+def _pooler_config(host: type) -> Any:
+    """What an engine gives every model that it runs as a pooling one: the pooling types that its class names."""
+    from vllm.config import PoolerConfig
+    from vllm.model_executor.models import interfaces_base
+
+    made = PoolerConfig()
+    for name, default in (("seq_pooling_type", "LAST"), ("tok_pooling_type", "ALL")):
+        asked = getattr(interfaces_base, f"get_default_{name}", lambda host, default=default: default)
+        if hasattr(made, name):
+            setattr(made, name, asked(host))
     return made
 
 
@@ -166,6 +209,7 @@ def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
     """The host in float32 evaluation mode on the CPU. Raises what its `__init__` raises before its towers stand."""
     _leave_out_the_language_model(cls, tokenizer)
     _make_timm_shallow()
+    _leave_out_bfloat16(cls)
     utils = import_module("vllm.model_executor.models.utils")
     utils.StageMissingLayer.parameters = LanguageModel.parameters  # hosts ask their language model for a device
     torch.manual_seed(0)
@@ -186,6 +230,23 @@ def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
     if size > MOST_PARAMETERS:
         raise MemoryError(f"{size // 10**6} million parameters whatever the configuration says")
     return host
+
+
+class _Torch(ModuleType):
+    """torch, in which bfloat16 is float32."""
+
+    bfloat16 = torch.float32
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _leave_out_bfloat16(cls: type) -> None:
+    """Models that round to bfloat16 in between, whatever their weights are, do not run in float32."""
+    for base in cls.__mro__:
+        names = vars(sys.modules[base.__module__])
+        if base.__module__.startswith(MODELS) and names.get("torch") is torch:
+            names["torch"] = _Torch("torch")
 
 
 def _make_timm_shallow() -> None:

@@ -77,12 +77,25 @@ def process_requests(processor: Any, modality: str, sizes: Sequence[Size], media
     shared: list[Any] = []
     for size, medium in zip(sizes, media, strict=True):
         if size.own:
-            items += process(processor, modality, shared) if shared else []
+            items += _of_one_request(processor, modality, shared)
             items += process(processor, modality, [medium])
             shared = []
         else:
             shared.append(medium)
-    return items + (process(processor, modality, shared) if shared else [])
+    return items + _of_one_request(processor, modality, shared)
+
+
+def _of_one_request(processor: Any, modality: str, media: Sequence[Any]) -> list[Any]:
+    """The items of one request, or of a request each where the processor cannot take several media at once."""
+    try:
+        made = process(processor, modality, media) if media else []
+    except Exception:
+        if len(media) == 1:
+            raise
+        made = []
+    if len(made) == len(media):
+        return made
+    return [item for medium in media for item in process(processor, modality, [medium])]
 
 
 def grouped(items: Iterable[Any], modality: str) -> list[dict[str, Any]]:

@@ -97,12 +97,15 @@ class ProcessorMaker:
         from transformers.image_processing_base import ImageProcessingMixin
         from transformers.video_processing_utils import BaseVideoProcessor
 
-        def values(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        def values(kind: str, cls: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             made = next((part for whole in self._made.values() if (part := getattr(whole, kind, None))), None)
-            return (made or self._getter(kind)()).to_dict(), {}
+            made = made or self._getter(kind)()
+            # A module may name a class that is not the one of the tower.
+            usable = isinstance(made, cls) or cls.__name__.startswith(("Base", "Auto", "ImageProcessingMixin"))
+            return (made if usable else self._fitted(self._call(cls, {}))).to_dict(), {}
 
-        image = classmethod(lambda cls, *args, **kwargs: values("image_processor"))
-        video = classmethod(lambda cls, *args, **kwargs: values("video_processor"))
+        image = classmethod(lambda cls, *args, **kwargs: values("image_processor", cls))
+        video = classmethod(lambda cls, *args, **kwargs: values("video_processor", cls))
         ImageProcessingMixin.get_image_processor_dict = image
         BaseVideoProcessor.get_video_processor_dict = video
 
@@ -293,6 +296,10 @@ class ProcessorMaker:
             _resize(part, "max_image_size", longest_edge=image)
             if set(size) == {"longest_edge"}:
                 _resize(part, "size", longest_edge=4 * image)
+        # The model computes the number of tiles from its own list.
+        pinpoints = self._configuration.find("image_grid_pinpoints")
+        if pinpoints and getattr(part, "image_grid_pinpoints", None):
+            part.image_grid_pinpoints = pinpoints
         if getattr(part, "image_seq_length", 0) is None:
             part.image_seq_length = self._configuration.find("image_seq_length") or self._patches() or 256
         return part

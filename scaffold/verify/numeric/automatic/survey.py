@@ -151,7 +151,7 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
         maker.install()
 
         def build() -> tuple[Any, Any]:
-            config = engine_config(configuration, host.__name__)
+            config = engine_config(configuration, host)
             with set_current_vllm_config(config):
                 return config, build_host(cls, config, tokenizer)
 
@@ -230,7 +230,7 @@ def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
         for modality in settings.modalities:
             if modality in model.limits:
                 try:
-                    facts.measured[modality] = _measure(model, modality, settings.images, facts)
+                    facts.measured[modality] = _measured(model, modality, settings.images, facts)
                 except Failure as failure:
                     failures[modality] = failure
                     facts.missing[modality] = f"{failure.stage}: {type(failure.cause).__name__}: {failure}"
@@ -239,7 +239,7 @@ def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
             iter(failures.values()), Failure("inputs", ValueError("the processor offers none of the modalities"))
         )
     facts.guessed = model.configuration.guessed
-    facts.basis = [*_basis(model, facts, attempt)]
+    facts.basis = [*_basis(model, facts, attempt), *facts.basis]
     return facts
 
 
@@ -256,10 +256,28 @@ def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
     yield f"guessed: {', '.join(facts.guessed) if facts.guessed else 'nothing'}"
 
 
-def _measure(model: Model, modality: str, images: Sequence[Sequence[int]], facts: Facts) -> list[Measured]:
-    """Sizes of one modality that take different ways, smallest first, after the oracle was judged on them."""
+def _measured(model: Model, modality: str, images: Sequence[Sequence[int]], facts: Facts) -> list[Measured]:
+    """What `_measure` finds. Some models take no videos of different lengths in one batch: those get equal ones."""
+    if modality == "image":
+        return _measure(model, modality, (*images, *_IMAGES), images, facts)
+    try:
+        return _measure(model, modality, _VIDEOS, (), facts)
+    except Failure as failure:
+        if failure.stage != "oracle":
+            raise
+        found = _measure(model, modality, [(*size[:2], _VIDEOS[0][2]) for size in _VIDEOS], (), facts)
+        facts.basis.append(f"videos of {_VIDEOS[0][2]} frames alone: of different lengths, {failure}")
+        return found
+
+
+def _measure(
+    model: Model, modality: str, sizes: Sequence[Sequence[int]], images: Sequence[Sequence[int]], facts: Facts
+) -> list[Measured]:
+    """Sizes of one modality that take different ways, smallest first, after the oracle was judged on them.
+
+    `images` are those of `sizes` that a user asked for.
+    """
     generator = torch.Generator().manual_seed(1)
-    sizes: Sequence[Sequence[int]] = (*images, *_IMAGES) if modality == "image" else _VIDEOS
     candidates = [_size(size) for size in sizes]
     found: dict[str, tuple[Size, Any]] = {}
     refused: Exception | None = None
@@ -276,7 +294,7 @@ def _measure(model: Model, modality: str, images: Sequence[Sequence[int]], facts
     if not found:
         assert refused is not None
         raise Failure("inputs", refused)
-    asked = {_size(size) for size in images} if modality == "image" else set()
+    asked = {_size(size) for size in images}
     cheap = sorted(found.values(), key=lambda entry: inputs.volume(entry[1]))
     most = max(_MOST_NUMBERS, _MOST_TIMES * inputs.volume(cheap[0][1]))
     cheap = [entry for entry in cheap if inputs.volume(entry[1]) <= most or entry[0] in asked]
@@ -324,7 +342,10 @@ def _compare(model: Model, modality: str, sizes: Sequence[Size]) -> None:
     media = [inputs.random_media(size, generator) for size in sizes]
     items = inputs.process_requests(model.processor, modality, sizes, media)
     together = model.embed(items, modality)
+    width = getattr(model.config.model_config.hf_text_config, "hidden_size", None)
     for result in together:
+        if width and result.shape[-1] % width:
+            raise ValueError(f"they have {result.shape[-1]} columns, and the language model's embeddings have {width}")
         if not bool(result.isfinite().all()):
             raise ValueError("they are not finite")
         if float(result.std()) < DEPENDS:

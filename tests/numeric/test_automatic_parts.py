@@ -1,0 +1,186 @@
+"""Parts of the automatic recipe, each by itself: no release, and no model."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
+transformers = pytest.importorskip("transformers", reason="needs the `cpu` extra")
+
+from scaffold.verify.numeric.automatic import inputs, survey  # noqa: E402
+from scaffold.verify.numeric.automatic.configuration import Attempt, Configuration, ConfigurationSource  # noqa: E402
+from scaffold.verify.numeric.automatic.fixed import _RELEASE  # noqa: E402
+from scaffold.verify.numeric.automatic.host import LanguageModel, _config_among, _leave_out_bfloat16  # noqa: E402
+from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
+from scaffold.verify.numeric.model import Automatic  # noqa: E402
+from scaffold.verify.numeric.recipes.base import Case, Session  # noqa: E402
+from scaffold.verify.numeric.session import case_key, widened  # noqa: E402
+
+SETTINGS = Automatic("model", "Model")
+#: timm's sizes of one tower.
+ROW = (1280, 32, 16, 5120)
+
+
+@pytest.fixture
+def timm_table(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    table: dict[str, Any] = {"vit_huge_patch16_224": ROW}
+    name = "vllm.transformers_utils.configs.radio"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(VIT_TIMM_DIM_BY_NAME=table))  # type: ignore[arg-type]
+    monkeypatch.setattr("scaffold.verify.numeric.automatic.fixed._RELEASE", {})
+    return table
+
+
+VALUES = {
+    "model_type": "x",
+    "vit_hidden_size": 1280,
+    "vision_config": {"args": {"model": "vit_huge_patch16_224"}},
+    "text_config": {"hidden_size": 4096, "num_attention_heads": 32},
+}
+
+
+def test_a_tower_of_a_table_is_made_small_with_what_names_its_width(timm_table: dict[str, Any]) -> None:
+    source = ConfigurationSource(None, "", VALUES, SETTINGS)
+    small = source.make(Attempt())
+    assert timm_table["vit_huge_patch16_224"] == (64, 3, 2, 256)
+    assert small.hf_config.vit_hidden_size == 64
+    assert small.hf_config.text_config.hidden_size == 96
+    source.make(Attempt(Level.DEPTH))  # of the release's sizes again
+    assert timm_table["vit_huge_patch16_224"] == (1280, 3, 16, 5120)
+
+
+def test_a_constant_beside_the_model_is_made_small(timm_table: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("a_module_of_a_model")
+    tower = transformers.CLIPVisionConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16)
+    module.TOWER = tower  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    source = ConfigurationSource(None, "", {"image_dim": 1024}, SETTINGS, module=module.__name__)
+    assert source.make(Attempt()).hf_config.image_dim == 64
+    assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (64, 3)
+    source.make(Attempt(Level.DEPTH))
+    assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (1024, 3)
+
+
+def _guessed(tower: type | None, *names: str) -> Configuration:
+    made = ConfigurationSource(None, "", None, SETTINGS, tower).make(Attempt(empty=True))
+    for path in names:
+        made.add_guessed([path])
+    return made
+
+
+def test_guesses_fit_each_other() -> None:
+    before = _guessed(
+        None, "force_image_size", "vision_config", "hidden_size", "text_config", "text_config.hidden_size"
+    )
+    assert before.hf_config.force_image_size == before.hf_config.vision_config.image_size
+    assert before.hf_config.hidden_size == before.hf_config.text_config.hidden_size == 96
+    assert before.hf_config.vision_config.hidden_size == 64
+    assert before.hf_config.max_dynamic_patch > 1
+    assert before.guessed[0] == "max_dynamic_patch"
+    before.add_guessed(before.guessed)  # as the other process is told
+    assert len(before.guessed) == len(set(before.guessed))
+
+
+def test_a_guessed_tower_is_of_the_class_that_the_module_names() -> None:
+    class TowerConfig(transformers.CLIPVisionConfig):  # type: ignore[misc]
+        window = 7
+
+    made = _guessed(TowerConfig, "vision_config").hf_config.vision_config
+    assert (type(made), made.hidden_size, made.num_hidden_layers, made.window) == (TowerConfig, 64, 3, 7)
+
+
+def test_a_processor_that_takes_one_medium_gets_a_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[list[str]] = []
+
+    def process(processor: Any, modality: str, media: list[str]) -> list[str]:
+        requests.append(list(media))
+        if "none" in media:
+            raise ValueError("no such image")
+        if processor == "raises" and len(media) > 1:
+            raise ValueError("ragged")
+        return media if processor == "many" else ["".join(media)]
+
+    monkeypatch.setattr(inputs, "process", process)
+    shared = [inputs.Size(1, 1), inputs.Size(2, 2)]
+    for name in ("many", "one item", "raises"):
+        assert inputs.process_requests(name, "image", shared, ["a", "b"]) == ["a", "b"]
+        assert (["a"] in requests) == (name != "many")
+    own = [inputs.Size(1, 1), inputs.Size(2, 2, own=True), inputs.Size(3, 3)]
+    requests.clear()
+    assert inputs.process_requests("many", "image", own, ["a", "b", "c"]) == ["a", "b", "c"]
+    assert requests == [["a"], ["b"], ["c"]]
+    with pytest.raises(ValueError, match="no such image"):
+        inputs.process_requests("many", "image", shared[:1], ["none"])
+
+
+def test_videos_of_one_length_where_the_model_takes_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def measure(model: Any, modality: str, sizes: Any, images: Any, facts: Any) -> list[Any]:
+        asked.append({size[2] for size in sizes})
+        if len(asked[-1]) > 1:
+            raise survey.Failure(stage, ValueError("no matrix"))
+        return []
+
+    monkeypatch.setattr(survey, "_measure", measure)
+    facts: Any = SimpleNamespace(basis=[])
+    stage = "oracle"
+    survey._measured(None, "video", (), facts)  # type: ignore[arg-type]
+    assert [len(frames) for frames in asked] == [6, 1]
+    assert facts.basis == ["videos of 4 frames alone: of different lengths, no matrix"]
+    stage = "inputs"
+    with pytest.raises(survey.Failure):
+        survey._measured(None, "video", (), facts)  # type: ignore[arg-type]
+
+
+def test_the_stand_in_knows_the_configuration_that_it_was_made_with() -> None:
+    config = transformers.CLIPTextConfig(hidden_size=96, dtype="bfloat16")
+    engine = SimpleNamespace(model_config=SimpleNamespace(hf_config=config))
+    for given in (LanguageModel(config), LanguageModel(vllm_config=engine, hf_config=config), LanguageModel(engine)):
+        assert given.config.hidden_size == 96
+        assert given.config.dtype is torch.float32
+        assert isinstance(given.config.no_such_thing, LanguageModel)
+    assert _config_among(["a", engine]) is config
+    assert isinstance(LanguageModel().config, LanguageModel)
+    assert LanguageModel().embed_tokens(torch.tensor([1, 2])).shape == (2, 96)
+    assert isinstance(LanguageModel()(torch.zeros(2)), LanguageModel)
+
+
+def test_a_model_that_rounds_in_between_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("vllm.model_executor.models.of_a_test")
+    module.torch = torch  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    _leave_out_bfloat16(type("Model", (), {"__module__": module.__name__}))
+    assert module.torch.zeros(1).to(module.torch.bfloat16).dtype is torch.float32
+    assert module.torch.cat is torch.cat
+
+
+@pytest.mark.parametrize(
+    ("tokens", "budgets"), [(4, (4, 8)), (32, (32, 64)), (5, (8, 16)), (10**5, (10**5, 10**5))], ids=str
+)
+def test_budgets_are_in_the_ports_own_tokens(tokens: int, budgets: tuple[int, ...]) -> None:
+    """An item of four embeddings, of which a graph holds `tokens`."""
+    session = Session("two budgets", (4, 8), 4, 0, (Case("a", "image", (1,)), Case("b", "video", (1,))))
+
+    def specs(given: Any) -> list[Any]:
+        assert given == "inputs"
+        return [SimpleNamespace(output_tokens=tokens)]
+
+    bench: Any = SimpleNamespace(
+        modalities=["image"],
+        recipe=SimpleNamespace(tokens=lambda modality, item: 4, min_budget=4),
+        inputs={case_key(session, session.cases[0]): "inputs"},
+        host=SimpleNamespace(get_encoder_cudagraph_item_specs=specs),
+    )
+    (found,) = widened(bench, (session,))
+    assert found.budgets == tuple(sorted(set(budgets)))
+    assert found.cases == session.cases
+    bench.host = SimpleNamespace()  # what a wrong port raises
+    assert widened(bench, (session,)) == (session,)
+
+
+def test_nothing_of_a_test_stays() -> None:
+    assert "vit_huge_patch16_224_vision_config" not in _RELEASE
