@@ -28,7 +28,11 @@ def pages() -> list[Page]:
         build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
         *not run*: it has not run.
 * *answers*: `first` are the first candidates alone; `given` are answers that somebody looked up
-        (`benchmarks/reach.py`).""",
+        (`benchmarks/reach.py`).
+* *configuration*: `found` is the class that the model asks for, with its defaults. `given` are values in the shape
+        of a checkpoint's `config.json` (`benchmarks/configs/`) for `verify --config`, for models whose values neither
+        vLLM nor transformers holds. With guessed values the proof covers a guessed configuration. Older rows have none.
+        OpenVLA ran with timm installed.""",
         *(part for survey in surveys for part in section(survey)),
     )
     return [Page("docs/reach.md", text)]
