@@ -126,5 +126,6 @@ def reasons(rows: Iterable[Row]) -> str:
 def shortened(reason: str) -> str:
     found = reason.replace(_BEYOND, "").split("; VCG")
     found = [found[0], *(f"VCG{rest}" for rest in found[1:])]
-    more = [f"and {len(found) - 3} more"] if len(found) > 4 else []
-    return "; ".join([*(text.removeprefix(_CODE) for text in (found[:3] if more else found)), *more])
+    more = [f"And {len(found) - 3} more"] if len(found) > 4 else []
+    first, *others = [text.removeprefix(_CODE) for text in (found[:3] if more else found)]
+    return ". ".join([first, *(text[:1].upper() + text[1:] for text in others), *more])

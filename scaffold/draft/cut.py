@@ -27,9 +27,9 @@ from scaffold.draft.reentry import (
     put_hidden_size,
 )
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import Step, Walker, against, is_pixels
+from scaffold.draft.steps import PartCall, Walker, against, is_pixels
 from scaffold.draft.units import draft_unit
-from scaffold.draft.values import Field, Place, inputs_of
+from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
@@ -56,7 +56,7 @@ class _Modality:
 
     name: str
     pixels: str
-    sites: tuple[tuple[Step, ...], ...]
+    sites: tuple[tuple[PartCall, ...], ...]
 
     def has(self, text: str) -> bool:
         return bool(self.steps(text))
@@ -65,7 +65,7 @@ class _Modality:
         """Whether all calls of a text take their units and give their result in the same form."""
         return len({(step.axis, step.parts, step.layers) for step in self.steps(text)}) < 2
 
-    def steps(self, text: str) -> list[Step]:
+    def steps(self, text: str) -> list[PartCall]:
         return [step for site in self.sites for step in site if step.text == text]
 
 
@@ -104,10 +104,10 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
 
 
 def _modalities(
-    tree: SourceTree, model: Located, root: Step, fields: dict[str, Field]
+    tree: SourceTree, model: Located, root: PartCall, fields: dict[str, FieldConfig]
 ) -> tuple[list[_Modality], list[Diagnostic]]:
     """Modalities with calls that may be captured, images first. Raises VCG483 if there is none."""
-    sites: dict[str, dict[str, list[tuple[Step, ...]]]] = {}
+    sites: dict[str, dict[str, list[tuple[PartCall, ...]]]] = {}
     for site in _sites(root):
         key = _pixels(site[0], fields)
         name = (fields[key].modality if key in fields else None) or ""
@@ -133,7 +133,7 @@ def _modalities(
     raise _refusal(tree, model, root, fields)
 
 
-def _refusal(tree: SourceTree, model: Located, root: Step, fields: dict[str, Field]) -> Beyond:
+def _refusal(tree: SourceTree, model: Located, root: PartCall, fields: dict[str, FieldConfig]) -> Beyond:
     """Why nothing can be captured: of calls that get pixels alone the largest ones, else of the others the smallest."""
     refused = [step for step in root.walk() if step.encodes and against(step)]
     visual = [step for step in refused if any(_is_visual(key, fields) for key in _raw_keys(step))]
@@ -149,7 +149,7 @@ def _refusal(tree: SourceTree, model: Located, root: Step, fields: dict[str, Fie
     return Beyond(found) if found else NoEncoder(beyond(tree, model.place, _NOTHING).diagnostics)
 
 
-def _sites(step: Step) -> Iterator[tuple[Step, ...]]:
+def _sites(step: PartCall) -> Iterator[tuple[PartCall, ...]]:
     """The largest calls that can be captured, each with the ones inside of it."""
     if _fits(step):
         yield tuple(inner for inner in step.walk() if _fits(inner))
@@ -158,28 +158,28 @@ def _sites(step: Step) -> Iterator[tuple[Step, ...]]:
             yield from _sites(child)
 
 
-def _fits(step: Step) -> bool:
+def _fits(step: PartCall) -> bool:
     return step.parent is not None and step.raw and step.encodes and against(step) is None
 
 
-def _raw_keys(step: Step) -> list[str]:
+def _raw_keys(step: PartCall) -> list[str]:
     """Inputs of the arguments of a call that nothing has computed on."""
-    return [key for value in step.given.values() if Step.is_raw(value) for key in inputs_of(value)]
+    return [key for value in step.given.values() if PartCall.is_raw(value) for key in inputs_of(value)]
 
 
-def _is_visual(key: str, fields: dict[str, Field]) -> bool:
+def _is_visual(key: str, fields: dict[str, FieldConfig]) -> bool:
     return key in fields and fields[key].modality in MODALITIES
 
 
-def _pixels(step: Step, fields: dict[str, Field]) -> str:
+def _pixels(step: PartCall, fields: dict[str, FieldConfig]) -> str:
     """The input whose tensors are the units."""
     keys = [key for key in inputs_of(step.units) if _is_visual(key, fields)] if step.units is not None else []
     return next((key for key in keys if is_pixels(key)), (*keys, "")[0])
 
 
 def _captured(
-    tree: SourceTree, model: Located, root: Step, modalities: list[_Modality]
-) -> tuple[list[tuple[_Modality, str, Place]], str, list[Diagnostic]]:
+    tree: SourceTree, model: Located, root: PartCall, modalities: list[_Modality]
+) -> tuple[list[tuple[_Modality, str, SourceLine]], str, list[Diagnostic]]:
     """The modalities with their entries, the captured call, and what is left out.
 
     The call is that of most modalities, of those the largest one. Each is tried as the generator will look for it.
@@ -192,9 +192,9 @@ def _captured(
                     texts[step.text] = min(depth, texts.get(step.text, depth))
     ranked = sorted(texts, key=lambda text: (-sum(modality.has(text) for modality in modalities), texts[text]))
     refused: dict[str, list[Diagnostic]] = {}
-    best: tuple[list[tuple[_Modality, str, Place]], str] = ([], "")
+    best: tuple[list[tuple[_Modality, str, SourceLine]], str] = ([], "")
     for text in ranked:
-        kept: list[tuple[_Modality, str, Place]] = []
+        kept: list[tuple[_Modality, str, SourceLine]] = []
         for modality in modalities:
             entries = entries_of(root, modality.steps(text)) if modality.has(text) and modality.alike(text) else []
             tried = [
@@ -223,7 +223,7 @@ def _captured(
     return kept, call, notes
 
 
-def _runs(objects: Objects, encoder: Step) -> str:
+def _runs(objects: Objects, encoder: PartCall) -> str:
     cls = objects.cls(encoder.path)
     return f"runs {cls[1].name}" if cls is not None else f"runs `{encoder.path}`, which is not in the tree"
 
@@ -231,13 +231,13 @@ def _runs(objects: Objects, encoder: Step) -> str:
 # --- gate -----------------------------------------------------------------------------------------------------------
 
 
-def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.expr, Place] | None:
+def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.expr, SourceLine] | None:
     """The value of a class variable where the class or the nearest of its bases sets it."""
     for module, cls in program.lineage(model.owner):
         for node in cls.body:
             value = getattr(node, "value", None)
             if value is not None and any(isinstance(to, ast.Name) and to.id == name for to in assigned_to(node)):
-                return value, Place(module.file, node.lineno)
+                return value, SourceLine(module.file, node.lineno)
     return None
 
 
@@ -256,7 +256,7 @@ def _gate(program: Program, model: Located, sheet: Sheet) -> None:
                     and value is not None
                     and "mm_encoder_tp_mode" in ast.unparse(value)
                 ):
-                    place = Place(module.file, target.lineno)
+                    place = SourceLine(module.file, target.lineno)
                     sheet.put(
                         "gates.modalities", f"not {ast.unparse(target)}", shards, place, why="data-parallel encoder"
                     )

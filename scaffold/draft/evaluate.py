@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scaffold.draft.values import (
+    BatchInputs,
     Closure,
-    Field,
+    FieldConfig,
     Input,
-    Inputs,
     Items,
-    Literal,
+    Mapped,
     Op,
-    Place,
+    Plain,
     Ref,
-    Table,
-    Value,
+    SourceLine,
+    Term,
     inputs_of,
 )
 from scaffold.syntax import FunctionNode, bind_call, decorator_names
@@ -48,24 +48,24 @@ _LITERAL_COMPARE: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
 
 
 @dataclass(slots=True)
-class Frame:
+class Scope:
     """One evaluated function: its module, the class that defines it, and its variables."""
 
     module: Module
     owner: Owner | None
-    variables: dict[str, Value]
+    variables: dict[str, Term]
     depth: int
-    returns: list[Value] = field(default_factory=list)
+    returns: list[Term] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Trace:
+class History:
     """What happened on the way: calls of parts of the model on data, splits of their results, constructed classes,
     inputs that were read, those that must be None, switches that were passed over, and every function entered."""
 
     calls: list[Op] = field(default_factory=list)
     splits: list[Op] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[Mapped] = field(default_factory=list)
     inputs: dict[str, Input] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     switches: list[Ref] = field(default_factory=list)
@@ -80,9 +80,9 @@ class Evaluator:
         self, program: Program, cls: Owner, *, sizes: frozenset[str] = frozenset(), deep: bool = False
     ) -> None:
         self._program, self._cls, self._sizes, self._deep = program, cls, sizes, deep
-        self.trace = Trace()
+        self.trace = History()
 
-    def method(self, name: str, /, **arguments: Value) -> Value | None:
+    def method(self, name: str, /, **arguments: Term) -> Term | None:
         """The value that `self.NAME(...)` returns, None when the class has no such method."""
         found = self._program.method(self._cls, name)
         if found is None:
@@ -90,29 +90,29 @@ class Evaluator:
         module, owner, node = found
         return self._call(Closure(module, (module, owner), node, {}, bound=True), [], dict(arguments), 0)
 
-    def variables(self, name: str, /, **arguments: Value) -> dict[str, Value]:
+    def variables(self, name: str, /, **arguments: Term) -> dict[str, Term]:
         """All variables of `self.NAME(...)` after its last statement; none when the class has no such method."""
         found = self._program.method(self._cls, name)
         if found is None:
             return {}
         module, owner, node = found
         closure = Closure(module, (module, owner), node, {}, bound=True)
-        frame = Frame(module, closure.owner, self._bind(closure, [], dict(arguments)), 0)
+        frame = Scope(module, closure.owner, self._bind(closure, [], dict(arguments)), 0)
         self._block(node.body, frame)
         return frame.variables
 
-    def of_module(self, name: Ref) -> Value | None:
+    def of_module(self, name: Ref) -> Term | None:
         """What the module of a name assigns to it at its top."""
         module = self._program.module(name.place.file) if name.place is not None else None
         for node in module.tree.body if module is not None else ():
             if isinstance(node, ast.Assign) and name.path in map(ast.unparse, node.targets):
                 assert module is not None, "its statements"
-                return self._value(node.value, Frame(module, None, {}, 0))
+                return self._value(node.value, Scope(module, None, {}, 0))
         return None
 
     # --- functions --------------------------------------------------------------------------------------------------
 
-    def _bind(self, function: Closure, args: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
+    def _bind(self, function: Closure, args: list[Term], keywords: dict[str, Term]) -> dict[str, Term]:
         spec = function.node.args
         names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
         bound = bool(function.bound and names and "staticmethod" not in decorator_names(function.node))
@@ -121,36 +121,36 @@ class Evaluator:
         if bound:
             variables[names[0]] = Ref(function.receiver)
         for name, default in call.defaults.items():
-            variables[name] = Op("parameter", (Literal(name),)) if default is None else _constant(default)
+            variables[name] = Op("parameter", (Plain(name),)) if default is None else _constant(default)
         variables |= call.given
         if spec.vararg:
             variables[spec.vararg.arg] = Items(list(call.rest))
         if spec.kwarg:
-            variables[spec.kwarg.arg] = keywords.get("**", Inputs())
+            variables[spec.kwarg.arg] = keywords.get("**", BatchInputs())
         return variables
 
-    def _call(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> Value:
+    def _call(self, function: Closure, args: list[Term], keywords: dict[str, Term], depth: int) -> Term:
         if depth > _DEPTH:
             return Op("too deep", tuple(args))
-        values = [value for value in self._returned(function, args, keywords, depth) if value != Literal(None)]
-        return values[-1] if values else Literal(None)
+        values = [value for value in self._returned(function, args, keywords, depth) if value != Plain(None)]
+        return values[-1] if values else Plain(None)
 
-    def _returned(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> list[Value]:
+    def _returned(self, function: Closure, args: list[Term], keywords: dict[str, Term], depth: int) -> list[Term]:
         """What every `return` of a function gives."""
         self.trace.visited.append((function.module, function.node))
-        frame = Frame(function.module, function.owner, self._bind(function, args, keywords), depth)
+        frame = Scope(function.module, function.owner, self._bind(function, args, keywords), depth)
         self._block(function.node.body, frame)
         return frame.returns
 
     # --- statements -------------------------------------------------------------------------------------------------
 
-    def _block(self, statements: list[ast.stmt], frame: Frame) -> bool:
+    def _block(self, statements: list[ast.stmt], frame: Scope) -> bool:
         """Whether the block was left by a return, raise, continue or break."""
         return any(self._statement(statement, frame) for statement in statements)
 
-    def _statement(self, node: ast.stmt, frame: Frame) -> bool:
+    def _statement(self, node: ast.stmt, frame: Scope) -> bool:
         if isinstance(node, ast.Return):
-            frame.returns.append(self._value(node.value, frame) if node.value else Literal(None))
+            frame.returns.append(self._value(node.value, frame) if node.value else Plain(None))
             return True
         if isinstance(node, (ast.Raise, ast.Continue, ast.Break)):
             return True
@@ -179,47 +179,47 @@ class Evaluator:
             self._refuse(node.test, frame)
         return False
 
-    def _loop(self, node: ast.For, frame: Frame) -> None:
+    def _loop(self, node: ast.For, frame: Scope) -> None:
         """The body once for each key of a mapping with known keys, once for anything else."""
         over = self._value(node.iter, frame)
-        if isinstance(over, Table):
-            elements: list[Value] = [Literal(key) for key in list(over.entries)]
+        if isinstance(over, Mapped):
+            elements: list[Term] = [Plain(key) for key in list(over.entries)]
         else:
             elements = [_each(over, self._place(node, frame))]
         for element in elements:
             self._assign(node.target, element, frame)
             self._block(node.body, frame)
 
-    def _refuse(self, test: ast.expr, frame: Frame) -> None:
+    def _refuse(self, test: ast.expr, frame: Scope) -> None:
         """`assert NAME is None` of an input: the model does not take it."""
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
             value = self._value(test.left, frame)
-            if isinstance(value, Input) and self._value(test.comparators[0], frame) == Literal(None):
+            if isinstance(value, Input) and self._value(test.comparators[0], frame) == Plain(None):
                 self.trace.refused.add(value.key)
 
-    def _branch(self, node: ast.If, frame: Frame) -> bool:
+    def _branch(self, node: ast.If, frame: Scope) -> bool:
         decided = self._truth(node.test, frame)
         if decided is not None:
             return self._block(node.body if decided else node.orelse, frame)
         left = self._block(node.body, frame)
         return self._block(node.orelse, frame) and left
 
-    def _assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
+    def _assign(self, target: ast.expr, value: Term, frame: Scope) -> None:
         if isinstance(target, ast.Name):
             frame.variables[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             known = value.values if isinstance(value, Items) and len(value.values) == len(target.elts) else None
             for index, element in enumerate(target.elts):
-                part = known[index] if known else Op("[]", (value, Literal(index)), place=self._place(target, frame))
+                part = known[index] if known else Op("[]", (value, Plain(index)), place=self._place(target, frame))
                 self._assign(element.value if isinstance(element, ast.Starred) else element, part, frame)
         elif isinstance(target, ast.Subscript):
             table, key = self._value(target.value, frame), self._value(target.slice, frame)
-            if isinstance(table, Table) and isinstance(key, Literal) and isinstance(key.value, str):
+            if isinstance(table, Mapped) and isinstance(key, Plain) and isinstance(key.value, str):
                 table.entries[key.value] = value
 
     # --- conditions -------------------------------------------------------------------------------------------------
 
-    def _truth(self, node: ast.expr, frame: Frame) -> bool | None:
+    def _truth(self, node: ast.expr, frame: Scope) -> bool | None:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self._truth(node.operand, frame)
             return None if inner is None else not inner
@@ -233,27 +233,27 @@ class Evaluator:
             return self._compare(node, frame)
         return self._truth_of(self._value(node, frame))
 
-    def _truth_of(self, value: Value) -> bool | None:
+    def _truth_of(self, value: Term) -> bool | None:
         if isinstance(value, Ref) and value.path.startswith("self.") and "data_parallel" in value.path:
             self.trace.switches.append(value)
             return False
-        if isinstance(value, Literal):
+        if isinstance(value, Plain):
             return bool(value.value)
-        return True if isinstance(value, Table) and value.entries else None
+        return True if isinstance(value, Mapped) and value.entries else None
 
-    def _compare(self, node: ast.Compare, frame: Frame) -> bool | None:
+    def _compare(self, node: ast.Compare, frame: Scope) -> bool | None:
         left, right = self._value(node.left, frame), self._value(node.comparators[0], frame)
-        if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and right == Literal(None):
+        if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and right == Plain(None):
             absent = self._is_absent(left)
             return absent if isinstance(node.ops[0], ast.Is) or absent is None else not absent
         compare = _LITERAL_COMPARE.get(type(node.ops[0]))
-        if compare is not None and isinstance(left, Literal) and isinstance(right, Literal):
+        if compare is not None and isinstance(left, Plain) and isinstance(right, Plain):
             return compare(left.value, right.value)
         return None
 
-    def _is_absent(self, value: Value) -> bool | None:
+    def _is_absent(self, value: Term) -> bool | None:
         """Whether a value is None: embeddings given instead of pixels are, everything else that is known is not."""
-        if isinstance(value, Literal):
+        if isinstance(value, Plain):
             return value.value is None
         if isinstance(value, Input):
             # Phi-4-MM calls its pixels `input_image_embeds`.
@@ -262,9 +262,9 @@ class Evaluator:
 
     # --- expressions ------------------------------------------------------------------------------------------------
 
-    def _value(self, node: ast.expr, frame: Frame) -> Value:
+    def _value(self, node: ast.expr, frame: Scope) -> Term:
         if isinstance(node, ast.Constant):
-            return Literal(node.value)
+            return Plain(node.value)
         if isinstance(node, ast.Name):
             return frame.variables.get(node.id) or Ref(node.id, self._place(node, frame))
         if isinstance(node, ast.Attribute):
@@ -275,8 +275,8 @@ class Evaluator:
             return self._subscript(node, frame)
         if isinstance(node, (ast.Tuple, ast.List)):
             values = [self._value(element, frame) for element in node.elts]
-            if isinstance(node, ast.Tuple) and all(isinstance(value, Literal) for value in values):
-                return Literal(tuple(value.value for value in values if isinstance(value, Literal)))
+            if isinstance(node, ast.Tuple) and all(isinstance(value, Plain) for value in values):
+                return Plain(tuple(value.value for value in values if isinstance(value, Plain)))
             return Items(values)
         if isinstance(node, ast.Dict):
             return self._dict(node, frame)
@@ -288,81 +288,81 @@ class Evaluator:
         if isinstance(node, ast.IfExp):
             decided = self._truth(node.test, frame)
             body, other = self._value(node.body, frame), self._value(node.orelse, frame)
-            return (body if decided else other) if decided is not None else other if body == Literal(None) else body
+            return (body if decided else other) if decided is not None else other if body == Plain(None) else body
         if isinstance(node, ast.NamedExpr):
             value = self._value(node.value, frame)
             self._assign(node.target, value, frame)
             return value
         if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
-            inner = Frame(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+            inner = Scope(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
             for generator in node.generators:
                 self._assign(generator.target, _each(self._value(generator.iter, inner), None), inner)
             return Items([self._value(node.elt, inner)])
         if isinstance(node, ast.Slice):
             parts = (node.lower, node.upper, node.step)
-            return Op("slice", tuple(self._value(part, frame) if part else Literal(None) for part in parts))
+            return Op("slice", tuple(self._value(part, frame) if part else Plain(None) for part in parts))
         if isinstance(node, ast.Starred):
             return self._value(node.value, frame)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return Literal(-node.operand.value) if isinstance(node.operand.value, (int, float)) else Op("-", ())
+            return Plain(-node.operand.value) if isinstance(node.operand.value, (int, float)) else Op("-", ())
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return Op(type(node).__name__, tuple(self._value(child, frame) for child in children))
 
-    def _attribute(self, value: Value, node: ast.Attribute, frame: Frame) -> Value:
+    def _attribute(self, value: Term, node: ast.Attribute, frame: Scope) -> Term:
         place = self._place(node, frame)
         if isinstance(value, Ref):
             return Ref(f"{value.path}.{node.attr}", place)
-        if isinstance(value, Table) and value.made_by and node.attr in value.entries:
+        if isinstance(value, Mapped) and value.made_by and node.attr in value.entries:
             return value.entries[node.attr]
         return Op(f".{node.attr}", (value,), place=place)
 
     def _input(self, value: Input) -> Input:
         return self.trace.inputs.setdefault(value.key, value) if value.columns is None else value
 
-    def _dict(self, node: ast.Dict, frame: Frame) -> Value:
-        table = Table({}, place=self._place(node, frame))
+    def _dict(self, node: ast.Dict, frame: Scope) -> Term:
+        table = Mapped({}, place=self._place(node, frame))
         for key, value in zip(node.keys, node.values, strict=True):
             found = self._value(value, frame)
             if key is None:
-                table.entries.update(found.entries if isinstance(found, Table) else {})
+                table.entries.update(found.entries if isinstance(found, Mapped) else {})
             elif isinstance(key, ast.Constant):
                 table.entries[str(key.value)] = found
         return table
 
-    def _filtered(self, node: ast.DictComp, frame: Frame) -> Value:
+    def _filtered(self, node: ast.DictComp, frame: Scope) -> Term:
         """`{key: value for key, value in inputs.items() if ...}` of the inputs: some of them, each under its key; or
         `{key: table[key] for key in ("a", "b")}`."""
         generator = node.generators[0]
         over = generator.iter
         keys = self._value(over, frame) if len(node.generators) == 1 and not generator.ifs else None
-        if isinstance(keys, Literal) and isinstance(keys.value, tuple):
-            table = Table({}, place=self._place(node, frame))
+        if isinstance(keys, Plain) and isinstance(keys.value, tuple):
+            table = Mapped({}, place=self._place(node, frame))
             for key in keys.value:
-                inner = Frame(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
-                self._assign(generator.target, Literal(key), inner)
+                inner = Scope(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+                self._assign(generator.target, Plain(key), inner)
                 name = self._value(node.key, inner)
-                if isinstance(name, Literal):
+                if isinstance(name, Plain):
                     table.entries[str(name.value)] = self._value(node.value, inner)
             return table
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr == "items":
             whole = self._value(over.func.value, frame)
             same = ast.unparse(generator.target).strip("()") == f"{ast.unparse(node.key)}, {ast.unparse(node.value)}"
-            if isinstance(whole, Inputs) and same and len(node.generators) == 1:
+            if isinstance(whole, BatchInputs) and same and len(node.generators) == 1:
                 return whole
         return Op("DictComp", (self._value(over, frame),), place=self._place(node, frame))
 
-    def _binary(self, name: str, left: Value, right: Value, node: ast.AST, frame: Frame) -> Value:
-        if name == "|" and isinstance(left, Table) and isinstance(right, Table):
-            return Table(left.entries | right.entries, place=left.place)
+    def _binary(self, name: str, left: Term, right: Term, node: ast.AST, frame: Scope) -> Term:
+        if name == "|" and isinstance(left, Mapped) and isinstance(right, Mapped):
+            return Mapped(left.entries | right.entries, place=left.place)
         return Op(name, (left, right), place=self._place(node, frame))
 
-    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
+    def _subscript(self, node: ast.Subscript, frame: Scope) -> Term:
         value, key = self._value(node.value, frame), self._value(node.slice, frame)
         place = self._place(node, frame)
-        if isinstance(key, Literal):
-            if isinstance(value, Inputs) and isinstance(key.value, str):
+        if isinstance(key, Plain):
+            if isinstance(value, BatchInputs) and isinstance(key.value, str):
                 return self._input(Input(key.value, place=place))
-            if isinstance(value, Table) and key.value in value.entries:
+            if isinstance(value, Mapped) and key.value in value.entries:
                 return value.entries[str(key.value)]
             if isinstance(value, Items) and isinstance(key.value, int) and key.value in range(-1, len(value.values)):
                 return value.values[key.value] if value.values else Op("[]", (value, key), place=place)
@@ -372,14 +372,14 @@ class Evaluator:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _evaluate_call(self, node: ast.Call, frame: Frame) -> Value:
+    def _evaluate_call(self, node: ast.Call, frame: Scope) -> Term:
         args = [self._value(argument, frame) for argument in node.args]
-        keywords: dict[str, Value] = {}
+        keywords: dict[str, Term] = {}
         for keyword in node.keywords:
             value = self._value(keyword.value, frame)
             if keyword.arg is not None:
                 keywords[keyword.arg] = value
-            elif isinstance(value, Table):
+            elif isinstance(value, Mapped):
                 keywords |= value.entries
             else:
                 keywords["**"] = value
@@ -395,26 +395,24 @@ class Evaluator:
             function = self._value(node.func, frame)
         return self._apply(function, args, keywords, node, frame)
 
-    def _of_container(self, value: Value, method: str, args: list[Value], node: ast.Call, frame: Frame) -> Value | None:
+    def _of_container(self, value: Term, method: str, args: list[Term], node: ast.Call, frame: Scope) -> Term | None:
         """What a method of a mapping or list gives; None when it is not one of those that are known."""
-        first = args[0] if args else Literal(None)
-        if isinstance(value, Inputs) and method in ("pop", "get") and isinstance(first, Literal):
-            default = args[1] if len(args) > 1 else Literal(None)
+        first = args[0] if args else Plain(None)
+        if isinstance(value, BatchInputs) and method in ("pop", "get") and isinstance(first, Plain):
+            default = args[1] if len(args) > 1 else Plain(None)
             return self._input(Input(str(first.value), _columns(default), self._place(node, frame)))
-        if isinstance(value, Table):
-            if method in ("get", "pop") and isinstance(first, Literal) and str(first.value) in value.entries:
+        if isinstance(value, Mapped):
+            if method in ("get", "pop") and isinstance(first, Plain) and str(first.value) in value.entries:
                 return value.entries[str(first.value)]
-            if method == "update" and isinstance(first, Table):
+            if method == "update" and isinstance(first, Mapped):
                 value.entries.update(first.entries)
-                return Literal(None)
+                return Plain(None)
         if isinstance(value, Items) and method in ("append", "extend") and args:
             value.values.append(first)
-            return Literal(None)
+            return Plain(None)
         return None
 
-    def _apply(
-        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call, frame: Frame
-    ) -> Value:
+    def _apply(self, function: Term, args: list[Term], keywords: dict[str, Term], node: ast.Call, frame: Scope) -> Term:
         place = self._place(node, frame)
         if isinstance(function, Closure):
             return self._call(function, args, keywords, frame.depth + 1)
@@ -428,12 +426,12 @@ class Evaluator:
         return made
 
     def _apply_named(
-        self, path: str, args: list[Value], keywords: dict[str, Value], place: Place, frame: Frame
-    ) -> Value:
+        self, path: str, args: list[Term], keywords: dict[str, Term], place: SourceLine, frame: Scope
+    ) -> Term:
         if path == "dict":
-            table = Table({}, place=place)
+            table = Mapped({}, place=place)
             for value in args:
-                table.entries.update(value.entries if isinstance(value, Table) else {})
+                table.entries.update(value.entries if isinstance(value, Mapped) else {})
             table.entries.update(keywords)
             return table
         head, _, last = path.rpartition(".")
@@ -449,14 +447,14 @@ class Evaluator:
             if inputs_of(made):
                 self.trace.calls.append(made)
             return made
-        if isinstance(target, Table):  # a constructed class
-            self.trace.tables.append(Table(dict(keywords), target.made_by, place))
+        if isinstance(target, Mapped):  # a constructed class
+            self.trace.tables.append(Mapped(dict(keywords), target.made_by, place))
             return self.trace.tables[-1]
         if isinstance(target, Closure) and (self._deep or _has_container(made) or self._runs_part(made)):
             return self._call(target, args, keywords, frame.depth + 1)
         return made
 
-    def _checked(self, method: Closure, args: list[Value], keywords: dict[str, Value]) -> Value | None:
+    def _checked(self, method: Closure, args: list[Term], keywords: dict[str, Term]) -> Term | None:
         """The input that a method only checks: it is given back as it is, in one of the forms that it may have."""
         variables = self._bind(method, args, keywords)
         nodes = list(ast.walk(method.node))
@@ -475,8 +473,8 @@ class Evaluator:
         """Whether to look into a method of the class: not when it gets pixels and nothing of their sizes."""
         return self._deep or _has_container(made) or not inputs_of(made) or bool(self._sizes & set(inputs_of(made)))
 
-    def _target(self, path: str, frame: Frame) -> Value | None:
-        """What a dotted name means: a function or method of the tree, or an empty `Table` for a class."""
+    def _target(self, path: str, frame: Scope) -> Term | None:
+        """What a dotted name means: a function or method of the tree, or an empty `Mapped` for a class."""
         parts = path.split(".")
         owner = frame.owner
         if parts[0] != "self":
@@ -487,9 +485,9 @@ class Evaluator:
         if found is not None:
             return Closure(found.module, found.definer, found.function, {}, bound=found.definer is not None)
         known = self._program.resolve(frame.module, parts[0]) if len(parts) == 1 else None
-        return Table({}, known[1].name) if known is not None else None
+        return Mapped({}, known[1].name) if known is not None else None
 
-    def _super(self, name: str, args: list[Value], keywords: dict[str, Value], frame: Frame) -> Value:
+    def _super(self, name: str, args: list[Term], keywords: dict[str, Term], frame: Scope) -> Term:
         if frame.owner is not None:
             method = self._program.method(frame.owner, name, inherited=True)
             if method is not None:
@@ -501,34 +499,34 @@ class Evaluator:
         return Op(f"super.{name}", tuple(args), tuple(keywords.items()))
 
     @staticmethod
-    def _place(node: ast.AST, frame: Frame) -> Place:
-        return Place(frame.module.file, getattr(node, "lineno", 1))
+    def _place(node: ast.AST, frame: Scope) -> SourceLine:
+        return SourceLine(frame.module.file, getattr(node, "lineno", 1))
 
 
 def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
-def _each(value: Value, place: Place | None) -> Value:
+def _each(value: Term, place: SourceLine | None) -> Term:
     """An element of an iterated value."""
     if isinstance(value, Items) and len(value.values) == 1:
         return value.values[0]
     return Op("each", (value,), place=place)
 
 
-def _constant(node: ast.expr) -> Value:
-    return Literal(node.value) if isinstance(node, ast.Constant) else Op("default", ())
+def _constant(node: ast.expr) -> Term:
+    return Plain(node.value) if isinstance(node, ast.Constant) else Op("default", ())
 
 
 def _has_container(made: Op) -> bool:
-    return any(isinstance(value, (Table, Inputs, Items)) for value in made.operands)
+    return any(isinstance(value, (Mapped, BatchInputs, Items)) for value in made.operands)
 
 
-def _columns(default: Value) -> int | None:
+def _columns(default: Term) -> int | None:
     """Columns of an empty tensor that stands for a missing input: `torch.empty((0, 3))` has 3, `torch.empty(0)` 0."""
     if isinstance(default, Op) and default.name == "torch.empty" and default.args:
         shape = default.args[0]
-        if isinstance(shape, Literal):
+        if isinstance(shape, Plain):
             if isinstance(shape.value, tuple) and len(shape.value) == 2 and isinstance(shape.value[1], int):
                 return shape.value[1]
             if shape.value == 0:
@@ -536,11 +534,11 @@ def _columns(default: Value) -> int | None:
     return None
 
 
-def _field(kind: str, args: list[Value], keywords: dict[str, Value], place: Place) -> Field:
+def _field(kind: str, args: list[Term], keywords: dict[str, Term], place: SourceLine) -> FieldConfig:
     modality = args[0] if args else keywords.get("modality")
     sizes = args[1] if len(args) > 1 else keywords.get("size_per_item")
-    name = str(modality.value) if isinstance(modality, Literal) else None
-    return Field(kind, name, sizes, place)
+    name = str(modality.value) if isinstance(modality, Plain) else None
+    return FieldConfig(kind, name, sizes, place)
 
 
 def _aliased(module: Module, name: str) -> str:

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft.evaluate import Evaluator, Trace
+from scaffold.draft.evaluate import Evaluator, History
 from scaffold.draft.locate import Located
 from scaffold.draft.values import (
-    Field,
+    BatchInputs,
+    FieldConfig,
     Input,
-    Inputs,
-    Literal,
+    Mapped,
     Op,
-    Place,
+    Plain,
     Ref,
-    Table,
-    Value,
+    SourceLine,
+    Term,
     inputs_of,
     walk_value,
 )
@@ -46,7 +46,7 @@ class Encoded:
     sizes: tuple[str, ...]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SourceLine:
         assert self.call.place is not None, "every evaluated call has one"
         return self.call.place
 
@@ -62,8 +62,8 @@ class ModalityInputs:
     layout: str
     columns: tuple[str, ...]
     encoded: tuple[Encoded, ...]
-    field: Field
-    sizes_field: Field | None
+    field: FieldConfig
+    sizes_field: FieldConfig | None
     #: The key of a second pixel tensor, cut by the same sizes.
     more: str | None = None
 
@@ -73,14 +73,14 @@ class ModelInputs:
     """`result` is what `embed_multimodal` returns."""
 
     modalities: tuple[ModalityInputs, ...]
-    fields: dict[str, Field]
-    trace: Trace
-    result: Value
+    fields: dict[str, FieldConfig]
+    trace: History
+    result: Term
     #: What is left out, and why.
     notes: tuple[Diagnostic, ...] = ()
 
 
-def left_out(tree: SourceTree, place: Place, name: str, reason: str) -> Diagnostic:
+def left_out(tree: SourceTree, place: SourceLine, name: str, reason: str) -> Diagnostic:
     """That a modality is not drafted (VCG484)."""
     return Diagnostic(
         "VCG484",
@@ -95,7 +95,7 @@ class Beyond(DiagnosticError):
     """A model does what no layout expresses (VCG483)."""
 
 
-def beyond(tree: SourceTree, place: Place | None, reason: str) -> Beyond:
+def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
     """The refusal of a model that no layout expresses."""
     return Beyond(
         Diagnostic(
@@ -107,22 +107,22 @@ def beyond(tree: SourceTree, place: Place | None, reason: str) -> Beyond:
     )
 
 
-def strip(value: Value, names: set[str] = _SAME) -> Value:
+def strip(value: Term, names: set[str] = _SAME) -> Term:
     """The value without changes of type, device or form."""
     while isinstance(value, Op) and value.name in names and value.args:
         value = value.args[0]
     return value
 
 
-def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str, Field]:
+def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str, FieldConfig]:
     """How the processor cuts each input into items. Raises VCG483."""
     evaluator = Evaluator(program, model.processor, deep=True)
-    config = evaluator.method("_get_mm_fields_config", hf_inputs=Inputs())
+    config = evaluator.method("_get_mm_fields_config", hf_inputs=BatchInputs())
     if isinstance(config, Ref):
         config = evaluator.of_module(config)
     fields = (
-        {key: value for key, value in config.entries.items() if isinstance(value, Field)}
-        if isinstance(config, Table)
+        {key: value for key, value in config.entries.items() if isinstance(value, FieldConfig)}
+        if isinstance(config, Mapped)
         else {}
     )
     if not fields:
@@ -144,7 +144,7 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
     fields = read_fields(tree, program, model)
     sizes = {key: _size_input(field.sizes, key) for field in fields.values() for key in inputs_of_sizes(field)}
     evaluator = Evaluator(program, model.owner, sizes=frozenset(sizes))
-    result = evaluator.method("embed_multimodal", **{"**": Inputs()}) or Literal(None)
+    result = evaluator.method("embed_multimodal", **{"**": BatchInputs()}) or Plain(None)
     trace = evaluator.trace
     roots = _outermost(trace, frozenset(sizes))
     groups: dict[str, list[Encoded]] = {}
@@ -178,16 +178,16 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
     return ModelInputs(kept, fields, trace, result, (*notes, *others))
 
 
-def inputs_of_sizes(field: Field) -> tuple[str, ...]:
+def inputs_of_sizes(field: FieldConfig) -> tuple[str, ...]:
     return inputs_of(field.sizes) if field.sizes is not None else ()
 
 
-def _size_input(sizes: Value | None, key: str) -> Input | None:
+def _size_input(sizes: Term | None, key: str) -> Input | None:
     found = [part for part in walk_value(sizes) if isinstance(part, Input)] if sizes is not None else []
     return next((part for part in found if part.key == key), None)
 
 
-def _outermost(trace: Trace, sizes: frozenset[str]) -> list[Encoded]:
+def _outermost(trace: History, sizes: frozenset[str]) -> list[Encoded]:
     inner = {id(part) for call in trace.calls for value in call.operands for part in walk_value(value)}
     found = []
     for call in trace.calls:
@@ -198,7 +198,7 @@ def _outermost(trace: Trace, sizes: frozenset[str]) -> list[Encoded]:
     return found
 
 
-def _modality_of(root: Encoded, fields: dict[str, Field]) -> str:
+def _modality_of(root: Encoded, fields: dict[str, FieldConfig]) -> str:
     field = fields.get(root.pixels[0])
     return (field.modality if field else None) or ("video" if "video" in root.pixels[0] else "image")
 
@@ -209,9 +209,9 @@ def _modality(
     model: Located,
     name: str,
     roots: list[Encoded],
-    fields: dict[str, Field],
-    trace: Trace,
-    result: Value,
+    fields: dict[str, FieldConfig],
+    trace: History,
+    result: Term,
 ) -> ModalityInputs:
     """One modality. Raises `Beyond` with everything that no layout has words for."""
     first = roots[0]
@@ -269,14 +269,19 @@ def _modality(
     )
 
 
-def _main_input(keys: tuple[str, ...], fields: dict[str, Field]) -> str:
+def _main_input(keys: tuple[str, ...], fields: dict[str, FieldConfig]) -> str:
     """The input of an encoder call that is the pixels: the only one, or the only one that is named so."""
     named = [key for key in keys if "pixel_values" in key and key in fields] if len(keys) > 1 else list(keys)
     return named[0] if len(named) == 1 else ""
 
 
 def sizes_of(
-    tree: SourceTree, program: Program, model: Located, field: Field, fields: dict[str, Field], trace: Trace
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    field: FieldConfig,
+    fields: dict[str, FieldConfig],
+    trace: History,
 ) -> tuple[Input, bool]:
     """The input that says how many rows each item has, and whether it is a grid whose product does."""
     sizes = strip(field.sizes, SAME_SIZES) if field.sizes is not None else None
@@ -295,7 +300,7 @@ def sizes_of(
     )
 
 
-def _embeds(name: str, fields: dict[str, Field], trace: Trace, taken: set[str]) -> Input | None:
+def _embeds(name: str, fields: dict[str, FieldConfig], trace: History, taken: set[str]) -> Input | None:
     for key, value in trace.inputs.items():
         field = fields.get(key)
         modality = (field.modality if field else None) or key.partition("_")[0]
@@ -357,7 +362,7 @@ def _parts(modality: ModalityInputs) -> set[str]:
     return {part.name for part in parts if isinstance(part, Op) and part.name.startswith("self.")}
 
 
-def _changed_results(tree: SourceTree, trace: Trace, roots: list[Encoded]) -> Iterator[Diagnostic]:
+def _changed_results(tree: SourceTree, trace: History, roots: list[Encoded]) -> Iterator[Diagnostic]:
     """What the model does to an encoder's result beside joining its first axes and splitting it into items, once.
 
     A port hands out the rows of the result as they are: an index, a join or a second split would be lost.
@@ -381,29 +386,31 @@ def _changed_results(tree: SourceTree, trace: Trace, roots: list[Encoded]) -> It
 def _joins_axes(step: Op) -> bool:
     """Whether a step leaves [tiles, tokens, hidden] as it is, or makes it [tiles * tokens, hidden]."""
     if step.name in (".view", ".reshape"):
-        return len(step.args) == 3 and step.args[1] == Literal(-1)
-    return step.name in _SAME or (step.name == ".flatten" and step.args[1:] == (Literal(0), Literal(1)))
+        return len(step.args) == 3 and step.args[1] == Plain(-1)
+    return step.name in _SAME or (step.name == ".flatten" and step.args[1:] == (Plain(0), Plain(1)))
 
 
-def _changed_items(tree: SourceTree, trace: Trace, result: Value) -> Iterator[Diagnostic]:
+def _changed_items(tree: SourceTree, trace: History, result: Term) -> Iterator[Diagnostic]:
     """What the model does to each item of a split result beside joining its first two axes."""
     for part in walk_value(result):
         of = part.args[0] if isinstance(part, Op) and part.args else None
         piece = isinstance(of, Op) and of.name == "each" and any(of.args[0] is split for split in trace.splits)
         if piece and isinstance(part, Op) and not _joins_axes(part):
-            shown = ", ".join(str(value.value) for value in part.args[1:] if isinstance(value, Literal))
+            shown = ", ".join(str(value.value) for value in part.args[1:] if isinstance(value, Plain))
             what = f"each item goes through `{part.name.lstrip('.')}({shown})`, so it is no [tiles, tokens, hidden]"
             yield from beyond(tree, part.place, what).diagnostics
 
 
-def schema_of(program: Program, home: Module, trace: Trace, key: str) -> tuple[tuple[object, ...], Place, Table] | None:
+def schema_of(
+    program: Program, home: Module, trace: History, key: str
+) -> tuple[tuple[object, ...], SourceLine, Mapped] | None:
     """The annotated shape of an input (`TensorShape("n", 3, "h", "w")`), its place, and the values at construction."""
     return next(shapes_of(program, home, trace, key), None)
 
 
 def shapes_of(
-    program: Program, home: Module, trace: Trace, key: str, *, made: bool = False
-) -> Iterator[tuple[tuple[object, ...], Place, Table]]:
+    program: Program, home: Module, trace: History, key: str, *, made: bool = False
+) -> Iterator[tuple[tuple[object, ...], SourceLine, Mapped]]:
     """Annotated shapes of an input, or (`made`) of values that are made of it alone."""
     for table, name, value in [(t, name, value) for t in trace.tables for name, value in t.entries.items()]:
         if not (inputs_of(value) == (key,) if made else _is(value, key)):
@@ -415,15 +422,15 @@ def shapes_of(
                 for node in ast.walk(statement.annotation):
                     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TensorShape"):
                         parts = tuple(part.value for part in node.args if isinstance(part, ast.Constant))
-                        yield parts, Place(found[0].file, node.lineno), table
+                        yield parts, SourceLine(found[0].file, node.lineno), table
 
 
-def _is(value: Value, key: str) -> bool:
+def _is(value: Term, key: str) -> bool:
     bare = strip(value)
     return isinstance(bare, Input) and bare.key == key
 
 
-def schema_columns(program: Program, home: Module, trace: Trace, key: str) -> int | None:
+def schema_columns(program: Program, home: Module, trace: History, key: str) -> int | None:
     """The number of columns that the annotation of an input gives: 3 of `TensorShape("n", 3)`, 0 of one axis."""
     found = schema_of(program, home, trace, key)
     if found is None:
@@ -445,7 +452,7 @@ class NotACall(Exception):
         self.part, self.reason = part, reason
 
 
-def call_text(value: Value, names: dict[str, str]) -> str:
+def call_text(value: Term, names: dict[str, str]) -> str:
     """A value as the text of a descriptor's call. `names` gives what stands for each input. Raises NotACall."""
     value = strip(value)
     if isinstance(value, Input):
@@ -453,7 +460,7 @@ def call_text(value: Value, names: dict[str, str]) -> str:
     value = strip(value, SAME_SIZES)
     if isinstance(value, Input):
         return names[value.key]
-    if isinstance(value, Literal):
+    if isinstance(value, Plain):
         return repr(value.value)
     if isinstance(value, Ref) and value.path.startswith("self."):
         # A graph runs on one device: what asks whether to shard is told no.
@@ -485,7 +492,7 @@ def innermost(program: Program, owner: Owner, call: Op) -> Op:
     return current
 
 
-def _first_call(value: Value) -> Op | None:
+def _first_call(value: Term) -> Op | None:
     """The outermost call of a part of the model on inputs that a value was made by."""
     for part in walk_value(value):
         if isinstance(part, Op) and part.name.startswith("self.") and inputs_of(part):
@@ -493,13 +500,13 @@ def _first_call(value: Value) -> Op | None:
     return None
 
 
-def _by_parameter(program: Program, owner: Owner, name: str, call: Op) -> dict[str, Value]:
+def _by_parameter(program: Program, owner: Owner, name: str, call: Op) -> dict[str, Term]:
     found = program.method(owner, name)
     assert found is not None, "looked up by the caller"
     names = [argument.arg for argument in (*found[2].args.posonlyargs, *found[2].args.args)][1:]
     return dict(zip(names, call.args, strict=False)) | dict(call.keywords)
 
 
-def by_parameter(names: list[str], call: Op) -> dict[str, Value]:
+def by_parameter(names: list[str], call: Op) -> dict[str, Term]:
     """The arguments of a call by the names of the parameters that they fill."""
     return dict(zip(names, call.args, strict=False)) | dict(call.keywords)

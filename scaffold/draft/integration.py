@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Located
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.values import Place
+from scaffold.draft.values import SourceLine
 from scaffold.protocol import find_example_list
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import strings
@@ -35,7 +35,7 @@ class _Template:
 
     text: str
     gap: str
-    place: Place
+    place: SourceLine
 
 
 def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities: tuple[str, ...]) -> None:
@@ -66,10 +66,10 @@ def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities
     if families is not None:
         sheet.put("integration.docs.models", families[0], families[1])
     if example is not None:
-        sheet.put("integration.example", example.key, Place(example.file, example.function.lineno))
+        sheet.put("integration.example", example.key, SourceLine(example.file, example.function.lineno))
 
 
-def _checkpoint(tree: SourceTree, class_name: str) -> tuple[str, dict[str, object], Place] | None:
+def _checkpoint(tree: SourceTree, class_name: str) -> tuple[str, dict[str, object], SourceLine] | None:
     """The checkpoint that vLLM's own tests use for an architecture, the last entry of the file for it."""
     if not tree.exists(_CHECKPOINTS):
         return None
@@ -85,11 +85,11 @@ def _checkpoint(tree: SourceTree, class_name: str) -> tuple[str, dict[str, objec
                             for keyword in value.keywords
                             if keyword.arg and isinstance(keyword.value, ast.Constant)
                         }
-                        found = (str(first.value), given, Place(_CHECKPOINTS, key.lineno))
+                        found = (str(first.value), given, SourceLine(_CHECKPOINTS, key.lineno))
     return found
 
 
-def _placeholders(model: Located) -> Iterator[tuple[str, tuple[str, Place]]]:
+def _placeholders(model: Located) -> Iterator[tuple[str, tuple[str, SourceLine]]]:
     """What stands for an item in a prompt: `if modality.startswith("image"): return "<image>"`."""
     for node in ast.walk(model.owner[1]):
         if isinstance(node, ast.FunctionDef) and node.name == _PLACEHOLDER:
@@ -102,10 +102,10 @@ def _placeholders(model: Located) -> Iterator[tuple[str, tuple[str, Place]]]:
                     for name in names:
                         # None: the processor puts the image before the prompt by itself.
                         text = str(returned.value.value or "")
-                        yield str(name), (text, Place(model.file, returned.lineno))
+                        yield str(name), (text, SourceLine(model.file, returned.lineno))
 
 
-def _families(tree: SourceTree, class_name: str) -> tuple[list[str], Place] | None:
+def _families(tree: SourceTree, class_name: str) -> tuple[list[str], SourceLine] | None:
     """The models that the documentation's table lists for an architecture."""
     if not tree.exists(_TABLE):
         return None
@@ -113,7 +113,7 @@ def _families(tree: SourceTree, class_name: str) -> tuple[list[str], Place] | No
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) > 2 and cells[0].startswith(f"`{class_name}`"):
             names = [name.strip() for name in cells[1].split(",") if name.strip()]
-            return (names, Place(_TABLE, number)) if names else None
+            return (names, SourceLine(_TABLE, number)) if names else None
     return None
 
 
@@ -155,7 +155,7 @@ def _known_checkpoints(tree: SourceTree, class_name: str) -> set[str]:
     return {name for name in known if name.count("/") == 1}
 
 
-def _template(example: _Example, placeholders: dict[str, tuple[str, Place]]) -> _Template | None:
+def _template(example: _Example, placeholders: dict[str, tuple[str, SourceLine]]) -> _Template | None:
     """The prompt of an example with {content} where placeholder and question stand."""
     image = placeholders.get("image")
     prompt = next(
@@ -177,7 +177,7 @@ def _template(example: _Example, placeholders: dict[str, tuple[str, Place]]) -> 
     whole = f"{text[: content.start()]}{{content}}{text[content.end() :]}" if content else ""
     if content is None or whole == "{content}" or "{" in text or "}" in text:
         return None
-    return _Template(whole, content.group(1), Place(example.file, prompt.lineno))
+    return _Template(whole, content.group(1), SourceLine(example.file, prompt.lineno))
 
 
 def _names(node: ast.JoinedStr) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaffold.draft.evaluate import Evaluator
 from scaffold.draft.modules import Part, parameters, part_of
-from scaffold.draft.values import Input, Place, inputs_of
+from scaffold.draft.values import Input, SourceLine, inputs_of
 from scaffold.tower.source import Owner, Program
 
 _PIXELS = "pixels"
@@ -23,7 +23,10 @@ def first_layer(program: Program, owner: Owner, part: Part, data: str | None = N
         method, names = program.method(cls, "forward"), parameters(program, cls, "forward")
         if method is None or not names:
             break
-        place, what = Place(method[0].file, method[2].lineno), f"the first layer that gets the pixels, in {cls[1].name}"
+        place, what = (
+            SourceLine(method[0].file, method[2].lineno),
+            f"the first layer that gets the pixels, in {cls[1].name}",
+        )
         evaluator = Evaluator(program, cls)
         evaluator.variables("forward", **{data or names[0]: Input(_PIXELS)})
         call = next((call for call in evaluator.trace.calls if _PIXELS in inputs_of(call)), None)

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.values import Place
+from scaffold.draft.values import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.syntax import FunctionNode, call_name, plain_base
@@ -38,9 +38,9 @@ class Located:
     module: str
     file: str
     owner: Owner
-    found: Place
+    found: SourceLine
     processor: Owner
-    processor_place: Place
+    processor_place: SourceLine
     info: Owner | None
 
     @property
@@ -48,8 +48,8 @@ class Located:
         return self.owner[1].name
 
     @property
-    def place(self) -> Place:
-        return Place(self.file, self.owner[1].lineno)
+    def place(self) -> SourceLine:
+        return SourceLine(self.file, self.owner[1].lineno)
 
 
 def locate(tree: SourceTree, program: Program, reference: str) -> Located:
@@ -171,7 +171,7 @@ def _class_of(tree: SourceTree, program: Program, entry: _Entry) -> Owner | None
     return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
 
 
-def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, Place]:
+def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, SourceLine]:
     known = _registry(tree)
     if name not in known:
         raise DiagnosticError(_removed(tree, name) or _unknown(tree, name, known))
@@ -195,7 +195,7 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
                 "check that the tree is complete, or name the model's file",
             )
         )
-    return found[0].file, found[1].name, Place(_REGISTRY, entry.line)
+    return found[0].file, found[1].name, SourceLine(_REGISTRY, entry.line)
 
 
 def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
@@ -255,7 +255,7 @@ def _stem(architecture: str) -> str:
     return "".join(character for character in _TASK.sub("", architecture).lower() if character.isalnum())
 
 
-def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, str, Place]:
+def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, str, SourceLine]:
     path, _, class_name = reference.rpartition(":") if ".py:" in reference else (reference, "", "")
     file = _inside(tree, path)
     module = program.module(file)
@@ -268,11 +268,11 @@ def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, s
         if program.method((module, node), _EMBED) is not None and _processor(program, (module, node)) is not None
     }
     if class_name in module.classes:
-        return file, class_name, Place(file, module.classes[class_name].lineno)
+        return file, class_name, SourceLine(file, module.classes[class_name].lineno)
     own = [name for name, node in classes.items() if any(getattr(part, "name", "") == _EMBED for part in node.body)]
     chosen = own if len(own) == 1 else list(classes)
     if not class_name and len(chosen) == 1:
-        return file, chosen[0], Place(file, module.classes[chosen[0]].lineno)
+        return file, chosen[0], SourceLine(file, module.classes[chosen[0]].lineno)
     near = get_close_matches(class_name, classes, n=3) if class_name else chosen
     raise DiagnosticError(
         Diagnostic(
@@ -311,7 +311,7 @@ def _inside(tree: SourceTree, path: str) -> str:
     )
 
 
-def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Place] | None:
+def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, SourceLine] | None:
     """Processor class and info class of the registering decorator on the class or on its nearest base."""
     for module, node in program.lineage(owner):
         for decorator in node.decorator_list:
@@ -322,7 +322,7 @@ def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Pla
             info = next((keyword.value for keyword in call.keywords if keyword.arg == "info"), None)
             if processor is not None:
                 about = _made_class(program, home, info) if info is not None else None
-                return processor, about, Place(module.file, decorator.lineno)
+                return processor, about, SourceLine(module.file, decorator.lineno)
     return None
 
 

@@ -16,8 +16,8 @@ from scaffold.draft.objects import Objects
 from scaffold.draft.reentry import ALL, as_reason, entries_of, entry_step, problems_of_way, put_fields, put_hidden_size
 from scaffold.draft.rows import NoRows, Rows, in_loop, is_convolution, put_merge, read_with
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.steps import Step, Walker, is_pixels
-from scaffold.draft.values import Field, Items, Literal, Made, Op, Place, inputs_of
+from scaffold.draft.steps import PartCall, Walker, is_pixels
+from scaffold.draft.values import FieldConfig, Items, Made, Op, Plain, SourceLine, inputs_of
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, name_path
 from scaffold.tower import attention_leaves_rows
@@ -50,18 +50,18 @@ def draft_loop(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     _item(tree, program, model, objects, walker, fields, key, step, sheet)
     put_merge(model, walker, step, sheet)
     sheet.put("forward.encoder", step.path, step.place, why="computes what its layers need besides the rows")
-    sheet.put("forward.loop", loop, Place(_file(program, objects, step), node.lineno), why="runs them")
+    sheet.put("forward.loop", loop, SourceLine(_file(program, objects, step), node.lineno), why="runs them")
     _hidden_size(program, model, objects, sheet, step)
     return Rows((_MODALITY,), "patches of images of any size enter one loop over layers, as rows", ())
 
 
-def _file(program: Program, objects: Objects, step: Step) -> str:
+def _file(program: Program, objects: Objects, step: PartCall) -> str:
     cls = objects.cls(step.path)
     assert cls is not None, "a part with a loop"
     return cls[0].file
 
 
-def _patches(step: Step, fields: dict[str, Field]) -> str:
+def _patches(step: PartCall, fields: dict[str, FieldConfig]) -> str:
     """The input whose rows a part of the model gets, if items lie in it behind each other."""
     given = [value for upper in step.up() for value in upper.given.values()] if step.module else []
     keys = [key for value in given for key in inputs_of(value) if is_pixels(key) and key in fields]
@@ -84,7 +84,7 @@ def _loops(program: Program, cls: Owner | None) -> Iterator[tuple[str, ast.For]]
                 yield ".".join(path), node
 
 
-def _entry(tree: SourceTree, model: Located, root: Step, step: Step, loop: str) -> tuple[str, Place]:
+def _entry(tree: SourceTree, model: Located, root: PartCall, step: PartCall, loop: str) -> tuple[str, SourceLine]:
     """The entry from which the generator finds the loop. Raises VCG483 where there is none."""
     if in_loop(step):
         raise _none(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
@@ -98,7 +98,7 @@ def _entry(tree: SourceTree, model: Located, root: Step, step: Step, loop: str) 
     raise DiagnosticError([as_reason(problem) for problem in problems])
 
 
-def _none(tree: SourceTree, place: Place, what: str) -> NoRows:
+def _none(tree: SourceTree, place: SourceLine, what: str) -> NoRows:
     """What is no reason against a model that no layout fits: that its encoder is another one."""
     return NoRows(beyond(tree, place, what).diagnostics)
 
@@ -109,9 +109,9 @@ def _item(
     model: Located,
     objects: Objects,
     walker: Walker,
-    fields: dict[str, Field],
+    fields: dict[str, FieldConfig],
     key: str,
-    step: Step,
+    step: PartCall,
     sheet: Sheet,
 ) -> None:
     """Rows of patches with a grid an item, each as the convolution behind takes it."""
@@ -135,7 +135,7 @@ def _item(
     sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches")
 
 
-def _hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: Step) -> None:
+def _hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: PartCall) -> None:
     """The width of the embeddings: what the tower keeps as its own, else that of the language model."""
     path = f"{step.path}.out_hidden_size"
     if step.path.count(".") == 1 and "out_hidden_size" in objects.attributes(step.path):
@@ -144,9 +144,9 @@ def _hidden_size(program: Program, model: Located, objects: Objects, sheet: Shee
     put_hidden_size(program, model, objects, sheet, step)
 
 
-def _side(objects: Objects, step: Step, key: str) -> str | None:
+def _side(objects: Objects, step: PartCall, key: str) -> str | None:
     """The side of the squares of raw pixels that a convolution takes, one after the other and whole."""
-    raw = step.module and step.raw and key in inputs_of(step.units or Literal(None))
+    raw = step.module and step.raw and key in inputs_of(step.units or Plain(None))
     value = objects.value(step.path) if raw else None
     if not isinstance(value, (Made, Op)) or not is_convolution(value):
         return None

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scaffold.draft.evaluate import Trace
+from scaffold.draft.evaluate import History
 from scaffold.draft.inputs import shapes_of
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Question, Sheet
-from scaffold.draft.steps import Step
-from scaffold.draft.values import Input, Literal, Op, Place, Value, walk_value
+from scaffold.draft.steps import PartCall
+from scaffold.draft.values import Input, Op, Plain, SourceLine, Term, walk_value
 from scaffold.tower.source import Program
 
 _SAME = {".bool", ".to", ".contiguous", ".type", "Compare"}
@@ -26,8 +26,8 @@ def draft_masks(
     program: Program,
     model: Located,
     objects: Objects,
-    trace: Trace,
-    step: Step,
+    trace: History,
+    step: PartCall,
     sides: Mapping[str, str],
     sheet: Sheet,
 ) -> None:
@@ -48,7 +48,7 @@ def draft_masks(
         sheet.put("pixels.padded", True, padding.place, why=why)
 
 
-def _padding(program: Program, step: Step) -> Op | None:
+def _padding(program: Program, step: PartCall) -> Op | None:
     """The function of the tree that pads the units of a batch to those of its longest item."""
     for part in walk_value(step.units) if step.units is not None else ():
         if isinstance(part, Op) and _pads(program, part):
@@ -74,11 +74,11 @@ class _Shapes:
     program: Program
     model: Located
     objects: Objects
-    trace: Trace
+    trace: History
     sides: Mapping[str, str]
-    place: Place | None = None
+    place: SourceLine | None = None
 
-    def of(self, value: Value) -> list[str] | None:
+    def of(self, value: Term) -> list[str] | None:
         """The dimensions of a value, None where a step on the way is not understood."""
         if isinstance(value, Input):
             found = next(shapes_of(self.program, self.model.owner[0], self.trace, value.key), None)
@@ -93,12 +93,12 @@ class _Shapes:
         return step(self, shape, value) if step is not None else None
 
 
-def _argument(value: Op, position: int, name: str) -> Value | None:
+def _argument(value: Op, position: int, name: str) -> Term | None:
     return value.args[position] if len(value.args) > position else dict(value.keywords).get(name)
 
 
-def _number(value: Value | None) -> int | None:
-    return value.value if isinstance(value, Literal) and isinstance(value.value, int) else None
+def _number(value: Term | None) -> int | None:
+    return value.value if isinstance(value, Plain) and isinstance(value.value, int) else None
 
 
 def _unfolded(shapes: _Shapes, shape: list[str], value: Op) -> list[str] | None:
@@ -114,7 +114,7 @@ def _unfolded(shapes: _Shapes, shape: list[str], value: Op) -> list[str] | None:
 
 def _reduced(_: _Shapes, shape: list[str], value: Op) -> list[str] | None:
     axes = _argument(value, 1, "dim")
-    given = axes.value if isinstance(axes, Literal) else None
+    given = axes.value if isinstance(axes, Plain) else None
     numbers = given if isinstance(given, tuple) else (given,)
     if not all(isinstance(axis, int) and -len(shape) <= axis < len(shape) for axis in numbers):
         return None
@@ -124,7 +124,7 @@ def _reduced(_: _Shapes, shape: list[str], value: Op) -> list[str] | None:
 
 def _flattened(_: _Shapes, shape: list[str], value: Op) -> list[str] | None:
     """`x.flatten(0, 1)`: items and their units become units."""
-    return shape[1:] if value.args[1:] == (Literal(0), Literal(1)) else None
+    return shape[1:] if value.args[1:] == (Plain(0), Plain(1)) else None
 
 
 _STEPS: dict[str, Callable[[_Shapes, list[str], Op], list[str] | None]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from scaffold.draft.values import Place
+from scaffold.draft.values import SourceLine
 from scaffold.syntax import FunctionNode, bind_call, call_name, name_path, self_attribute
 from scaffold.tower.source import Owner, Program
 
@@ -18,12 +18,12 @@ class Part:
     """`self.NAME = ...` of a class. `made` is the call that makes it, `cls` its class if the tree has it."""
 
     name: str
-    place: Place
+    place: SourceLine
     made: ast.Call | None
     cls: Owner | None
 
 
-def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place, Owner] | None:
+def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, SourceLine, Owner] | None:
     """The value that a class gives to `self.NAME`, its place, and the class that does.
 
     `__init__` is looked at before other methods, and a class before its bases; what stands for a part that a process
@@ -36,7 +36,7 @@ def assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, Place
             for node in ast.walk(method):
                 value = _value_of(node, name)
                 if value is not None:
-                    found = value, Place(module.file, value.lineno), (module, cls)
+                    found = value, SourceLine(module.file, value.lineno), (module, cls)
                     if not stands_for_nothing(value):
                         return found
                     missing = missing or found
@@ -100,7 +100,7 @@ def model_path(program: Program, owner: Owner, name: str) -> str | None:
     return None
 
 
-def outer_path(program: Program, owner: Owner, part: Part, attribute: str) -> tuple[str, Place] | None:
+def outer_path(program: Program, owner: Owner, part: Part, attribute: str) -> tuple[str, SourceLine] | None:
     """Where the owner reads what its module keeps as `self.ATTRIBUTE`: from the configuration that it passes on."""
     if part.cls is None:
         return None
@@ -142,7 +142,7 @@ def parameters(program: Program, owner: Owner, method: str) -> list[str]:
     return [argument.arg for argument in (*found[2].args.posonlyargs, *found[2].args.args)][1:] if found else []
 
 
-def joined_features(program: Program, part: Part) -> Place | None:
+def joined_features(program: Program, part: Part) -> SourceLine | None:
     """Where a module's `forward` joins what it returns on the axis of features: it is wider than one of its results."""
     found = program.method(part.cls, "forward") if part.cls is not None else None
     if found is None:
@@ -161,7 +161,7 @@ def joined_features(program: Program, part: Part) -> Place | None:
         if kept and isinstance(value, ast.Call) and call_name(value) in ("cat", "concat"):
             axes = [*value.args[1:], *(keyword.value for keyword in value.keywords if keyword.arg == "dim")]
             if axes and ast.unparse(axes[0]) in ("1", "-1"):
-                return Place(found[0].file, value.lineno)
+                return SourceLine(found[0].file, value.lineno)
     return None
 
 

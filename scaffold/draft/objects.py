@@ -11,8 +11,8 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from scaffold.descriptor.expressions import ExpressionError, parse_expression
-from scaffold.draft.evaluate import Evaluator, Frame
-from scaffold.draft.values import Closure, Literal, Made, Op, Place, Ref, Value, walk_value
+from scaffold.draft.evaluate import Evaluator, Scope
+from scaffold.draft.values import Closure, Made, Op, Plain, Ref, SourceLine, Term, walk_value
 from scaffold.tower.source import Owner, Program
 
 _DEPTH = 6
@@ -44,16 +44,16 @@ class Objects:
         parent, _, name = path.rpartition(".")
         return self._part(parent).declared.get(name) if self._knows(parent) else None
 
-    def value(self, path: str) -> Value | None:
+    def value(self, path: str) -> Term | None:
         """What the constructor of a part's owner sets it to; None for what no constructor in the tree sets."""
         parent, _, name = path.rpartition(".")
         return self._part(parent).attributes.get(name) if self._knows(parent) else None
 
-    def attributes(self, path: str) -> Mapping[str, Value]:
+    def attributes(self, path: str) -> Mapping[str, Term]:
         """What the constructor of a part sets."""
         return self._part(path).attributes if self._knows(path) else {}
 
-    def place(self, path: str) -> Place | None:
+    def place(self, path: str) -> SourceLine | None:
         """Where a part is set."""
         parent, _, name = path.rpartition(".")
         return self._part(parent).places.get(name) if self._knows(parent) else None
@@ -64,14 +64,14 @@ class Objects:
         parts = walk_value(value) if value is not None else ()
         return any(isinstance(part, (Op, Ref)) and _names(part, _OUTSIDE) for part in parts)
 
-    def text(self, value: Value | None) -> str | None:
+    def text(self, value: Term | None) -> str | None:
         """A value as an attribute path of the model, or a number; None if the model does not keep it."""
-        if isinstance(value, Literal):
+        if isinstance(value, Plain):
             return str(value.value) if isinstance(value.value, int) and not isinstance(value.value, bool) else None
         if isinstance(value, Ref):
             return value.path if value.path.startswith("self.") else None
         for name, kept in self.attributes("self").items():
-            if value is not None and not isinstance(kept, Literal) and kept == value:
+            if value is not None and not isinstance(kept, Plain) and kept == value:
                 return f"self.{name}"
         if not isinstance(value, Op):
             return None
@@ -80,26 +80,26 @@ class Objects:
             return None
         if value.name.startswith(".") and value.name[1:].isidentifier() and len(value.args) == 1:
             return f"{inner}{value.name}"
-        if value.name == "[]" and isinstance(value.args[1], Literal):
+        if value.name == "[]" and isinstance(value.args[1], Plain):
             return said(f"{inner}[{value.args[1].value!r}]")
         return None
 
-    def part_reads(self, path: str) -> Sequence[Value]:
+    def part_reads(self, path: str) -> Sequence[Term]:
         """Attributes that the constructor of a part reads."""
         return self._part(path).read if self._knows(path) else ()
 
-    def reads(self, path: str) -> Iterator[Value]:
+    def reads(self, path: str) -> Iterator[Term]:
         """Attributes that the constructors of a part and of its parts read, the outer ones first."""
         for part in self._visited(path):
             yield from part.read
 
-    def kept(self, path: str) -> Iterator[tuple[str, Value]]:
+    def kept(self, path: str) -> Iterator[tuple[str, Term]]:
         """What the constructors of a part and of its parts set, by its path."""
         for part in self._visited(path):
             for name, value in part.attributes.items():
                 yield f"{part.path}.{name}", value
 
-    def taken(self, path: str) -> Iterator[Value]:
+    def taken(self, path: str) -> Iterator[Term]:
         """Elements that the constructors of a part and of its parts take of a value."""
         for value in self._visited(path):
             yield from value.elements
@@ -137,20 +137,20 @@ class Objects:
         return self._parts[path]
 
 
-def _made(value: Value | None) -> Made | None:
+def _made(value: Term | None) -> Made | None:
     """The object that a value is, through methods that give it back (`.to(dtype)`); of two possible ones the first."""
     while isinstance(value, Op) and value.args and (value.name.startswith(".") or value.name == _EITHER):
         value = value.args[0]
     return value if isinstance(value, Made) else None
 
 
-def _tells(value: Value) -> bool:
+def _tells(value: Term) -> bool:
     """Whether the result of a function says more than its call: an object, a literal or a part of an argument."""
     parts = list(walk_value(value))
     if any(isinstance(part, Made) or (isinstance(part, (Op, Ref)) and _names(part, _OUTSIDE)) for part in parts):
         return True
     return all(
-        isinstance(part, Literal) or (isinstance(part, Op) and (part.name == "parameter" or part.name.startswith(".")))
+        isinstance(part, Plain) or (isinstance(part, Op) and (part.name == "parameter" or part.name.startswith(".")))
         for part in parts
     )
 
@@ -176,10 +176,10 @@ class _Constructor(Evaluator):
     def __init__(self, program: Program, cls: Owner, path: str) -> None:
         super().__init__(program, cls, deep=True)
         self.path = path
-        self.attributes: dict[str, Value] = {}
-        self.places: dict[str, Place] = {}
-        self.read: list[Value] = []
-        self.elements: list[Value] = []
+        self.attributes: dict[str, Term] = {}
+        self.places: dict[str, SourceLine] = {}
+        self.read: list[Term] = []
+        self.elements: list[Term] = []
         self.declared: dict[str, Owner] = {}
 
     def run(self, made: Made | None) -> None:
@@ -190,22 +190,22 @@ class _Constructor(Evaluator):
         closure = Closure(found[0], (found[0], found[1]), found[2], {}, bound=True, receiver=self.path)
         self._call(closure, list(made.args) if made else [], dict(made.keywords) if made else {}, 0)
 
-    def _call(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> Value:
+    def _call(self, function: Closure, args: list[Term], keywords: dict[str, Term], depth: int) -> Term:
         """The first of several things that a function may make: they differ in class and not in configuration."""
         if depth > _DEPTH:
             return Op("too deep", ())
-        values = [value for value in self._returned(function, args, keywords, depth) if value != Literal(None)]
+        values = [value for value in self._returned(function, args, keywords, depth) if value != Plain(None)]
         objects = [value for value in values if isinstance(value, Made)]
-        return (objects or values[-1:] or [Literal(None)])[0]
+        return (objects or values[-1:] or [Plain(None)])[0]
 
-    def _value(self, node: ast.expr, frame: Frame) -> Value:
+    def _value(self, node: ast.expr, frame: Scope) -> Term:
         if isinstance(node, ast.IfExp) and self._truth(node.test, frame) is None:
             values = [self._value(part, frame) for part in (node.body, node.orelse)]
-            known = [value for value in values if value != Literal(None)]
+            known = [value for value in values if value != Plain(None)]
             return Op(_EITHER, tuple(known)) if len(known) == 2 and known[0] != known[1] else (known or values)[0]
         return super()._value(node, frame)
 
-    def _statement(self, node: ast.stmt, frame: Frame) -> bool:
+    def _statement(self, node: ast.stmt, frame: Scope) -> bool:
         if isinstance(node, ast.AnnAssign) and node.value is None and isinstance(node.annotation, ast.Name):
             name = ast.unparse(node.target).removeprefix("self.")
             found = self._program.resolve(frame.module, node.annotation.id)
@@ -213,23 +213,23 @@ class _Constructor(Evaluator):
                 self.declared[name] = (found[0], found[1])
         return super()._statement(node, frame)
 
-    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
+    def _subscript(self, node: ast.Subscript, frame: Scope) -> Term:
         self.elements.append(found := super()._subscript(node, frame))
         return found
 
-    def _assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
+    def _assign(self, target: ast.expr, value: Term, frame: Scope) -> None:
         if isinstance(target, ast.Tuple):
-            self.elements.append(Op("[]", (value, Literal(0))))
+            self.elements.append(Op("[]", (value, Plain(0))))
         super()._assign(target, value, frame)
         if not isinstance(target, ast.Attribute):
             return
         holder = self._value(target.value, frame)
-        known = self.attributes.get(target.attr, Literal(None))
-        if isinstance(holder, Ref) and holder.path == self.path and known == Literal(None):
+        known = self.attributes.get(target.attr, Plain(None))
+        if isinstance(holder, Ref) and holder.path == self.path and known == Plain(None):
             self.attributes[target.attr] = value
             self.places[target.attr] = self._place(target, frame)
 
-    def _attribute(self, value: Value, node: ast.Attribute, frame: Frame) -> Value:
+    def _attribute(self, value: Term, node: ast.Attribute, frame: Scope) -> Term:
         """What an attribute was set to before, where that is one of the constructor's own values."""
         if isinstance(value, Ref) and value.path == self.path:
             known = self.attributes.get(node.attr)
@@ -239,16 +239,14 @@ class _Constructor(Evaluator):
         self.read.append(found)
         return found
 
-    def _apply(
-        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call, frame: Frame
-    ) -> Value:
+    def _apply(self, function: Term, args: list[Term], keywords: dict[str, Term], node: ast.Call, frame: Scope) -> Term:
         """A method without arguments is told from an attribute by its parentheses."""
         found = super()._apply(function, args, keywords, node, frame)
         if isinstance(function, Op) and isinstance(found, Op) and found.name == function.name and not node.args:
             return Op(f"{found.name}()", found.args, found.keywords, found.place)
         return found
 
-    def _target(self, path: str, frame: Frame) -> Value | None:
+    def _target(self, path: str, frame: Scope) -> Term | None:
         holder, _, name = path.rpartition(".")
         if holder != self.path:
             return super()._target(path, frame)
@@ -258,8 +256,8 @@ class _Constructor(Evaluator):
         return Closure(found[0], (found[0], found[1]), found[2], {}, bound=True, receiver=self.path)
 
     def _apply_named(
-        self, path: str, args: list[Value], keywords: dict[str, Value], place: Place, frame: Frame
-    ) -> Value:
+        self, path: str, args: list[Term], keywords: dict[str, Term], place: SourceLine, frame: Scope
+    ) -> Term:
         holder, _, _ = path.rpartition(".")
         if holder == self.path:
             target = self._target(path, frame)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.evaluate import Evaluator, Trace
+from scaffold.draft.evaluate import Evaluator, History
 from scaffold.draft.inputs import (
     SAME_SIZES,
     Beyond,
@@ -27,12 +27,12 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.values import (
     Input,
     Items,
-    Literal,
+    Mapped,
     Op,
-    Place,
+    Plain,
     Ref,
-    Table,
-    Value,
+    SourceLine,
+    Term,
     inputs_of,
     walk_value,
 )
@@ -158,13 +158,13 @@ def _tokens(
     return tuple(kept), tuple(notes)
 
 
-def _merge_of(scene: _Scene, modality: ModalityInputs) -> tuple[str, Place] | None:
+def _merge_of(scene: _Scene, modality: ModalityInputs) -> tuple[str, SourceLine] | None:
     """The path that the product of a grid is divided by twice, where the embeddings are split into items."""
     roots = {id(root.call) for root in modality.encoded}
     for split in scene.inputs.trace.splits:
         if not any(id(part) in roots for part in walk_value(split.args[0])) or len(split.args) < 2:
             continue
-        divisors: list[Value] = []
+        divisors: list[Term] = []
         value = strip(split.args[1], SAME_SIZES)
         while isinstance(value, Op) and value.name == "//":
             divisors.append(value.args[1])
@@ -174,7 +174,7 @@ def _merge_of(scene: _Scene, modality: ModalityInputs) -> tuple[str, Place] | No
             continue
         if len(divisors) == 1 and isinstance(divisors[0], Op) and divisors[0].name in ("**", "*"):
             square = divisors[0]
-            divisors = [square.args[0], square.args[0] if square.args[1] == Literal(2) else square.args[1]]
+            divisors = [square.args[0], square.args[0] if square.args[1] == Plain(2) else square.args[1]]
         if len(divisors) == 2 and divisors[0] == divisors[1] and isinstance(divisors[0], Ref):
             place = divisors[0].place or split.place
             if divisors[0].path.startswith("self.") and place is not None:
@@ -280,11 +280,11 @@ def _slice(scene: _Scene, tower: Part, data: tuple[str, ...], grid: tuple[str, .
             split_tower(sliced)
     except DiagnosticError as error:
         first = error.diagnostics[0]
-        place = Place(_relative(scene, first.span.file), first.span.line) if first.span else call.place
+        place = SourceLine(_relative(scene, first.span.file), first.span.line) if first.span else call.place
         what = f"`{call.name}` ({tower.cls[1].name}) cannot be split: {first.message}"
         raise beyond(scene.tree, place, what) from None
     for hazard in staying if not sliced.already_split else ():
-        place = Place(_relative(scene, hazard.file), hazard.line)
+        place = SourceLine(_relative(scene, hazard.file), hazard.line)
         within = f"`{hazard.via[-1]}`: " if hazard.via else ""
         what = f"{within}{hazard.what} follows from the grid and cannot leave the tower"
         scene.sheet.obstacles += beyond(scene.tree, place, what).diagnostics
@@ -309,7 +309,7 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
     crossings = list(_crossings(sliced))
     offsets = [crossing for crossing, _ in crossings if crossing.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
     if not offsets:
-        place = Place(tower.cls[0].file, tower.cls[1].lineno)
+        place = SourceLine(tower.cls[0].file, tower.cls[1].lineno)
         raise beyond(scene.tree, place, "the tower builds no offsets of sequences from the grid")
     values = _metadata_values(scene, tower, sliced, grid, columns)
     bounds, alone = _bounds(offsets, [crossing for crossing, _ in crossings if crossing.kind is Kind.HOST_BOUND])
@@ -343,7 +343,7 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         if unit == "window" and value is not None:
             _window(scene, at, value, tower)
     for bound in alone:
-        place = Place(tower.cls[0].file, tower.cls[1].lineno)
+        place = SourceLine(tower.cls[0].file, tower.cls[1].lineno)
         what = f"the bound `{bound.key}` belongs to no set of sequences, so nothing tells its largest value"
         raise beyond(scene.tree, place, what)
     named = {value for key, value in _named(sheet)}
@@ -366,7 +366,7 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         sheet.ask(Question("capture.side_limit", what, (free,), (f"{tower.cls[0].file}:{tower.cls[1].lineno}",)))
     parameter = sliced.method_parameters[0] if sliced.already_split else None
     forms = (parameter or next(p for p in sliced.parameters if p.name == grid[0])).forms
-    where = Place(sliced.file, tower.cls[1].lineno)
+    where = SourceLine(sliced.file, tower.cls[1].lineno)
     sheet.put("tower.grid", "list" if "list" in forms else "tensor", where, why=f"what `{grid[0]}` may be")
 
 
@@ -378,7 +378,7 @@ def _bounds(offsets: list[Crossing], bounds: list[Crossing]) -> tuple[dict[str, 
     return own, [bound for bound in bounds if bound.key not in taken]
 
 
-def _valued(crossings: list[Crossing], values: dict[str, Value]) -> Iterator[tuple[Crossing, Value | None]]:
+def _valued(crossings: list[Crossing], values: dict[str, Term]) -> Iterator[tuple[Crossing, Term | None]]:
     return ((crossing, values.get(crossing.name, values.get(crossing.key))) for crossing in crossings)
 
 
@@ -405,20 +405,20 @@ def _evidence(scene: _Scene, crossing: Crossing) -> str:
 
 def _metadata_values(
     scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, ...], columns: tuple[str, ...]
-) -> dict[str, Value]:
+) -> dict[str, Term]:
     """The values of the tower's variables, or of the entries that an existing metadata method returns."""
     assert tower.cls is not None, "checked by the caller"
     evaluator = Evaluator(scene.program, tower.cls, deep=True)
     sizes = Input("grid", len(columns))
     if sliced.already_split and sliced.metadata_method:
         made = evaluator.method(sliced.metadata_method, **{sliced.method_parameters[0].name: sizes})
-        return made.entries if isinstance(made, Table) else {}
-    names: dict[str, Value] = dict.fromkeys(sliced.data, Input("pixels"))
+        return made.entries if isinstance(made, Mapped) else {}
+    names: dict[str, Term] = dict.fromkeys(sliced.data, Input("pixels"))
     names |= dict.fromkeys(grid, sizes)
     return evaluator.variables("forward", **names)
 
 
-def _unit(value: Value | None) -> tuple[str | None, str, Place | None]:
+def _unit(value: Term | None) -> tuple[str | None, str, SourceLine | None]:
     """What one sequence covers, from how its offsets are computed; None when that is not clear."""
     if value is None:
         return None, "", None
@@ -437,7 +437,7 @@ def _unit(value: Value | None) -> tuple[str | None, str, Place | None]:
     return None, "", None
 
 
-def _grid_columns(value: Value) -> set[int]:
+def _grid_columns(value: Term) -> set[int]:
     """Columns of the grid that a value is made of: `grid[:, 1]`, or the second of `for t, h, w in grid`."""
     found: set[int] = set()
     for part in walk_value(value):
@@ -445,12 +445,12 @@ def _grid_columns(value: Value) -> set[int]:
             index = part.args[1]
             if isinstance(index, Items):
                 index = index.values[-1]
-            if isinstance(index, Literal) and isinstance(index.value, int):
+            if isinstance(index, Plain) and isinstance(index.value, int):
                 found.add(index.value)
     return found
 
 
-def _window(scene: _Scene, at: str, value: Value, tower: Part) -> None:
+def _window(scene: _Scene, at: str, value: Term, tower: Part) -> None:
     """Count and size of windows: nothing derives them, a window's side is a hint."""
     parts = list(walk_value(value))
     sides = (_arithmetic(part, f"self.{tower.name}") for part in parts)
@@ -481,11 +481,11 @@ def _window(scene: _Scene, at: str, value: Value, tower: Part) -> None:
     )
 
 
-def _arithmetic(value: Value, prefix: str) -> str | None:
+def _arithmetic(value: Term, prefix: str) -> str | None:
     """A term over the tower's attributes as an expression of a descriptor."""
     if isinstance(value, Ref) and value.path.startswith("self."):
         return prefix + value.path.removeprefix("self")
-    if isinstance(value, Literal) and isinstance(value.value, int):
+    if isinstance(value, Plain) and isinstance(value.value, int):
         return str(value.value)
     if isinstance(value, Op) and value.name in ("//", "*", "+", "-") and len(value.args) == 2:
         left, right = (_arithmetic(part, prefix) for part in value.args)
@@ -493,7 +493,7 @@ def _arithmetic(value: Value, prefix: str) -> str | None:
     return None
 
 
-def _table_limit(scene: _Scene, tower: Part) -> tuple[int, Place] | None:
+def _table_limit(scene: _Scene, tower: Part) -> tuple[int, SourceLine] | None:
     """The number of positions that the tower's rotary table is made for."""
     for module, cls in scene.program.lineage(tower.cls) if tower.cls else ():
         constructors = [node for node in cls.body if isinstance(node, FunctionNode) and node.name == "__init__"]
@@ -502,7 +502,7 @@ def _table_limit(scene: _Scene, tower: Part) -> tuple[int, Place] | None:
                 for keyword in node.keywords:
                     value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
                     if keyword.arg == "max_position" and isinstance(value, int):
-                        return value, Place(module.file, keyword.value.lineno)
+                        return value, SourceLine(module.file, keyword.value.lineno)
     return None
 
 
@@ -515,7 +515,7 @@ def _pixels(scene: _Scene, tower: Part, data: str) -> None:
     assert tower.cls is not None, "checked by the caller"
     evaluator = Evaluator(program, tower.cls, sizes=frozenset({"grid"}))
     names = parameters(program, tower.cls, "forward")
-    arguments: dict[str, Value] = dict.fromkeys(names, Input("grid", 3))
+    arguments: dict[str, Term] = dict.fromkeys(names, Input("grid", 3))
     arguments[data] = Input("pixels")
     evaluator.variables("forward", **arguments)
     calls = [call for call in evaluator.trace.calls if "pixels" in inputs_of(call)]
@@ -542,7 +542,7 @@ def _pixels(scene: _Scene, tower: Part, data: str) -> None:
         )
 
 
-def _input_dtype(program: Program, tower: Part) -> Place | None:
+def _input_dtype(program: Program, tower: Part) -> SourceLine | None:
     """Where a normalisation inside the tower keeps the dtype of raw pixels; None if the tower has none that does."""
     found = assigned(program, tower.cls, "input_norm") if tower.cls else None
     for node in ast.walk(found[0]) if found else ():
@@ -552,11 +552,11 @@ def _input_dtype(program: Program, tower: Part) -> Place | None:
         norm = (made[0], made[1])
         value, method = assigned(program, norm, "input_dtype"), program.method(norm, "input_dtype")
         if value is not None or method is not None:
-            return value[1] if value else Place(norm[0].file, method[2].lineno if method else norm[1].lineno)
+            return value[1] if value else SourceLine(norm[0].file, method[2].lineno if method else norm[1].lineno)
     return None
 
 
-def _row_shape(program: Program, patch: Part, prefix: str, sheet: Sheet) -> tuple[str, Place, str] | None:
+def _row_shape(program: Program, patch: Part, prefix: str, sheet: Sheet) -> tuple[str, SourceLine, str] | None:
     assert patch.cls is not None, "checked by the caller"
     evaluator = Evaluator(program, patch.cls)
     names = parameters(program, patch.cls, "forward")
@@ -569,8 +569,8 @@ def _row_shape(program: Program, patch: Part, prefix: str, sheet: Sheet) -> tupl
     bare = strip(made.args[0])
     if width is not None and isinstance(bare, Input):
         return f"{prefix}.{inner.name}.{width}", inner.place, "the input of a linear layer"
-    if isinstance(bare, Op) and bare.name in (".view", ".reshape") and Literal(-1) in bare.args[1:]:
-        dims = [dim for dim in bare.args[2:] if dim != Literal(-1)]
+    if isinstance(bare, Op) and bare.name in (".view", ".reshape") and Plain(-1) in bare.args[1:]:
+        dims = [dim for dim in bare.args[2:] if dim != Plain(-1)]
         paths = [
             dim.path.removeprefix("self.") for dim in dims if isinstance(dim, Ref) and dim.path.startswith("self.")
         ]
@@ -638,7 +638,7 @@ def _calls(
     sheet.ask(Question("eager.call", what, tuple(ways), (f"{shown}: the call of the tower",)))
 
 
-def _changed_grid(scene: _Scene, tower: Part, names: list[str], grid: tuple[str, ...]) -> tuple[Place, str] | None:
+def _changed_grid(scene: _Scene, tower: Part, names: list[str], grid: tuple[str, ...]) -> tuple[SourceLine, str] | None:
     """Where the tower gets another grid than the sizes, and a call of the method that makes it (or nothing)."""
     model = scene.model
     call = innermost(scene.program, model.owner, scene.inputs.modalities[0].encoded[0].call)
@@ -671,7 +671,7 @@ def _budget(scene: _Scene, kept: tuple[ModalityInputs, ...], first: ModalityInpu
         return
     frames = program.method(model.info, _FRAMES) if model.info else None
     if frames is not None:
-        sheet.put("budget.frames.info", _FRAMES, Place(frames[0].file, frames[2].lineno))
+        sheet.put("budget.frames.info", _FRAMES, SourceLine(frames[0].file, frames[2].lineno))
     else:
         info = model.info[1].name if model.info else "the processing info"
         sheet.ask(Question("budget.frames", "the largest number of frames of a video", (), (info,)))
@@ -680,7 +680,7 @@ def _budget(scene: _Scene, kept: tuple[ModalityInputs, ...], first: ModalityInpu
 _PRUNING = "is_multimodal_pruning_enabled"
 
 
-def gate_of(program: Program, owner: Owner, trace: Trace) -> tuple[str, Place] | None:
+def gate_of(program: Program, owner: Owner, trace: History) -> tuple[str, SourceLine] | None:
     """The condition without which embeddings are edited after the encoder: where `embed_multimodal` reads it.
 
     A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
@@ -690,5 +690,5 @@ def gate_of(program: Program, owner: Owner, trace: Trace) -> tuple[str, Place] |
     for module, function in trace.visited:
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
-                return f"not self.{_PRUNING}", Place(module.file, node.lineno)
+                return f"not self.{_PRUNING}", SourceLine(module.file, node.lineno)
     return None

@@ -17,8 +17,8 @@ from scaffold.draft.locate import Located
 from scaffold.draft.modules import assigned
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import Step, constant, parents_of
-from scaffold.draft.values import Field, Input, Inputs, Literal, Made, Op, Place, Value, walk_value
+from scaffold.draft.steps import PartCall, constant, parents_of
+from scaffold.draft.values import BatchInputs, FieldConfig, Input, Made, Op, Plain, SourceLine, Term, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
@@ -30,14 +30,14 @@ _NOWHERE = Span("<draft>", 1, 1, 1, 1)
 _AS_LIST = {"tuple", "list", "extend"}
 
 
-def entry_step(steps: list[Step]) -> Step | None:
+def entry_step(steps: list[PartCall]) -> PartCall | None:
     """The call of `embed_multimodal` that leads to all these calls of the encoder, if it is one and none of them."""
     ways = [list(step.up()) for step in steps]
     below = {id(way[-2].node): way[-2] for way in ways if len(way) > 2}
     return next(iter(below.values())) if len(below) == 1 and all(len(way) > 2 for way in ways) else None
 
 
-def entries_of(root: Step, steps: list[Step]) -> list[str]:
+def entries_of(root: PartCall, steps: list[PartCall]) -> list[str]:
     """Calls that give the embeddings of what these calls of the encoder encode, the one to prefer first."""
     step = entry_step(steps)
     entry = _entry_text(root, step) if step is not None else None
@@ -46,22 +46,22 @@ def entries_of(root: Step, steps: list[Step]) -> list[str]:
     return [entry, ALL] if _unconditional(step) else [ALL, entry]
 
 
-def _entry_text(root: Step, step: Step) -> str | None:
+def _entry_text(root: PartCall, step: PartCall) -> str | None:
     """A call with the inputs of the batch in the place of what `embed_multimodal` parses them into."""
     return _call_text(step, lambda value: _plain(value) or _parsed(root, step, value))
 
 
-def _parsed(root: Step, entry: Step, value: Value) -> str | None:
+def _parsed(root: PartCall, entry: PartCall, value: Term) -> str | None:
     """The call on the whole batch that made a value."""
     makers = (step for step in root.walk() if step.result is value and step not in (entry, root))
     return next(filter(None, (_call_text(step, _plain) for step in makers)), None)
 
 
-def _plain(value: Value) -> str | None:
-    return "**inputs" if isinstance(value, Inputs) else constant(value)
+def _plain(value: Term) -> str | None:
+    return "**inputs" if isinstance(value, BatchInputs) else constant(value)
 
 
-def _call_text(step: Step, text_of: Callable[[Value], str | None]) -> str | None:
+def _call_text(step: PartCall, text_of: Callable[[Term], str | None]) -> str | None:
     parts = []
     for key, value in step.given.items():
         text = text_of(value)
@@ -71,13 +71,13 @@ def _call_text(step: Step, text_of: Callable[[Value], str | None]) -> str | None
     return f"{step.path}({', '.join(parts)})"
 
 
-def _handed_on(step: Step) -> bool:
+def _handed_on(step: PartCall) -> bool:
     """Whether the result of a call is what the function gives, as a list or in a list of all modalities."""
     parents = parents_of(step.caller.node)
     return all(_in_list(node, parents) for node in _uses(step, parents))
 
 
-def _uses(step: Step, parents: dict[int, ast.AST]) -> list[ast.AST]:
+def _uses(step: PartCall, parents: dict[int, ast.AST]) -> list[ast.AST]:
     """The call itself, or where the name stands that it is assigned to."""
     above = parents.get(id(step.node))
     names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
@@ -97,7 +97,7 @@ def _in_list(node: ast.AST, parents: dict[int, ast.AST]) -> bool:
     return isinstance(above, (ast.Return, ast.AugAssign))
 
 
-def _unconditional(step: Step) -> bool:
+def _unconditional(step: PartCall) -> bool:
     """Whether only modalities and missing inputs decide on a call: around it, and on a return before it."""
     parents = parents_of(step.caller.node)
     node: ast.AST | None = step.node
@@ -150,7 +150,7 @@ def as_reason(problem: Diagnostic) -> Diagnostic:
 
 
 def put_fields(
-    tree: SourceTree, sheet: Sheet, fields: dict[str, Field], modalities: set[str], *, grids: bool = False
+    tree: SourceTree, sheet: Sheet, fields: dict[str, FieldConfig], modalities: set[str], *, grids: bool = False
 ) -> None:
     """How each input of the modalities lies in a batch. What no descriptor says becomes an obstacle.
 
@@ -181,7 +181,7 @@ def put_fields(
             sheet.obstacles += beyond(tree, found.place, what).diagnostics
 
 
-def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: Step) -> None:
+def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: PartCall) -> None:
     """The width of the embeddings, which is that of the language model."""
     key = "output.hidden_size"
     name, place = _language_model(model, program)
@@ -220,20 +220,18 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
 
 
-def _undivided(sizes: Value | None) -> Value | None:
+def _undivided(sizes: Term | None) -> Term | None:
     """What is divided by the same merge size twice, or by its square."""
     if not isinstance(sizes, Op) or sizes.name != "//":
         return sizes
     inner, divisor = strip(sizes.args[0], SAME_SIZES), sizes.args[1]
     if isinstance(inner, Op) and inner.name == "//" and inner.args[1] == divisor:
         return strip(inner.args[0], SAME_SIZES)
-    square = (
-        isinstance(divisor, Op) and divisor.name in ("**", "*") and divisor.args[1] in (Literal(2), divisor.args[0])
-    )
+    square = isinstance(divisor, Op) and divisor.name in ("**", "*") and divisor.args[1] in (Plain(2), divisor.args[0])
     return inner if square else sizes
 
 
-def language_width(program: Program, model: Located, objects: Objects) -> tuple[str, Place] | None:
+def language_width(program: Program, model: Located, objects: Objects) -> tuple[str, SourceLine] | None:
     """The width of the configuration that the language model is made with, where the model keeps that."""
     name, place = _language_model(model, program)
     given = _language_config(objects.value(f"self.{name}")) if name else None
@@ -241,7 +239,7 @@ def language_width(program: Program, model: Located, objects: Objects) -> tuple[
     return (f"{text}.hidden_size", place) if text is not None and place is not None else None
 
 
-def _language_model(model: Located, program: Program) -> tuple[str, Place | None]:
+def _language_model(model: Located, program: Program) -> tuple[str, SourceLine | None]:
     """The attribute that is made where the model marks its language model."""
     for module, cls in program.lineage(model.owner):
         for node in ast.walk(cls):
@@ -249,12 +247,12 @@ def _language_model(model: Located, program: Program) -> tuple[str, Place | None
                 for statement in node.body:
                     for target in assigned_to(statement):
                         if isinstance(target, ast.Attribute):
-                            return target.attr, Place(module.file, statement.lineno)
+                            return target.attr, SourceLine(module.file, statement.lineno)
     found = assigned(program, model.owner, "language_model")
     return ("language_model", found[1]) if found is not None else ("", None)
 
 
-def _language_config(value: Value | None) -> Value | None:
+def _language_config(value: Term | None) -> Term | None:
     """The configuration that a language model is made with; None if it is that of the whole model."""
     parts = [value, *((*value.args, *(v for _, v in value.keywords)) if isinstance(value, (Made, Op)) else ())]
     keywords = dict(value.keywords) if isinstance(value, (Made, Op)) else {}

@@ -18,20 +18,20 @@ from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.reentry import ALL, as_reason, entries_of, entry_step, problems_of_way, put_fields, put_hidden_size
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import Step, Walker, computed, is_pixels, parents_of
+from scaffold.draft.steps import PartCall, Walker, computed, is_pixels, parents_of
 from scaffold.draft.units import CHANNELS
 from scaffold.draft.values import (
-    Field,
+    BatchInputs,
+    FieldConfig,
     Input,
-    Inputs,
     Items,
-    Literal,
     Made,
+    Mapped,
     Op,
-    Place,
+    Plain,
     Ref,
-    Table,
-    Value,
+    SourceLine,
+    Term,
     inputs_of,
     walk_value,
 )
@@ -97,8 +97,8 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
 
 
 def _captured(
-    tree: SourceTree, program: Program, model: Located, root: Step, objects: Objects, fields: dict[str, Field]
-) -> tuple[Step, str | None, tuple[Diagnostic, ...]]:
+    tree: SourceTree, program: Program, model: Located, root: PartCall, objects: Objects, fields: dict[str, FieldConfig]
+) -> tuple[PartCall, str | None, tuple[Diagnostic, ...]]:
     """The encoder whose call is recorded, or the one whose loop over its layers is. Raises VCG483."""
     try:
         step, notes = _encoder(tree, model, root, objects, fields)
@@ -114,14 +114,14 @@ def _captured(
     return images[0][0], f"self.{images[0][1]}", tuple(left)
 
 
-def _is_loop_of_rows(program: Program, objects: Objects, step: Step) -> bool:
+def _is_loop_of_rows(program: Program, objects: Objects, step: PartCall) -> bool:
     """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing."""
     cls = objects.cls(step.path)
     told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
     return told and not in_loop(step) and cls is not None and not list(_waiting(program, cls, set(), inside=False))
 
 
-def _looped(objects: Objects, step: Step) -> str:
+def _looped(objects: Objects, step: PartCall) -> str:
     """The layers that a part loops over in the method that is called, else empty."""
     if step.parent is None or not step.module or not step.encoder or step.entered is None:
         return ""
@@ -130,11 +130,11 @@ def _looped(objects: Objects, step: Step) -> str:
     return next((name for over in loops if (name := ast.unparse(over).removeprefix("self.")) in layers), "")
 
 
-def _is_layers(value: Value) -> bool:
+def _is_layers(value: Term) -> bool:
     return isinstance(value, Op) and value.name.endswith(("ModuleList", "make_layers"))
 
 
-def _name(objects: Objects, step: Step) -> str:
+def _name(objects: Objects, step: PartCall) -> str:
     cls = objects.cls(step.path)
     return cls[1].name if cls is not None else f"`{step.path}`"
 
@@ -143,8 +143,8 @@ def _name(objects: Objects, step: Step) -> str:
 
 
 def _encoder(
-    tree: SourceTree, model: Located, root: Step, objects: Objects, fields: dict[str, Field]
-) -> tuple[Step, tuple[Diagnostic, ...]]:
+    tree: SourceTree, model: Located, root: PartCall, objects: Objects, fields: dict[str, FieldConfig]
+) -> tuple[PartCall, tuple[Diagnostic, ...]]:
     """The call of the encoder on images, and that videos are left out. Raises VCG483 where there is not one."""
     found = [step for step in root.walk() if _is_encoder(objects, step) and _pixels(step, fields)]
     found = [step for step in found if not any(upper in found for upper in list(step.up())[1:])]
@@ -160,7 +160,7 @@ def _encoder(
     return images[0], tuple(notes)
 
 
-def _is_encoder(objects: Objects, step: Step) -> bool:
+def _is_encoder(objects: Objects, step: PartCall) -> bool:
     """Whether a part with layers of its own is called on what other parts have computed."""
     return (
         step.parent is not None
@@ -171,13 +171,13 @@ def _is_encoder(objects: Objects, step: Step) -> bool:
     )
 
 
-def _pixels(step: Step, fields: dict[str, Field]) -> str:
+def _pixels(step: PartCall, fields: dict[str, FieldConfig]) -> str:
     """The input that the rows are made of."""
     keys = [key for value in step.given.values() for key in inputs_of(value) if is_pixels(key) and key in fields]
     return next(iter(keys), "")
 
 
-def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> None:
+def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall) -> None:
     """That a graph can hold the call. Raises VCG483."""
     if in_loop(step):
         raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
@@ -186,7 +186,7 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> 
         if inputs:
             what = f"`{step.path}`, which runs the encoder, gets `{inputs}` itself, of which no graph has a buffer"
             raise beyond(tree, step.place, what if isinstance(key, int) else f"{what} (`{key}`)")
-        if isinstance(value, Op) and value.name in (".reshape", ".view") and value.args[1:] == (Literal(1),):
+        if isinstance(value, Op) and value.name in (".reshape", ".view") and value.args[1:] == (Plain(1),):
             what = f"`{step.path}`, which runs the encoder, gets a tensor of one entry, which no graph has a buffer of"
             raise beyond(tree, step.place, what)
     if sum(bool(inputs_of(value)) for value in step.given.values()) < 2:
@@ -198,7 +198,7 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: Step) -> 
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
 
 
-def in_loop(step: Step) -> bool:
+def in_loop(step: PartCall) -> bool:
     """Whether a call, or one that leads to it, stands in a loop; one over the modalities of a batch is none."""
     for lower in step.up():
         if lower.parent is None:
@@ -215,21 +215,21 @@ def in_loop(step: Step) -> bool:
     return False
 
 
-def _themselves(value: Value) -> str:
+def _themselves(value: Term) -> str:
     """An input that a value holds as it is, or empty: rows, offsets and bounds are made of inputs."""
-    if isinstance(value, Table):
+    if isinstance(value, Mapped):
         return next(filter(None, map(_themselves, value.entries.values())), "")
     if isinstance(value, Items):
         return next(filter(None, map(_themselves, value.values)), "")
     bare = strip(value, _SAME_VALUES)
-    if isinstance(bare, Inputs):
+    if isinstance(bare, BatchInputs):
         return "**"
-    return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Table)) else ""
+    return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Mapped)) else ""
 
 
 def _waiting(
     program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0, *, inside: bool = True
-) -> Iterator[tuple[Place, str]]:
+) -> Iterator[tuple[SourceLine, str]]:
     """Calls that wait for values, in the methods of a class but its constructor (unless not `inside`), and of what the
     constructor makes."""
     if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
@@ -244,14 +244,16 @@ def _waiting(
                     continue
                 if method.name != "__init__":
                     if inside and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
-                        yield Place(module.file, node.lineno), ast.unparse(node)
+                        yield SourceLine(module.file, node.lineno), ast.unparse(node)
                 elif isinstance(node.func, ast.Name):
                     made = program.resolve(module, node.func.id)
                     if made is not None and isinstance(made[1], ast.ClassDef):
                         yield from _waiting(program, (made[0], made[1]), seen, depth + 1)
 
 
-def _entry(tree: SourceTree, model: Located, root: Step, step: Step, loop: str | None) -> tuple[str, Place]:
+def _entry(
+    tree: SourceTree, model: Located, root: PartCall, step: PartCall, loop: str | None
+) -> tuple[str, SourceLine]:
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     problems: list[Diagnostic] = []
     for entry in entries_of(root, [step]):
@@ -271,7 +273,7 @@ def _images(
     objects: Objects,
     walker: Walker,
     key: str,
-    step: Step,
+    step: PartCall,
     sheet: Sheet,
 ) -> None:
     """One image an item: as many channels as annotated, and sides of whole patches, from the convolution behind."""
@@ -288,7 +290,7 @@ def _images(
     sheet.put("item.shape", [channels, "h * p", "w * p"], shown[1], why="an image of h x w patches")
 
 
-def _patch_side(objects: Objects, step: Step, sheet: Sheet) -> None:
+def _patch_side(objects: Objects, step: PartCall, sheet: Sheet) -> None:
     """The side of a patch, in pixels: the stride of the tower's convolution whose kernel is as large."""
     sides = _strides(objects, step)
     if len(sides) == 1:
@@ -303,7 +305,7 @@ def _patch_side(objects: Objects, step: Step, sheet: Sheet) -> None:
         )
 
 
-def _strides(objects: Objects, step: Step) -> dict[str, str]:
+def _strides(objects: Objects, step: PartCall) -> dict[str, str]:
     """Strides of the convolutions of the tower whose kernels are as large, each with the path of the convolution."""
     tower = ".".join(step.path.split(".")[:2])
     found = [(path, value) for path, value in objects.kept(tower) if is_convolution(value)]
@@ -316,9 +318,9 @@ def _patches(
     model: Located,
     objects: Objects,
     walker: Walker,
-    fields: dict[str, Field],
+    fields: dict[str, FieldConfig],
     key: str,
-    step: Step,
+    step: PartCall,
     sheet: Sheet,
 ) -> None:
     """Rows of patches with a grid an item: as wide as the first linear layer that gets them."""
@@ -358,12 +360,12 @@ def read_with(sheet: Sheet, key: str) -> set[str]:
     return {name for name in fields if name != key and not name.endswith("_embeds")}
 
 
-def is_convolution(value: Value) -> bool:
+def is_convolution(value: Term) -> bool:
     name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
     return name.rpartition(".")[2] in _CONVOLUTIONS
 
 
-def _stride(value: Value) -> Value | None:
+def _stride(value: Term) -> Term | None:
     """The stride of a convolution whose kernel is as large."""
     assert isinstance(value, (Made, Op)), "a convolution"
     given = {name: _side(part) for name, part in value.keywords}
@@ -371,22 +373,22 @@ def _stride(value: Value) -> Value | None:
     return stride if stride is not None and stride == given.get("kernel_size") else None
 
 
-def _side(value: Value) -> Value:
+def _side(value: Term) -> Term:
     """The side of a square: `n` of `(n, n)`."""
     square = isinstance(value, Items) and len(value.values) == 2 and value.values[0] == value.values[1]
     return value.values[0] if square and isinstance(value, Items) else value
 
 
-def _linear_input(objects: Objects, step: Step, key: str) -> str:
+def _linear_input(objects: Objects, step: PartCall, key: str) -> str:
     """The attribute that holds the width of raw rows that a linear layer gets, else empty."""
-    if not step.module or not step.raw or key not in inputs_of(step.units or Literal(None)):
+    if not step.module or not step.raw or key not in inputs_of(step.units or Plain(None)):
         return ""
     value = objects.value(step.path)
     name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
     return _LINEAR.get(name, "")
 
 
-def put_merge(model: Located, walker: Walker, step: Step, sheet: Sheet) -> None:
+def put_merge(model: Located, walker: Walker, step: PartCall, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token, from where embeddings are split into items."""
     sides = {text: place for split in walker.cuts for text, place in _squares(split)}
     if len(sides) == 1:
@@ -413,10 +415,10 @@ def _merge_sizes(model: Located) -> Iterator[Candidate]:
                 why = (
                     "read from the configuration" if path.startswith("self.config.") else "the model's own name for it"
                 )
-                yield Candidate(path, why, Place(model.file, node.lineno))
+                yield Candidate(path, why, SourceLine(model.file, node.lineno))
 
 
-def _squares(split: Op) -> Iterator[tuple[str, Place | None]]:
+def _squares(split: Op) -> Iterator[tuple[str, SourceLine | None]]:
     """Attributes of the model by whose square the sizes of a split are divided."""
     sizes = split.args[1] if len(split.args) > 1 else dict(split.keywords).get("split_size_or_sections")
     for part in walk_value(sizes) if sizes is not None else ():
@@ -424,7 +426,7 @@ def _squares(split: Op) -> Iterator[tuple[str, Place | None]]:
             continue
         left, right = part.args
         inner = strip(left, SAME_SIZES)
-        square = isinstance(right, Op) and right.name in ("**", "*") and right.args[1] in (Literal(2), right.args[0])
+        square = isinstance(right, Op) and right.name in ("**", "*") and right.args[1] in (Plain(2), right.args[0])
         twice = isinstance(inner, Op) and inner.name == "//" and inner.args[1] == right
         side = right.args[0] if square and isinstance(right, Op) else right if twice else None
         if isinstance(side, Ref) and side.path.startswith("self."):

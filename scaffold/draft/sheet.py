@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from scaffold.descriptor.port import ORDER
 from scaffold.descriptor.questions import OPEN
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.values import Place
+from scaffold.draft.values import SourceLine
 
 #: Longest line of a draft; longer evidence goes above its value.
 _WIDTH = 118
@@ -31,7 +31,7 @@ class Candidate:
 
     value: str
     why: str
-    place: Place | None = None
+    place: SourceLine | None = None
 
     def __str__(self) -> str:
         return f"{self.value} ({self.why}{f', {self.place}' if self.place else ''})"

@@ -1,7 +1,7 @@
 """What a model does with its pixels, as a tree of calls: from `embed_multimodal` through methods and parts.
 
-A `Step` is one call on inputs. Methods are gone into, and so are parts of the model whose other arguments come from the
-batch, too; a part that gets one tensor of pixels and constants is left as the call that it is.
+A `PartCall` is one call on inputs. The walk goes into methods, and into parts of the model whose other arguments come
+from the batch, too; a part that gets one tensor of pixels and constants is left as the call that it is.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from scaffold.draft.evaluate import Evaluator, Frame
+from scaffold.draft.evaluate import Evaluator, Scope
 from scaffold.draft.inputs import strip
 from scaffold.draft.objects import Objects
 from scaffold.draft.values import (
+    BatchInputs,
     Closure,
     Input,
-    Inputs,
     Items,
-    Literal,
+    Mapped,
     Op,
-    Place,
+    Plain,
     Ref,
-    Table,
-    Value,
+    SourceLine,
+    Term,
     inputs_of,
     walk_value,
 )
@@ -43,7 +43,7 @@ _CONTAINERS = re.compile(r"\b(list|tuple|dict|List|Tuple|Dict|Iterable|Sequence)
 
 
 @dataclass(eq=False, slots=True)
-class Step:
+class PartCall:
     """One call of a part or method of the model, by its path from the model on.
 
     `caller` is the function around it, `entered` what was evaluated for it, `module` whether a part is called
@@ -51,32 +51,32 @@ class Step:
     """
 
     path: str
-    args: tuple[Value, ...]
-    keywords: dict[str, Value]
+    args: tuple[Term, ...]
+    keywords: dict[str, Term]
     node: ast.Call
     caller: Closure
-    place: Place
-    parent: Step | None
+    place: SourceLine
+    parent: PartCall | None
     module: bool = False
     encoder: bool = False
-    children: list[Step] = field(default_factory=list)
+    children: list[PartCall] = field(default_factory=list)
     entered: Closure | None = None
-    returned: list[Value] = field(default_factory=list)
-    result: Value = field(default_factory=lambda: Literal(None))
+    returned: list[Term] = field(default_factory=list)
+    result: Term = field(default_factory=lambda: Plain(None))
 
     @property
-    def given(self) -> dict[int | str, Value]:
+    def given(self) -> dict[int | str, Term]:
         """Arguments by position or keyword."""
         return dict(enumerate(self.args)) | dict(self.keywords)
 
     @property
-    def units(self) -> Value | None:
+    def units(self) -> Term | None:
         """The one argument that comes from the inputs and is no mask, None if there are several or none."""
         found = [value for value in self.given.values() if _of_batch(value) and not _is_mask(value)]
         return found[0] if len(found) == 1 else None
 
     @property
-    def masks(self) -> dict[str, Value]:
+    def masks(self) -> dict[str, Term]:
         """Arguments beside the units that have an entry for each of them, by the names that a descriptor's call has."""
         found = {str(key): value for key, value in self.given.items() if _is_mask(value)}
         if len(found) == 1:
@@ -95,17 +95,17 @@ class Step:
             parts.append(text if isinstance(key, int) else f"{key}={text}")
         return f"{self.path}({', '.join(parts)})" if self.units is not None else None
 
-    def _constant(self, key: int | str, value: Value) -> str | None:
+    def _constant(self, key: int | str, value: Term) -> str | None:
         """An argument that is one for each batch: what is a literal stands as one in the text, or it may be another."""
         nodes = dict(enumerate(self.node.args)) | {keyword.arg: keyword.value for keyword in self.node.keywords}
-        named = isinstance(value, Literal) and isinstance(nodes.get(key), ast.Name)
+        named = isinstance(value, Plain) and isinstance(nodes.get(key), ast.Name)
         return None if named else constant(value)
 
     @property
     def axis(self) -> int:
         """The axis of the units: 1 behind a batch axis that the model has put before them."""
         units = strip(self.units) if self.units is not None else None
-        added = {".unsqueeze": Literal(0), "[]": Literal(None)}
+        added = {".unsqueeze": Plain(0), "[]": Plain(None)}
         return int(isinstance(units, Op) and units.name in added and units.args[1:] == (added[units.name],))
 
     @property
@@ -138,50 +138,50 @@ class Step:
         return self.units is not None and self.is_raw(self.units)
 
     @staticmethod
-    def is_raw(value: Value) -> bool:
+    def is_raw(value: Term) -> bool:
         """Whether a value is a tensor of the inputs that no part of the model has computed on, or has its shape."""
         if isinstance(value, Op) and value.name in (".view", ".reshape") and len(value.args) == 2:
             shape = value.args[1]
             if isinstance(shape, Op) and shape.name == ".shape" and inputs_of(shape) == inputs_of(value):
-                return Step.is_raw(shape.args[0])
-        return not isinstance(value, (Table, Items, Inputs)) and bool(inputs_of(value)) and not computed(value)
+                return PartCall.is_raw(shape.args[0])
+        return not isinstance(value, (Mapped, Items, BatchInputs)) and bool(inputs_of(value)) and not computed(value)
 
     @property
     def encodes(self) -> bool:
         """Whether an encoder runs in it."""
         return self.encoder or any(step.encodes for step in self.children)
 
-    def walk(self) -> Iterator[Step]:
+    def walk(self) -> Iterator[PartCall]:
         """The step and all below, in the order of the text."""
         yield self
         for step in self.children:
             yield from step.walk()
 
-    def up(self) -> Iterator[Step]:
+    def up(self) -> Iterator[PartCall]:
         """The step and those that it is a part of, up to the root."""
         yield self
         if self.parent is not None:
             yield from self.parent.up()
 
 
-def computed(value: Value) -> bool:
+def computed(value: Term) -> bool:
     """Whether a part of the model has made a value of inputs."""
     return any(isinstance(part, Op) and part.name.startswith("self.") and inputs_of(part) for part in walk_value(value))
 
 
-def constant(value: Value) -> str | None:
+def constant(value: Term) -> str | None:
     """An argument that a descriptor's call can have beside the units: an attribute of the model or a literal."""
-    if isinstance(value, Literal):
+    if isinstance(value, Plain):
         plain = value.value is None or isinstance(value.value, (bool, int, str))
         return repr(value.value) if plain else None
     return value.path if isinstance(value, Ref) and value.path.startswith("self.") else None
 
 
-def _of_batch(value: Value) -> bool:
-    return any(isinstance(part, (Input, Inputs)) for part in walk_value(value))
+def _of_batch(value: Term) -> bool:
+    return any(isinstance(part, (Input, BatchInputs)) for part in walk_value(value))
 
 
-def _is_mask(value: Value) -> bool:
+def _is_mask(value: Term) -> bool:
     """Whether a value of the inputs is made of booleans, one or more for each unit."""
     if not inputs_of(value) or computed(value):
         return False
@@ -190,7 +190,7 @@ def _is_mask(value: Value) -> bool:
     return isinstance(value, Op) and value.name in (".bool", "Compare")
 
 
-def against(step: Step) -> str | None:
+def against(step: PartCall) -> str | None:
     """Why a call on pixels cannot be captured; None if it can."""
     pixels = pixels_of(step)
     others = [value for value in step.given.values() if _of_batch(value) and value is not pixels]
@@ -216,7 +216,7 @@ def against(step: Step) -> str | None:
     return None
 
 
-def pixels_of(step: Step) -> Value | None:
+def pixels_of(step: PartCall) -> Term | None:
     """The argument that holds the pixels, among several that come from the batch: the first that is named so."""
     if step.units is not None:
         return step.units
@@ -230,7 +230,7 @@ def is_pixels(key: str) -> bool:
     return "pixel_values" in key or key == "images"
 
 
-def _takes_list(step: Step) -> bool:
+def _takes_list(step: PartCall) -> bool:
     """Whether the callee says that its units are a list."""
     if step.entered is None:
         return False
@@ -248,12 +248,12 @@ def _is_several(annotation: ast.expr | None) -> bool:
     return bool(_CONTAINERS.search(text)) and not _TENSOR.search(text)
 
 
-def _several(step: Step) -> bool:
+def _several(step: PartCall) -> bool:
     """Whether the callee says that it gives more than one tensor: by its annotation, or by what it returns."""
     if step.entered is None:
         return False
     return _is_several(step.entered.node.returns) or any(
-        isinstance(value, (Items, Table)) or (isinstance(value, Op) and value.name in _SEVERAL)
+        isinstance(value, (Items, Mapped)) or (isinstance(value, Op) and value.name in _SEVERAL)
         for value in step.returned
     )
 
@@ -287,7 +287,7 @@ def _loads(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Load)
 
 
-def _taken(step: Step) -> str | None:
+def _taken(step: PartCall) -> str | None:
     """What the caller takes of the result, if that is no tensor: `.last_hidden_state`, or one of several."""
     parents = parents_of(step.caller.node)
     above = parents.get(id(step.node))
@@ -331,18 +331,18 @@ class Walker(Evaluator):
         entry = Closure(module, (module, definer), node, {}, bound=True)
         call = ast.parse("self.embed_multimodal(**kwargs)", mode="eval").body
         assert isinstance(call, ast.Call)
-        self.root = Step(
-            "self.embed_multimodal", (), {"**": Inputs()}, call, entry, Place(module.file, node.lineno), None
+        self.root = PartCall(
+            "self.embed_multimodal", (), {"**": BatchInputs()}, call, entry, SourceLine(module.file, node.lineno), None
         )
         self.root.entered = entry
         self._step = self.root
-        self.root.result = self._call(entry, [], {"**": Inputs()}, 0)
+        self.root.result = self._call(entry, [], {"**": BatchInputs()}, 0)
 
-    def _is_absent(self, value: Value) -> bool | None:
+    def _is_absent(self, value: Term) -> bool | None:
         """A batch has the inputs of one modality, so that each of them may be absent."""
         return super()._is_absent(value) or (None if isinstance(value, Input) else False)
 
-    def _branch(self, node: ast.If, frame: Frame) -> bool:
+    def _branch(self, node: ast.If, frame: Scope) -> bool:
         """An `else` does not see what its `if` has assigned: two parses of an input are two ways."""
         if self._truth(node.test, frame) is not None:
             return super()._branch(node, frame)
@@ -357,7 +357,7 @@ class Walker(Evaluator):
         variables.update(body | changed)
         return left and other
 
-    def _returned(self, function: Closure, args: list[Value], keywords: dict[str, Value], depth: int) -> list[Value]:
+    def _returned(self, function: Closure, args: list[Term], keywords: dict[str, Term], depth: int) -> list[Term]:
         self._callers.append(function)
         found = super()._returned(function, args, keywords, depth)
         self._callers.pop()
@@ -365,7 +365,7 @@ class Walker(Evaluator):
             self._step.returned = found
         return found
 
-    def _target(self, path: str, frame: Frame) -> Value | None:
+    def _target(self, path: str, frame: Scope) -> Term | None:
         if not path.startswith("self."):
             return super()._target(path, frame)
         holder, _, name = path.rpartition(".")
@@ -376,9 +376,7 @@ class Walker(Evaluator):
                 return Closure(found[0], (found[0], found[1]), found[2], {}, bound=True, receiver=receiver)
         return None
 
-    def _apply(
-        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call, frame: Frame
-    ) -> Value:
+    def _apply(self, function: Term, args: list[Term], keywords: dict[str, Term], node: ast.Call, frame: Scope) -> Term:
         made = Op("", tuple(args), tuple(keywords.items()))
         if not isinstance(function, Ref) or not function.path.startswith("self.") or not _of_batch(made):
             found = super()._apply(function, args, keywords, node, frame)
@@ -386,7 +384,7 @@ class Walker(Evaluator):
                 self.cuts.append(found)
             return found
         place = self._place(node, frame)
-        step = Step(function.path, tuple(args), keywords, node, self._callers[-1], place, self._step)
+        step = PartCall(function.path, tuple(args), keywords, node, self._callers[-1], place, self._step)
         target = self._target(function.path, frame)
         step.entered = target if isinstance(target, Closure) else None
         step.module = step.entered is None or step.entered.receiver == step.path
@@ -404,7 +402,7 @@ class Walker(Evaluator):
             self._step = step.parent
         return step.result
 
-    def _goes_into(self, step: Step) -> bool:
+    def _goes_into(self, step: PartCall) -> bool:
         """Not into a part without an encoder, nor into one that can be captured as it is."""
         if self._into_parts and any(inputs_of(value) and not computed(value) for value in step.given.values()):
             return True

@@ -21,7 +21,7 @@ from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, chain_path, model_path, outer_path, part_of
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.values import Items, Literal, Op, Place, Ref, Table, Value, inputs_of, walk_value
+from scaffold.draft.values import Items, Mapped, Op, Plain, Ref, SourceLine, Term, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, call_name, name_path, required_parameters
 from scaffold.tower.source import Module, Owner, Program
@@ -123,16 +123,16 @@ def against_tiles(inputs: ModelInputs) -> str:
     return f"`{changed.name.lstrip('.')}` stands between the tiles and the embeddings ({changed.place})"
 
 
-def _around(value: Value, root: Op) -> list[Op]:
+def _around(value: Term, root: Op) -> list[Op]:
     """What is done to the result of a call until it is part of a value, outermost first."""
     if value is root:
         return []
-    parts: Sequence[Value] = ()
+    parts: Sequence[Term] = ()
     if isinstance(value, Op):
         parts = value.operands
     elif isinstance(value, Items):
         parts = value.values
-    elif isinstance(value, Table):
+    elif isinstance(value, Mapped):
         parts = list(value.entries.values())
     inside = next((part for part in parts if any(inner is root for inner in walk_value(part))), None)
     if inside is None:
@@ -143,9 +143,9 @@ def _around(value: Value, root: Op) -> list[Op]:
 def _keeps_rows(op: Op) -> bool:
     """Whether an operation leaves the rows of [tiles, tokens, hidden] what they are, in their order."""
     if op.name == ".flatten":
-        return op.args[1:] == (Literal(0), Literal(1))
+        return op.args[1:] == (Plain(0), Plain(1))
     if op.name in (".view", ".reshape"):
-        return op.args[1:2] == (Literal(-1),)
+        return op.args[1:2] == (Plain(-1),)
     return op.name in _ROWS
 
 
@@ -198,7 +198,7 @@ def _paths(
         sheet.put("post.assemble", order[0], order[1], why="the order in which an item is put together")
 
 
-def _order(result: Value, keys: dict[str, str]) -> tuple[list[str], Place | None] | None:
+def _order(result: Term, keys: dict[str, str]) -> tuple[list[str], SourceLine | None] | None:
     """Paths in the order in which the parts of an item are concatenated."""
     for part in walk_value(result):
         if isinstance(part, Op) and part.name in ("torch.cat", "torch.concat") and isinstance(part.args[0], Items):
@@ -222,7 +222,7 @@ def _tile_shape(
     key: str,
     at: str,
     side: str,
-) -> tuple[list[str], Place] | None:
+) -> tuple[list[str], SourceLine] | None:
     """Channels and sides of a tile from the annotated shape of the input. Asks for what it does not say.
 
     A side is what the model binds it to when it checks its input, else what the tower is built for.
@@ -275,7 +275,7 @@ def _unpacked(program: Program, model: Located, tower: Part) -> Iterator[Candida
                 names = [_letter(program, cls, ast.unparse(part).upper()) for part in target.elts[1:]]
                 if names and all(names) and method:
                     text = f"[{', '.join(f'{path}.{name}' for name in names)}]"
-                    yield Candidate(text, "what the encoder takes apart", Place(method[0].file, node.lineno))
+                    yield Candidate(text, "what the encoder takes apart", SourceLine(method[0].file, node.lineno))
                     return
             if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
                 parts.append(ast.unparse(node.value.func).removeprefix("self."))
@@ -292,7 +292,7 @@ def _letter(program: Program, cls: Owner, letter: str) -> str | None:
     return next((name for name in _LETTERS.get(letter, ()) if assigned(program, cls, name) is not None), None)
 
 
-def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Place] | None:
+def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, SourceLine] | None:
     """Where the model finds the side of a patch: what a convolution of the tower has as kernel and as stride."""
     pending: list[tuple[Part, ...]] = [(tower,)]
     while pending:
@@ -308,7 +308,7 @@ def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Pla
                 found = assigned(program, cls, kernel.removeprefix("self."))
                 text = ast.unparse(found[0]) if found and kernel.startswith("self.") else kernel
                 path = chain_path(program, model.owner, parts, text)
-                return (path, Place(init[0].file, node.lineno)) if path else None
+                return (path, SourceLine(init[0].file, node.lineno)) if path else None
             target = node.targets[0]
             inner = part_of(program, cls, target.attr) if isinstance(target, ast.Attribute) and cls else None
             if inner is not None and inner.cls is not None and len(parts) < 3:
@@ -316,18 +316,18 @@ def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Pla
     return None
 
 
-def _binding(table: Table, name: str) -> tuple[str, Place | None] | None:
+def _binding(table: Mapped, name: str) -> tuple[str, SourceLine | None] | None:
     """What a side is bound to where the input is checked: a path, or an element of one, and its place."""
     bindings = table.entries.get("resolve_bindings")
-    value = bindings.entries.get(name) if isinstance(bindings, Table) else None
+    value = bindings.entries.get(name) if isinstance(bindings, Mapped) else None
     element = value.args[1] if isinstance(value, Op) and value.name == "[]" else None
-    whole = value.args[0] if isinstance(value, Op) and isinstance(element, Literal) else value
+    whole = value.args[0] if isinstance(value, Op) and isinstance(element, Plain) else value
     if not isinstance(whole, Ref) or not whole.path.startswith("self."):
         return None
-    return f"{whole.path}[{element.value}]" if isinstance(element, Literal) else whole.path, whole.place
+    return f"{whole.path}[{element.value}]" if isinstance(element, Plain) else whole.path, whole.place
 
 
-def _built_for(program: Program, model: Located, tower: Part) -> tuple[str, Place] | None:
+def _built_for(program: Program, model: Located, tower: Part) -> tuple[str, SourceLine] | None:
     for name in _SIDES:
         path = outer_path(program, model.owner, tower, name)
         if path is not None:
@@ -335,7 +335,7 @@ def _built_for(program: Program, model: Located, tower: Part) -> tuple[str, Plac
     return None
 
 
-def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: Place) -> None:
+def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: SourceLine) -> None:
     """The side of tiles that only the image processor knows: a value of it, or a number."""
     processor = _image_processor(program, model)
     init = program.method(processor[0], "__init__") if processor else None
@@ -350,7 +350,7 @@ def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: 
         if _SIZES.match(name)
     )
     sheet.put("processor.module", _processor_module(owner[0]), processor[1])
-    sheet.put("processor.class", owner[1].name, Place(owner[0].file, owner[1].lineno))
+    sheet.put("processor.class", owner[1].name, SourceLine(owner[0].file, owner[1].lineno))
     ordered = sorted(candidates, key=lambda candidate: "image" in candidate.value)
     look = (f"{place}: the tile's shape is not bound to the configuration",)
     sheet.ask(
@@ -382,7 +382,7 @@ def _given_sides(program: Program, model: Located) -> Iterator[Candidate]:
             names = [*behind, *names[1:]]
         path = model_path(program, model.owner, ".".join(names)) if names else None
         if path is not None and method is not None:
-            yield Candidate(path, "what the image processor is made with", Place(method[0].file, value.lineno))
+            yield Candidate(path, "what the image processor is made with", SourceLine(method[0].file, value.lineno))
 
 
 def _processor_module(module: Module) -> str:
@@ -390,18 +390,18 @@ def _processor_module(module: Module) -> str:
     return dotted.removeprefix(f"{_PROCESSORS}.")
 
 
-def _image_processor(program: Program, model: Located) -> tuple[Owner, Place] | None:
+def _image_processor(program: Program, model: Located) -> tuple[Owner, SourceLine] | None:
     """The class that the processing info returns as image processor, if the tree defines it."""
     method = program.method(model.info, "get_image_processor") if model.info else None
     for node in ast.walk(method[2]) if method else ():
         if method and isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
             found = program.resolve(method[0], ast.unparse(node.value.func))
             if found is not None and isinstance(found[1], ast.ClassDef):
-                return (found[0], found[1]), Place(method[0].file, node.lineno)
+                return (found[0], found[1]), SourceLine(method[0].file, node.lineno)
     return None
 
 
-def _attributes(program: Program, owner: Owner) -> Iterator[tuple[str, str, Place]]:
+def _attributes(program: Program, owner: Owner) -> Iterator[tuple[str, str, SourceLine]]:
     """Attributes that `__init__` sets from a parameter: name, ` = default` or nothing, place."""
     init = program.method(owner, "__init__")
     if init is None:
@@ -414,7 +414,7 @@ def _attributes(program: Program, owner: Owner) -> Iterator[tuple[str, str, Plac
             for target in node.targets:
                 if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
                     default = defaults.get(node.value.id)
-                    yield target.attr, f" = {default}" if default else "", Place(init[0].file, node.lineno)
+                    yield target.attr, f" = {default}" if default else "", SourceLine(init[0].file, node.lineno)
 
 
 def _constants(program: Program, model: Located, path: str) -> Iterator[Candidate]:
@@ -440,7 +440,7 @@ def _token_candidates(program: Program, model: Located) -> Iterator[Candidate]:
             text = ast.unparse(target)
             if text.startswith("self.") and _TOKENS.search(text) and text not in seen:
                 seen.add(text)
-                yield Candidate(text, "set by the model", Place(init[0].file, node.lineno))
+                yield Candidate(text, "set by the model", SourceLine(init[0].file, node.lineno))
     for node in ast.walk(model.owner[0].tree):
         if (
             isinstance(node, ast.Attribute)
@@ -450,7 +450,7 @@ def _token_candidates(program: Program, model: Located) -> Iterator[Candidate]:
             text = f"self.config.{node.attr}"
             if text not in seen:
                 seen.add(text)
-                yield Candidate(text, "read from the configuration", Place(model.file, node.lineno))
+                yield Candidate(text, "read from the configuration", SourceLine(model.file, node.lineno))
 
 
 def _shuffled(program: Program, model: Located, tower: Part, sheet: Sheet) -> Iterator[Candidate]:
@@ -475,14 +475,14 @@ def _info_formulas(program: Program, model: Located) -> Iterator[str]:
             returns = [part for part in ast.walk(node) if isinstance(part, ast.Return) and part.value is not None]
             if returns and returns[-1].value is not None:
                 text = ast.unparse(returns[-1].value)
-                place = Place(model.info[0].file, returns[-1].lineno)
+                place = SourceLine(model.info[0].file, returns[-1].lineno)
                 yield f"{place}: {node.name} of the processing info returns `{text}`"
 
 
 # --- data parallelism -----------------------------------------------------------------------------------------------
 
 
-def _switches(program: Program, owner: Owner, first: ModalityInputs, tower: Part) -> Iterator[tuple[str, Place]]:
+def _switches(program: Program, owner: Owner, first: ModalityInputs, tower: Part) -> Iterator[tuple[str, SourceLine]]:
     """Switches of the model's own data parallelism inside the recorded call: `if self.X: run_dp_sharded_...`."""
     pending: list[tuple[str, Owner, str]] = []
     for root in first.encoded:
@@ -502,7 +502,7 @@ def _switches(program: Program, owner: Owner, first: ModalityInputs, tower: Part
             if isinstance(node, ast.If) and _SHARDED in ast.unparse(ast.Module(node.body, [])):
                 text = ast.unparse(node.test)
                 if text.startswith("self."):
-                    yield f"{prefix}{text.removeprefix('self')}", Place(method[0].file, node.lineno)
+                    yield f"{prefix}{text.removeprefix('self')}", SourceLine(method[0].file, node.lineno)
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("self."):
                 callee = ast.unparse(node.func).removeprefix("self.")
                 inner = part_of(program, cls, callee) if "." not in callee else None
@@ -512,7 +512,7 @@ def _switches(program: Program, owner: Owner, first: ModalityInputs, tower: Part
                     pending.append((prefix, cls, callee))
 
 
-def last_linear(program: Program, owner: Owner, call: Op) -> tuple[str, Place] | None:
+def last_linear(program: Program, owner: Owner, call: Op) -> tuple[str, SourceLine] | None:
     """The output width of the linear layer that a method of the model ends with, as its constructor states it."""
     method = program.method(owner, call.name.removeprefix("self."))
     calls = [

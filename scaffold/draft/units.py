@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scaffold.draft.evaluate import Trace
+from scaffold.draft.evaluate import History
 from scaffold.draft.inputs import shapes_of
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects, said
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import Step
-from scaffold.draft.values import Literal, Op, Place, Ref, Table, Value
+from scaffold.draft.steps import PartCall
+from scaffold.draft.values import Mapped, Op, Plain, Ref, SourceLine, Term
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
 
@@ -29,7 +29,7 @@ _IMAGE: tuple[object, ...] = ("n", 3, "h", "w")
 @dataclass(frozen=True, slots=True)
 class _Known:
     text: str
-    place: Place | None
+    place: SourceLine | None
     why: str
 
 
@@ -37,9 +37,9 @@ def draft_unit(
     program: Program,
     model: Located,
     objects: Objects,
-    trace: Trace,
+    trace: History,
     keys: tuple[str, ...],
-    encoder: Step,
+    encoder: PartCall,
     sheet: Sheet,
 ) -> dict[str, str]:
     """Fill in `pixels.shape` and the names that it uses, and return those of annotated dimensions.
@@ -85,7 +85,7 @@ def draft_unit(
     return lets
 
 
-def _tells(shape: tuple[tuple[object, ...], Place, Table]) -> tuple[int, bool, int]:
+def _tells(shape: tuple[tuple[object, ...], SourceLine, Mapped]) -> tuple[int, bool, int]:
     """How much an annotated shape says: axes, what they are bound to, and numbers."""
     dimensions, _, table = shape
     return len(dimensions), "resolve_bindings" in table.entries, sum(isinstance(part, int) for part in dimensions)
@@ -97,7 +97,7 @@ def _unit(dimensions: tuple[object, ...]) -> list[str]:
     return [str(part) for part in dimensions[max(next(channels, 1), 1) :]]
 
 
-def _patches(objects: Objects, encoder: Step, names: list[str], place: Place, sheet: Sheet) -> None:
+def _patches(objects: Objects, encoder: PartCall, names: list[str], place: SourceLine, sheet: Sheet) -> None:
     """A unit of flat patches: as wide as the layer that gets them, and as many as the encoder says."""
     rows, width = names
     for step in encoder.walk():
@@ -130,9 +130,9 @@ def _counts(path: str) -> Iterator[str]:
             yield text
 
 
-def _bound(program: Program, objects: Objects, bindings: Value | None, name: str) -> _Known | None:
+def _bound(program: Program, objects: Objects, bindings: Term | None, name: str) -> _Known | None:
     """What a dimension is bound to where the model checks its input."""
-    value = bindings.entries.get(name) if isinstance(bindings, Table) else None
+    value = bindings.entries.get(name) if isinstance(bindings, Mapped) else None
     why = "what the model checks its input against"
     if isinstance(value, Ref) and not value.path.startswith("self."):
         found = _of_module(program, value)
@@ -154,15 +154,15 @@ def _of_module(program: Program, value: Ref) -> str | None:
     return None
 
 
-def _lists(bindings: Value | None, objects: Objects, encoder: str) -> set[str]:
+def _lists(bindings: Term | None, objects: Objects, encoder: str) -> set[str]:
     """Attributes whose elements are read somewhere: they are no side themselves."""
-    values = [*(bindings.entries.values() if isinstance(bindings, Table) else ()), *objects.taken("self")]
+    values = [*(bindings.entries.values() if isinstance(bindings, Mapped) else ()), *objects.taken("self")]
     values += objects.taken(encoder)
     found = (value.args[0] for value in values if isinstance(value, Op) and value.name == "[]")
     return {text for text in map(objects.text, found) if text is not None}
 
 
-def _sides(objects: Objects, values: Iterator[Value]) -> Iterator[tuple[str, Place | None]]:
+def _sides(objects: Objects, values: Iterator[Term]) -> Iterator[tuple[str, SourceLine | None]]:
     for value in values:
         name = value.path if isinstance(value, Ref) else value.name if isinstance(value, Op) else ""
         text = objects.text(value) if _SIDE.search(name) else None
@@ -189,11 +189,11 @@ def _kept(objects: Objects, encoder: str) -> _Known | None:
     return _Known(path, objects.place(path), f"the size that `{holder}` keeps")
 
 
-def _is_number(value: Value) -> bool:
-    return isinstance(value, Literal) and isinstance(value.value, int) and not isinstance(value.value, bool)
+def _is_number(value: Term) -> bool:
+    return isinstance(value, Plain) and isinstance(value.value, int) and not isinstance(value.value, bool)
 
 
-def _is_element(value: Value) -> bool:
+def _is_element(value: Term) -> bool:
     return isinstance(value, Op) and value.name == "[]"
 
 
@@ -214,4 +214,4 @@ def _candidates(model: Located, lists: set[str]) -> Iterator[Candidate]:
         path = re.sub(r"^(self\.)?(hf_)?config\.", "self.config.", text)
         if _SIDE.search(text) and path.startswith("self.config.") and path not in seen:
             seen.add(path)
-            yield Candidate(path, "read from the configuration", Place(model.file, getattr(node, "lineno", 1)))
+            yield Candidate(path, "read from the configuration", SourceLine(model.file, getattr(node, "lineno", 1)))

@@ -6,7 +6,7 @@ import ast
 
 from scaffold.draft.inputs import beyond
 from scaffold.draft.locate import Located
-from scaffold.draft.values import Place
+from scaffold.draft.values import SourceLine
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, assigned_to
 from scaffold.tower.source import Program
@@ -26,12 +26,12 @@ def refuse_unportable(tree: SourceTree, program: Program, model: Located) -> Non
             value = getattr(node, "value", None)
             if _RAW_ONLY in named and isinstance(value, ast.Constant) and value.value is True:
                 what = "its inputs go into the model as they are, and nothing is encoded before it"
-                raise beyond(tree, Place(module.file, node.lineno), what)
+                raise beyond(tree, SourceLine(module.file, node.lineno), what)
     for node in model.owner[1].body:
         if isinstance(node, FunctionNode) and node.name == "__new__":
             names = f"{', '.join(sorted(_subclasses(model)))}" or "the class that it makes"
             what = f"`{model.class_name}` makes models of other classes; draft the one that is served, as FILE:CLASS"
-            raise beyond(tree, Place(model.file, node.lineno), f"{what}: {names}")
+            raise beyond(tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
 
 
 def _subclasses(model: Located) -> set[str]:
