@@ -12,12 +12,11 @@ from scaffold.draft.cut import NoEncoder, draft_cut
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration
 from scaffold.draft.locate import Located, locate
-from scaffold.draft.loops import draft_loop
 from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import draft_packed, gate_of
 from scaffold.draft.reentry import language_width
-from scaffold.draft.rows import NoRows, Rows, TooEarly, draft_rows
+from scaffold.draft.rows import NoRows, TooEarly, draft_rows
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable
@@ -230,18 +229,14 @@ def _last_of(
     refused: tuple[Diagnostic, ...],
     reason: str = "",
 ) -> _Filled:
-    """The draft of rows, of a call or of a loop. Raises what was refused before, and why rows are no way out."""
-    none: tuple[Diagnostic, ...] = ()
-    for draft in (draft_rows, draft_loop):
-        try:
-            return _rows(tree, program, model, answers, reason, draft)
-        except DiagnosticError as error:
-            # What keeps a model from rows is no news where a release has none.
-            if isinstance(error, NoRows) or (attention_leaves_rows(tree) and not isinstance(error, TooEarly)):
-                none = none or error.diagnostics
-            else:
-                refused = tuple(dict.fromkeys((*refused, *_against("rows", error))))
-    raise DiagnosticError(refused or none)
+    """The draft of rows. Raises what was refused before, and why rows are no way out."""
+    try:
+        return _rows(tree, program, model, answers, reason)
+    except DiagnosticError as error:
+        # What keeps a model from rows is no news where a release has none.
+        if isinstance(error, NoRows) or (attention_leaves_rows(tree) and not isinstance(error, TooEarly)):
+            raise DiagnosticError(refused or error.diagnostics) from None
+        raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("rows", error))))) from None
 
 
 def _against(layouts: str, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
@@ -257,10 +252,9 @@ def _rows(
     model: Located,
     answers: Mapping[str, str],
     reason: str,
-    draft: Callable[[SourceTree, Program, Located, Sheet], Rows],
 ) -> _Filled:
     sheet = Sheet(dict(answers))
-    rows = draft(tree, program, model, sheet)
+    rows = draft_rows(tree, program, model, sheet)
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
     sheet.put("layout", "rows", why=reason or rows.reason)

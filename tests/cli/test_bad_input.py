@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -469,7 +470,7 @@ def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
         methods = real(*arguments)
         source = methods.source.replace("def get_input_modality(", "def get_modality(")
         assert source != methods.source
-        return type(methods)(source, methods.imports)
+        return replace(methods, source=source)
 
     monkeypatch.setattr(planner, "render_methods", render)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
@@ -495,7 +496,7 @@ def test_refused_files_that_cannot_be_kept(run, small_tree, monkeypatch):
 
     def render(*arguments: object) -> object:
         methods = real(*arguments)
-        return type(methods)(methods.source.replace("self", "slf"), methods.imports)
+        return replace(methods, source=methods.source.replace("self", "slf"))
 
     def full(**_options: str) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

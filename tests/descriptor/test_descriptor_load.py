@@ -136,7 +136,7 @@ def test_codes_are_listed_and_used() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.glob("*.py"))
     used = set(re.findall(r'"(VCG\d{3})"', source))
     listed = {code for code in all_codes() if code[3] in "123"}
-    assert used == listed
+    assert used == listed | {"VCG487"}  # a note that `init` gives, of what a descriptor says
 
 
 def test_every_code_but_those_of_files_has_a_mistake() -> None:

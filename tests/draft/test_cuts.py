@@ -166,7 +166,7 @@ DRAFTED = {
             "np": "self.vision_backbone.image_vit.patch_num[0] * self.vision_backbone.image_vit.patch_num[1]",
         },
         shape=("np", "cps"),
-        width="self.model.config.hidden_size",
+        width="self.config.hidden_size",
         axis=1,
     ),
     # A list of layers, of which a table says some.
@@ -200,7 +200,7 @@ DRAFTED = {
             "num_img_tokens": "batched",
         },
         let={"side": "self.vision_encoder.crop_size"},
-        width="self.model.config.hidden_size",
+        width="self.config.hidden_size",
         masks={"mask": ("32", "32")},
         padded=True,
     ),

@@ -380,7 +380,7 @@ def test_unknown_release(index: Index, wanted: str, help_text: str) -> None:
 def test_project_is_not_on_the_index(index: Index) -> None:
     index.page.parent.rmdir()
     diagnostic = _fails(fetch_release, "0.22.0", code="VCG403")
-    assert (diagnostic.help, diagnostic.notes) == ("check the version", ("stable releases on offer: none",))
+    assert (diagnostic.help, diagnostic.notes) == ("name a stable release", ("stable releases on offer: none",))
 
 
 def test_index_that_does_not_answer_is_named_beside_one_that_does(index: Index, monkeypatch) -> None:
