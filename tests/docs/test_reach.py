@@ -20,7 +20,7 @@ RELEASE = "0.33.0"
 SAMPLE = {
     "InternVLChatModel": ("proven", "tiles", "first", ""),
     "Qwen2_5OmniModel": ("proven", "split", "first", ""),
-    "Llama4ForConditionalGeneration": ("proven", "tiles", "given", ""),
+    "Llama4ForConditionalGeneration": ("proven", "tiles", "first", ""),
     "Ernie4_5_VLMoeForConditionalGeneration": ("refused", "split", "first", "VCG418: "),
     "KimiVLForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
     "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
