@@ -19,6 +19,7 @@ from scaffold.changes import FileChange
 from scaffold.descriptor import CutPort, PathsPort, RowsPort
 from scaffold.descriptor.port import LOOP_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.files import read_regular
 from scaffold.plan.views import PackedView
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import find_class, last_name
@@ -194,7 +195,7 @@ def check_rules(change: PortChange) -> Iterator[RuleResult]:
 
 def _ci_rules(change: PortChange) -> Iterator[RuleResult]:
     """Whether a step of the target's CI runs what the change adds to a test file."""
-    pipelines = list((change.tree.root / _CI).rglob("*.y*ml"))
+    pipelines = [_readable(path) for path in sorted((change.tree.root / _CI).rglob("*.y*ml"))]
     for file in change.files:
         if not pipelines or not file.path.startswith("tests/"):
             continue
@@ -202,7 +203,7 @@ def _ci_rules(change: PortChange) -> Iterator[RuleResult]:
         commands = [
             line.strip().removeprefix("- ")
             for pipeline in pipelines
-            for line in pipeline.read_text(encoding="utf-8").splitlines()
+            for line in pipeline.splitlines()
             if re.search(rf"pytest\b.*(?<!--ignore )(?<!--ignore=)\b{re.escape(name)}", line)
         ]
         marks = [re.search(r" -m '?\"?(\w+)", command) for command in commands]
@@ -244,6 +245,14 @@ def _git_rules(change: PortChange) -> Iterator[RuleResult]:
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------
+
+
+def _readable(path: Path) -> str:
+    """A file of a stranger's tree; nothing where it is no regular file or cannot be read."""
+    try:
+        return read_regular(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def pull_request_title(port: AnyPort) -> str:

@@ -85,7 +85,7 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     else:
         _patches(tree, program, model, objects, walker, fields, key, step, sheet)
         shape = "patches of images of any size"
-    put_merge(model, walker, step, sheet)
+    _put_merge(model, walker, step, sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
@@ -118,7 +118,7 @@ def _is_loop_of_rows(program: Program, objects: Objects, step: PartCall) -> bool
     """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing."""
     cls = objects.cls(step.path)
     told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
-    return told and not in_loop(step) and cls is not None and not list(_waiting(program, cls, set(), inside=False))
+    return told and not _in_loop(step) and cls is not None and not list(_waiting(program, cls, set(), inside=False))
 
 
 def _looped(objects: Objects, step: PartCall) -> str:
@@ -179,7 +179,7 @@ def _pixels(step: PartCall, fields: dict[str, FieldConfig]) -> str:
 
 def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall) -> None:
     """That a graph can hold the call. Raises VCG483."""
-    if in_loop(step):
+    if _in_loop(step):
         raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
     for key, value in step.given.items():
         inputs = _themselves(value)
@@ -198,7 +198,7 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall)
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
 
 
-def in_loop(step: PartCall) -> bool:
+def _in_loop(step: PartCall) -> bool:
     """Whether a call, or one that leads to it, stands in a loop; one over the modalities of a batch is none."""
     for lower in step.up():
         if lower.parent is None:
@@ -281,7 +281,7 @@ def _images(
     if shown is None or not (isinstance(shown[0][1], int) or shown[0][1] in CHANNELS):
         what = f"no annotation says that an item of `{key}` is one image"
         raise beyond(tree, shown[1] if shown else model.place, what)
-    others = [name for name in walker.trace.inputs if name != key and name in read_with(sheet, key)]
+    others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
     if others:
         what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
         raise beyond(tree, walker.trace.inputs[others[0]].place, what)
@@ -308,7 +308,7 @@ def _patch_side(objects: Objects, step: PartCall, sheet: Sheet) -> None:
 def _strides(objects: Objects, step: PartCall) -> dict[str, str]:
     """Strides of the convolutions of the tower whose kernels are as large, each with the path of the convolution."""
     tower = ".".join(step.path.split(".")[:2])
-    found = [(path, value) for path, value in objects.kept(tower) if is_convolution(value)]
+    found = [(path, value) for path, value in objects.kept(tower) if _is_convolution(value)]
     return {text: path for path, value in found if (text := objects.text(_stride(value))) is not None}
 
 
@@ -325,7 +325,7 @@ def _patches(
 ) -> None:
     """Rows of patches with a grid an item: as wide as the first linear layer that gets them."""
     grid, product = sizes_of(tree, program, model, fields[key], fields, walker.trace)
-    others = [name for name in walker.trace.inputs if name not in (key, grid.key) and name in read_with(sheet, key)]
+    others = [name for name in walker.trace.inputs if name not in (key, grid.key) and name in _read_with(sheet, key)]
     columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
     if not product or columns is None or others:
         what = f"a row of `{grid.key}` is no grid of an image's patches"
@@ -354,13 +354,13 @@ def _patches(
     sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches")
 
 
-def read_with(sheet: Sheet, key: str) -> set[str]:
+def _read_with(sheet: Sheet, key: str) -> set[str]:
     """Inputs of the served modality beside the pixels that are no embeddings."""
     fields = {name.split(".")[1] for name in sheet.keys("fields.")}
     return {name for name in fields if name != key and not name.endswith("_embeds")}
 
 
-def is_convolution(value: Term) -> bool:
+def _is_convolution(value: Term) -> bool:
     name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
     return name.rpartition(".")[2] in _CONVOLUTIONS
 
@@ -388,7 +388,7 @@ def _linear_input(objects: Objects, step: PartCall, key: str) -> str:
     return _LINEAR.get(name, "")
 
 
-def put_merge(model: Located, walker: Walker, step: PartCall, sheet: Sheet) -> None:
+def _put_merge(model: Located, walker: Walker, step: PartCall, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token, from where embeddings are split into items."""
     sides = {text: place for split in walker.cuts for text, place in _squares(split)}
     if len(sides) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 from dataclasses import replace
@@ -102,6 +103,10 @@ def test_a_step_of_ci_has_to_select_the_entry(run, ported, step, verdict):
     pipeline = ported / ".buildkite/test_areas/models.yaml"
     pipeline.parent.mkdir(parents=True)
     pipeline.write_text(f"steps:\n- commands:\n  - {step}\n")
+    # What a stranger's tree may hold beside it: nobody waits for a pipe.
+    os.mkfifo(pipeline.with_name("a.yaml"))
+    pipeline.with_name("b.yaml").write_bytes(b"\xff pytest")
+    pipeline.with_name("c.yaml").mkdir()
     done = run("pr", "internvl", "--vllm", ported)
     (line,) = [line for line in done.err.splitlines() if "a step of CI" in line]
     assert line.split()[0] == verdict
