@@ -248,7 +248,7 @@ def _git_rules(change: PortChange) -> Iterator[RuleResult]:
 
 
 def _readable(path: Path) -> str:
-    """A file of a stranger's tree; nothing where it is no regular file or cannot be read."""
+    """A file of a stranger's tree; no text where there is none, or no regular file."""
     try:
         return read_regular(path).decode("utf-8", "replace")
     except OSError:
@@ -291,10 +291,7 @@ def describe_change(
 
 def _template(tree: SourceTree) -> tuple[list[str], str]:
     """The headings of the tree's template and what follows them; the usual headings where a tree has none."""
-    path = tree.root / TEMPLATE
-    if not path.is_file():
-        return ["Purpose", "Test Plan", "Test Result"], ""
-    head, rule, rest = path.read_text(encoding="utf-8").partition("\n---\n")
+    head, rule, rest = _readable(tree.root / TEMPLATE).partition("\n---\n")
     headings = re.findall(r"^## (.+?)\s*$", head, re.MULTILINE)
     return headings or ["Purpose", "Test Plan", "Test Result"], f"---\n{rest}".rstrip() if rule else ""
 
