@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import measured_attention
 import measured_bench
 import measured_cut
 import measured_engine
@@ -33,8 +34,8 @@ from measured import ROOT, Page, PageError
 
 #: In the order of the index.
 KINDS = (
-    measured_ports, measured_graphs, measured_cut, measured_manager, measured_stream, measured_tuning, measured_engine,
-    measured_bench, measured_fuzz, measured_walkthrough,
+    measured_ports, measured_graphs, measured_cut, measured_manager, measured_stream, measured_tuning,
+    measured_attention, measured_engine, measured_bench, measured_fuzz, measured_walkthrough,
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from gpu_result import ByModel
 from manager_gpu import (
     DEVICE,
     DTYPE,
+    GRIDS,
     WARM_CALLS,
     Subject,
     capture_measured,
@@ -46,8 +47,19 @@ from manager_gpu import (
 
 MODELS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "internvl", "step3_vl")
 
+#: Of a model of packed rows, besides those of the other benchmarks.
+MORE = {"1988x1988": [(1, 142, 142)]}
+
 #: The workload of each model that single tunings are measured on.
 LARGE = {"internvl": "7 tiles", "step3_vl": "4 crops"}
+
+
+def subject_of(name: str) -> Subject:
+    """A model with its workloads."""
+    subject = Subject(name)
+    if subject.workloads is GRIDS:
+        subject.workloads = {**GRIDS, **MORE}
+    return subject
 
 
 def settle(actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -343,7 +355,7 @@ def main() -> int:
     for name in sorted(arguments.models.split(","), key=MODELS.index):
         # A call of Step3-VL takes ten times as long as the others', and wanders less.
         rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
-        result = total.add(name, partial(measure, Subject(name), rounds, ceilings, profiles, doubtful))
+        result = total.add(name, partial(measure, subject_of(name), rounds, ceilings, profiles, doubtful))
         if result is None:
             continue
         rows = result["rows"]

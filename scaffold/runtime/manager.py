@@ -163,7 +163,7 @@ class EncoderGraphManager:
         self._graph_set.pool = pool
 
     def keys_to_capture(self) -> list[GraphKey]:
-        """Every key in capture order: largest first, so that smaller graphs live in the memory of larger ones."""
+        """Every key of the start in capture order: of each ladder its ends first, then ever finer steps."""
         return self._graph_set.keys()
 
     def capture(self, pool: Any = None) -> CaptureReport:

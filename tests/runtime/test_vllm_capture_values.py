@@ -89,6 +89,15 @@ def test_a_budget_without_remainder_is_asked_for_once_when_rows_a_token_are_know
     assert model.asked == [(8, 16), (1, 0), (8, 16), (8, 16), (1, 0), (8, 16)]
 
 
+@pytest.mark.parametrize(("budget", "asked"), [(4095, 2), (4096, 2), (4097, 1), (8191, 1)])
+def test_no_image_longer_than_a_rotary_table_is_asked_for(budget, asked):
+    """One image of 4097 tokens is 8194 patches long. A GPU would read behind the table and end the process."""
+    model = Packed()
+    values = speaker(model).capture_values(GraphKey("default", budget), LIMITS)
+    assert len(model.asked) == asked
+    assert (values["pixel_values"].shape[0] == budget * MERGE) == (asked == 2 or budget % 16 == 0)
+
+
 def refuse(items, rows):
     if items == 1:
         raise ValueError("no batch of one")

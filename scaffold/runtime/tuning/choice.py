@@ -10,7 +10,7 @@ from typing import Any
 #: Every tuning, in the order of application.
 NAMES = (
     "fused-activations", "gelu-epilogue", "pad-mlp", "fused-norms", "fused-residuals", "inplace-rotary",
-    "small-windows", "unsplit-attention", "channels-last",
+    "unsplit-attention", "fitted-attention", "small-windows", "channels-last",
 )  # fmt: skip
 #: Those that run by default: all are equal to the untuned tower up to rounding.
 DEFAULT = NAMES

@@ -70,7 +70,7 @@ class FusedNorms(Tuning):
     level = "rounding"
     needs_triton = True
     measured = (
-        "Qwen2.5-VL 27.8 to 21.4 ms, Step3-VL 68.7 to 65.7 ms, InternVL 13.0 to 12.4 ms, Qwen2-VL 25.6 to 25.0 ms"
+        "Qwen2.5-VL 27.7 to 21.4 ms, Step3-VL 67.8 to 65.8 ms, InternVL 13.0 to 12.5 ms, Qwen2-VL 25.0 to 24.6 ms"
     )
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
@@ -151,7 +151,7 @@ class FusedResiduals(Tuning):
     level = "rounding"
     needs_triton = True
     measured = (
-        "Qwen2.5-VL 27.8 to 21.4 ms, Step3-VL 68.3 to 65.5 ms, InternVL 13.4 to 11.7 ms, Qwen3-VL 18.5 to 17.9 ms"
+        "Qwen2.5-VL 27.6 to 21.2 ms, Step3-VL 68.1 to 63.5 ms, InternVL 13.2 to 11.5 ms, Qwen3-VL 18.2 to 17.6 ms"
     )
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.attention import InplaceRotary, SmallWindows, UnsplitAttention
+from scaffold.runtime.tuning.attention import FittedAttention, InplaceRotary, SmallWindows, UnsplitAttention
 from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_error
 from scaffold.runtime.tuning.choice import NAMES, TuningChoice
 from scaffold.runtime.tuning.convolution import ChannelsLast
@@ -25,7 +25,8 @@ from scaffold.runtime.tuning.norms import FusedNorms, FusedResiduals
 
 logger = logging.getLogger("scaffold.runtime.tuning")
 
-#: In the order of application: activations first, since padding asks what stands between two layers.
+#: In the order of application: activations first, since padding asks what stands between two layers; of attention, the
+#: most special last, since each falls back to the one before it.
 TUNINGS: tuple[Tuning, ...] = (
     FusedActivations(),
     GeluEpilogue(),
@@ -33,8 +34,9 @@ TUNINGS: tuple[Tuning, ...] = (
     FusedNorms(),
     FusedResiduals(),
     InplaceRotary(),
-    SmallWindows(),
     UnsplitAttention(),
+    FittedAttention(),
+    SmallWindows(),
     ChannelsLast(),
 )
 assert tuple(tuning.name for tuning in TUNINGS) == NAMES

@@ -303,7 +303,7 @@ class EncoderCudaGraphManager:
 
         def make_calls() -> None:
             keys: dict[str, GraphKey] = {}
-            for key in core.keys_to_capture():  # largest first
+            for key in sorted(core.keys_to_capture(), key=lambda key: key.budget, reverse=True):
                 if key.path not in keys or key.budget >= PROOF_TOKENS:
                     keys[key.path] = key
             for key in keys.values():

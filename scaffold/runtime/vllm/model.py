@@ -32,6 +32,9 @@ from scaffold.runtime.vllm.dialect import ManagerDialect
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
+#: Patches of the longest side for which a model is asked. One image of a whole budget is a strip, one token high.
+#: vLLM's rotary tables have so many positions, and on a GPU an index behind one ends the process.
+LONGEST_SIDE = 8192
 
 
 def _is_pixels(tensor: torch.Tensor) -> bool:
@@ -439,6 +442,8 @@ class VllmAdapter:
         assert pixels is not None
         if pixels.ndim == 0 or pixels.shape[0] in (0, self._rows_per_token.get(key.path, 0) * key.budget):
             return values  # no remainder
+        if key.budget * round((pixels.shape[0] / key.budget) ** 0.5) > LONGEST_SIDE:
+            return values
         try:
             single = self._ask_capture_values(key, Limits(1, 0))
             rows = single[data[0]].shape[0]  # type: ignore[union-attr]

@@ -1,0 +1,82 @@
+"""docs/measured/attention.md: what `attention_gpu.py` measured."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from measured import ROOT, Page, load, page, table
+
+sys.path.insert(0, str(ROOT))
+
+from scaffold.runtime.tuning import flash4
+
+FLASH3 = "FlashAttention 3"
+
+
+def chosen(row: Mapping[str, Any], processors: int) -> str:
+    """The kernel that `fitted-attention` takes for a row."""
+    lengths = row["sequences"]
+    kernel = flash4.choose(row["head_size"], row["heads"], len(lengths), sum(lengths), max(lengths), processors)
+    return FLASH3 if kernel is None else f"{kernel.rows}x{kernel.columns}"
+
+
+def share(row: Mapping[str, Any], processors: int) -> float:
+    """Time of the kernel that is taken, relative to FlashAttention 3 as vLLM calls it."""
+    return float(row["us"][chosen(row, processors)] / row["us"][FLASH3])
+
+
+def best(row: Mapping[str, Any]) -> float:
+    """Time of the fastest kernel that may be taken."""
+    return float(min(us for name, us in row["us"].items() if name == FLASH3 or "x" in name))
+
+
+def pages() -> list[Page]:
+    result = load("attention_h200")
+    processors = result["processors"]
+    shares = [share(row, processors) for row in result["rows"]]
+    losses = [row["us"][chosen(row, processors)] / best(row) for row in result["rows"]]
+    text = page(
+        "attention",
+        "Which attention kernel is fastest for how many rows?",
+        "benchmarks/attention_gpu.py",
+        ["attention_h200"],
+        "# Attention kernels",
+        f"""The kernel that [`fitted-attention`](../tuning.md) takes needs {min(shares):.2f} to {max(shares):.2f} of
+        the time of FlashAttention 3 as vLLM calls it, {statistics.geometric_mean(shares):.2f} in the geometric mean of
+        {len(shares)} shapes. The fastest kernel of the same shape would gain at most {100 * max(losses) - 100:.0f} %
+        more.""",
+        f"""Microseconds of one call with {result["rows"][0]["heads"]} heads in bfloat16. A kernel of FlashAttention 4
+        is named after the rows and columns of its tile. Bold is what `fitted-attention` takes. *n x m* are n packed
+        sequences of m rows; *tiles* are the same as one batch.""",
+        *(text for size in flash4.KERNELS for text in (f"## Heads of {size} lanes", of(result, size))),
+        "## How it was measured",
+        """A time is the median of seven replays of a graph of eight calls, in the second of two passes over all
+        kernels. Queries, keys and values are strided views of one tensor, as a projection leaves them. Every kernel
+        is compared with attention in float32, and on random sequences, some of them empty, with rows behind all of
+        them: it writes none of these rows.""",
+    )
+    return [text]
+
+
+def of(result: Mapping[str, Any], size: int) -> str:
+    """The table of one head size."""
+    rows = [row for row in result["rows"] if row["head_size"] == size]
+    names = list(dict.fromkeys(name for row in rows for name in row["us"]))
+    lines = []
+    for row in sorted(rows, key=lambda row: (row["tiles"], sum(row["sequences"]))):
+        taken = chosen(row, result["processors"])
+        cells = (f"{row['us'][name]:.1f}" if name in row["us"] else "" for name in names)
+        marked = (f"**{cell}**" if name == taken else cell for name, cell in zip(names, cells, strict=True))
+        lines.append([described(row), *marked])
+    return table(["rows", *names], lines)
+
+
+def described(row: Mapping[str, Any]) -> str:
+    lengths = row["sequences"]
+    if len(set(lengths)) > 1:
+        return " + ".join(map(str, lengths))
+    several = f"{len(lengths)} x {lengths[0]}" if len(lengths) > 1 else str(lengths[0])
+    return f"{several}, tiles" if row["tiles"] else several
