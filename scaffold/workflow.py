@@ -65,7 +65,7 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
     `replace` may swap, VCG6xx when a proof refuses our own result.
     """
     from scaffold.edit import apply_edits
-    from scaffold.plan import plan_changes
+    from scaffold.plan import lost_explanations, plan_changes
     from scaffold.protocol import read_protocol
     from scaffold.verify import PlannedFile, format_changed, verify_changes
 
@@ -73,6 +73,7 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
     plan = plan_changes(port, tree, profile, replace=replace)
     planned: list[PlannedFile] = []
     changes: list[FileChange] = []
+    lost: list[Diagnostic] = []
     for file in plan.files:
         before = tree.read(file.path)
         if not file.edits:
@@ -93,10 +94,12 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
             )
         )
         changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))
+        if replace and file.path.endswith(".py"):
+            lost += lost_explanations(before, after, tree.display(file.path))
     found = (*_prove_split(plan, tree), *_prove_cut(plan, planned), *verify_changes(planned))
     if any(diagnostic.severity is Severity.ERROR for diagnostic in found):
         raise RefusedResult(found, tuple(change for change in changes if not change.is_noop))
-    return PreparedPort(plan, tuple(changes), (*plan.notes, *found))
+    return PreparedPort(plan, tuple(changes), (*plan.notes, *lost, *found))
 
 
 def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:

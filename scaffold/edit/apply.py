@@ -12,6 +12,7 @@ from scaffold.edit.operations import (
     AddImport,
     AddListEntry,
     AddTableRow,
+    DropDefinition,
     DropImport,
     Edit,
     PutFunction,
@@ -75,12 +76,14 @@ def _edit_python(text: str, edits: Sequence[PythonEdit], path: str, display: str
 
 def _apply(document: PythonDocument, edit: PythonEdit) -> bool:
     """One operation; libcst (150 ms to import) is loaded by the editors' modules only when a file is edited."""
-    from scaffold.edit import classes, imports, toplevel
+    from scaffold.edit import classes, imports, removal, toplevel
 
     if isinstance(edit, AddImport):
         return imports.add_import(document, edit)
     if isinstance(edit, DropImport):
         return imports.drop_import(document, edit)
+    if isinstance(edit, DropDefinition):
+        return removal.drop_definition(document, edit)
     if isinstance(edit, AddBase):
         return classes.add_base(document, edit)
     if isinstance(edit, PutMethods):

@@ -70,7 +70,8 @@ def put_methods(document: PythonDocument, edit: PutMethods) -> bool:
     if _is_in_place(node.body, sorted(gone), snippet):
         return False
     if gone:
-        place = min(gone)
+        replaced = {place for place, child in methods if child.name in block}
+        place = min(replaced or gone)
     elif edit.after is None:
         place = len(node.body)
     else:
@@ -205,6 +206,8 @@ def _replace_statements(
             kept = []
             if body and not (lines and lines[0].comment is None):
                 lines.insert(0, cst.EmptyLine(indent=False))
+            while not body and lines and lines[0].comment is None:
+                lines.pop(0)
             body.append(statement.with_changes(leading_lines=lines))
         else:
             body.append(statement)

@@ -218,6 +218,25 @@ class PythonDocument:
         nodes = _parse_ast(code, self.path, max(chunk.line, 1))
         self.chunks[index] = replace(chunk, code=code, nodes=nodes, tree=module)
 
+    def recode(self, index: int, code: str) -> None:
+        """Give one chunk other code, which starts at the same line."""
+        chunk = self.chunks[index]
+        nodes = _parse_ast(code, self.path, max(chunk.line, 1))
+        self.chunks[index] = replace(chunk, code=code, nodes=nodes, tree=None)
+
+    def remove(self, index: int) -> None:
+        """Take out one chunk with the comments that touch it. Headings above them go to what follows."""
+        above, _ = self.chunks.pop(index).split_gap()
+        if index == len(self.chunks):
+            self.tail = above.rstrip() + self.newline + self.tail if above.strip() else self.tail
+            return
+        following = self.chunks[index]
+        # The distance to what is above now: that of the two which is the longer one.
+        gap = (
+            above + following.gap.lstrip("\r\n") if above.strip() or len(above) > len(following.gap) else following.gap
+        )
+        self.chunks[index] = replace(following, gap=gap if index else gap.lstrip("\r\n"))
+
     def fold_methods(self, code: str, nodes: Iterable[ast.stmt], start: int = 1) -> str:
         """`code` with one name in the place of each method's body; `rewrite` puts the bodies back.
 

@@ -69,30 +69,40 @@ def add_import(document: PythonDocument, edit: AddImport) -> bool:
 
 def drop_import(document: PythonDocument, edit: DropImport) -> bool:
     """Apply `DropImport`: the name leaves its statement, whose other names keep their lines."""
-    import libcst as cst
-
-    wanted = resolve_module(edit.module, document.package)
     for index, node, guard in document.statements():
-        if guard is not Guard.ALWAYS or not isinstance(node, ast.ImportFrom):
+        names = [alias.asname or alias.name for alias in getattr(node, "names", ())]
+        if guard is not Guard.ALWAYS or not _imports(document, node, edit) or edit.bound not in names:
             continue
-        names = [alias.name for alias in node.names]
-        if edit.name not in names or resolve_module(imported_module(node), document.package) != wanted:
-            continue
-        assert len(names) > 1, f"{edit}: it would leave a statement without a name"
-
-        def change(statement: cst.BaseStatement) -> cst.BaseStatement:
-            small: Any = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-            assert isinstance(small, cst.ImportFrom), "the chunk of an import"
-            assert not isinstance(small.names, cst.ImportStar), "it has names"
-            elements = list(small.names)
-            gone = elements.pop(names.index(edit.name))  # noqa: B023
-            if elements[-1] is not small.names[-1]:
-                elements[-1] = elements[-1].with_changes(comma=gone.comma)
-            return statement.with_changes(body=[small.with_changes(names=elements)])
-
-        document.rewrite(index, change)
+        if len(names) == 1:
+            document.remove(index)
+        else:
+            _remove_name(document, index, names.index(edit.bound))
         return True
     return False
+
+
+def _imports(document: PythonDocument, node: ast.stmt, edit: DropImport) -> bool:
+    """Whether a statement imports from the module, or is `import ...`, as the edit wants it."""
+    if edit.name is None or not isinstance(node, ast.ImportFrom):
+        return edit.name is None and isinstance(node, ast.Import)
+    wanted = resolve_module(edit.module, document.package)
+    return resolve_module(imported_module(node), document.package) == wanted
+
+
+def _remove_name(document: PythonDocument, index: int, place: int) -> None:
+    import libcst as cst
+
+    def change(statement: cst.BaseStatement) -> cst.BaseStatement:
+        small: Any = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        assert isinstance(small, cst.ImportFrom), "the chunk of an import"
+        assert not isinstance(small.names, cst.ImportStar), "it has names"
+        elements = list(small.names)
+        gone = elements.pop(place)
+        if elements[-1] is not small.names[-1]:
+            elements[-1] = elements[-1].with_changes(comma=gone.comma)
+        return statement.with_changes(body=[small.with_changes(names=elements)])
+
+    document.rewrite(index, change)
 
 
 def _refuse_rebinding(document: PythonDocument, edit: AddImport) -> None:

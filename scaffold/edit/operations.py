@@ -41,17 +41,38 @@ class AddImport:
 
 @dataclass(frozen=True, slots=True)
 class DropImport:
-    """`name` is not imported from `module` any more: the methods that go were the last to use it.
+    """`name` is not imported from `module` any more, or `import module` without a name: what goes used it last.
 
-    Only from a statement at module level that imports other names, too; whoever plans it knows that there is one.
+    Only from statements at module level, never from `import a, b`. A statement that is left without names goes, too.
     """
 
     module: str
-    name: str
+    name: str | None = None
 
     def __post_init__(self) -> None:
         assert self.module, "a module, or dots"
+        assert self.bound.isidentifier(), self
+
+    @property
+    def bound(self) -> str:
+        """The name that the statement binds."""
+        return self.module if self.name is None else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DropDefinition:
+    """`name` is not defined any more, with the comments that touch its definition.
+
+    `owner` is empty for a function or value at module level, `Class` for a method or value of the class's body, and
+    `Class.method` for the statement `self.name = ...` of that method's body. Others stand beside it there.
+    """
+
+    name: str
+    owner: str = ""
+
+    def __post_init__(self) -> None:
         assert self.name.isidentifier(), self.name
+        assert not self.owner or (_is_dotted(self.owner) and self.owner.count(".") < 2), self.owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +92,10 @@ class PutMethods:
     """The functions of `source` are methods of `class_name`, next to each other and in this order.
 
     `source` is a block without indentation: leading comments, then function definitions (decorators allowed). The
-    methods named in `remove` go, with their own comments, and the block takes the place of the first of them;
-    otherwise it follows the method `after`; otherwise it ends the class. A method of the block that the class has
-    already, different and not in `remove`, is a conflict: nothing written by hand is replaced unasked.
+    methods named in `remove` go, with their own comments. The block takes the place of the first of its methods that
+    the class has, else of the first that goes; otherwise it follows the method `after`; otherwise it ends the class. A
+    method of the block that the class has already, different and not in `remove`, is a conflict: nothing written by
+    hand is replaced unasked.
     """
 
     class_name: str
@@ -165,6 +187,14 @@ class AddTableRow:
 
 #: An edit of a Python file.
 PythonEdit: TypeAlias = (
-    AddImport | DropImport | AddBase | PutMethods | PutFunction | ReplaceMethod | AddDictEntry | AddListEntry
+    AddImport
+    | DropImport
+    | DropDefinition
+    | AddBase
+    | PutMethods
+    | PutFunction
+    | ReplaceMethod
+    | AddDictEntry
+    | AddListEntry
 )
 Edit: TypeAlias = PythonEdit | AddTableRow

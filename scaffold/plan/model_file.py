@@ -7,17 +7,14 @@ written by hand goes with `replace` only.
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.edit.operations import AddBase, AddImport, DropImport, Edit, PutMethods
+from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import same_meaning
-from scaffold.plan.code import identifiers
+from scaffold.plan.leftovers import find_leftovers
 from scaffold.plan.model import FilePlan
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.protocol.tree import source_lines
 from scaffold.syntax import FunctionNode
 
 if TYPE_CHECKING:
@@ -34,8 +31,8 @@ def plan_model(
     methods: Methods,
     tower: tuple[Edit, ...],
     replace: bool,
-) -> FilePlan:
-    """The edits of the model's file, those for the `tower` among them.
+) -> tuple[FilePlan, tuple[Diagnostic, ...]]:
+    """The edits of the model's file, those for the `tower` among them, and notes on what they leave behind.
 
     Raises VCG520 where it has or inherits an implementation that only `replace` may swap.
     """
@@ -43,45 +40,20 @@ def plan_model(
         raise DiagnosticError(_hand_written(tree, model))
     _refuse_inherited(tree, profile, model, methods.source, replace)
     interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
-    remove = (*model.protocol_methods, *model.helpers) if replace else ()
     edits: list[Edit] = [AddImport(module, name) for module, name in methods.imports]
     edits += tower
-    edits += [
-        AddImport(interfaces, PROTOCOL),
-        AddBase(model.class_name, PROTOCOL),
-        PutMethods(model.class_name, methods.source, remove=remove),
-        *_orphaned_imports(tree, model, remove, methods.source),
-    ]
+    edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
+    remove: tuple[str, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
+    if replace and model.protocol_methods:
+        others = [*(name for _, name in methods.imports), *(edit.source for edit in tower if hasattr(edit, "source"))]
+        leftovers = find_leftovers(tree, model, methods.source, others)
+        remove, notes = (*model.protocol_methods, *leftovers.methods), leftovers.notes
+        edits += leftovers.edits
+    edits.append(PutMethods(model.class_name, methods.source, remove=remove))
     verb = "replace the implementation of" if remove else "implement"
-    return FilePlan(
-        model.path,
-        tuple(edits),
-        f"{verb} {PROTOCOL} in {model.class_name}",
-        class_name=model.class_name,
-    )
-
-
-def _orphaned_imports(
-    tree: SourceTree, model: ModelAnchor, remove: tuple[str, ...], source: str
-) -> Iterator[DropImport]:
-    """Imports of single names that nothing but the methods in `remove` uses, from statements with other names."""
-    if not remove:
-        return
-    lines = source_lines(tree, model.path)
-    inside = Counter(
-        name
-        for node in _owner(tree, model).body
-        if isinstance(node, ast.FunctionDef) and node.name in remove
-        for name in identifiers(lines.text(node))
-    )
-    everywhere, still = Counter(identifiers(tree.read(model.path))), set(identifiers(source))
-    for node in tree.parse(model.path).body:
-        if isinstance(node, ast.ImportFrom) and len(node.names) > 1:
-            for alias in node.names:
-                # Once where it is imported, else in the methods that go only; a word in a comment counts as a use.
-                used = alias.asname is None and inside[alias.name] > 0 and alias.name not in still
-                if used and everywhere[alias.name] == inside[alias.name] + 1:
-                    yield DropImport("." * node.level + (node.module or ""), alias.name)
+    reason = f"{verb} {PROTOCOL} in {model.class_name}"
+    return FilePlan(model.path, tuple(edits), reason, class_name=model.class_name), notes
 
 
 def _has_methods(tree: SourceTree, model: ModelAnchor, source: str) -> bool:

@@ -40,7 +40,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     tower = plan_tower(port, tree, model)
     methods = render_methods(port, profile, tower.facts)
     heirs = plan_heirs(port, tree, profile, tower.class_name, replace=replace)
-    ported = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
+    ported, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
     files += [
         FilePlan(path, edits, f"keep a subclass of {port.class_name} out")
@@ -52,7 +52,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         for path, edits in tower.edits.items()
         if path != model.path
     ]
-    notes: list[Diagnostic] = [*tower.notes, *heirs.notes]
+    notes: list[Diagnostic] = [*tower.notes, *heirs.notes, *left]
     facts = [
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
         Fact("model", model.class_name, f"{model.path}:{model.line}"),

@@ -65,7 +65,6 @@ class ModelAnchor:
 
     `implements`: the class or one of its bases lists the protocol; `inherited_from` is `path:Class` of that base,
     None when the class lists it itself (`lists_protocol`). `protocol_methods` are those that the class body defines.
-    `helpers` are its private methods that serve nothing but those methods: nothing else in the package uses them.
     """
 
     path: str
@@ -80,7 +79,6 @@ class ModelAnchor:
     lists_protocol: bool
     inherited_from: str | None
     protocol_methods: tuple[str, ...]
-    helpers: tuple[str, ...]
 
     @property
     def implements(self) -> bool:
@@ -200,8 +198,7 @@ def find_model(tree: SourceTree, module: str, class_name: str) -> ModelAnchor:
     node = _model_class(tree, path, class_name)
     lines = source_lines(tree, path)
     demanded = {method.name for method in read_source(tree).shape.methods}
-    functions = {item.name: item for item in node.body if isinstance(item, FunctionNode)}  # the last one binds
-    defined = tuple(name for name in functions if name in demanded)
+    defined = dict.fromkeys(item.name for item in node.body if isinstance(item, FunctionNode) and item.name in demanded)
     lists_protocol = any(last_name(base) == PROTOCOL for base in node.bases)
     return ModelAnchor(
         path=path,
@@ -219,8 +216,7 @@ def find_model(tree: SourceTree, module: str, class_name: str) -> ModelAnchor:
         ),
         lists_protocol=lists_protocol,
         inherited_from=None if lists_protocol else _implementing_base(tree, path, node),
-        protocol_methods=defined,
-        helpers=_private_helpers(tree, path, node, functions, frozenset(defined)) if defined else (),
+        protocol_methods=tuple(defined),
     )
 
 
@@ -362,127 +358,6 @@ def _refers(tree: SourceTree, relpath: str, base: ast.expr, classes: Iterable[tu
     if name not in {wanted_name for _, wanted_name in wanted}:
         return False  # asked first: most bases are somebody else's, and their files need not be parsed
     return not any(isinstance(item, ast.ClassDef) and item.name == name for item in top_level(tree.parse(path).body))
-
-
-def _private_helpers(
-    tree: SourceTree, path: str, node: ast.ClassDef, functions: dict[str, FunctionNode], protocol: frozenset[str]
-) -> tuple[str, ...]:
-    """Private methods of the class that are used by the protocol's methods and by nothing else in the package.
-
-    A use is an attribute access or a string of that name (`getattr`). Uses in other files count when the file also
-    names the class or one of its subclasses: copies of a helper in unrelated classes are common in vLLM.
-    """
-    private = {name for name in functions if name.startswith("_") and not name.startswith("__")}
-    if not private:
-        return ()
-    users: dict[str, set[str | None]] = {name: set() for name in private}  # None: outside of the class's methods
-    owners = {id(item): name for name, item in functions.items()}
-    for statement in [item for item in tree.parse(path).body if item is not node] + node.body:
-        if any(name in source_lines(tree, path).text(statement) for name in private):
-            for name in _names_in(statement, definitions=False) & private:
-                users[name].add(owners.get(id(statement)))
-    removable = {name for name in private if users[name]}
-    while True:
-        kept = {name for name in removable if not users[name] <= protocol | removable}
-        kept |= removable - _reachable(users, protocol, removable)
-        if not kept:
-            break
-        removable -= kept
-    if removable:
-        removable -= _used_elsewhere(tree, path, node.name, removable)
-        while kept := {name for name in removable if not users[name] <= protocol | removable}:
-            removable -= kept
-    return tuple(name for name in functions if name in removable)
-
-
-def _reachable(users: dict[str, set[str | None]], protocol: frozenset[str], candidates: set[str]) -> set[str]:
-    """The candidates that a protocol method uses, directly or through other candidates."""
-    reached: set[str] = set()
-    while True:
-        fresh = {name for name in candidates - reached if users[name] & (protocol | reached)}
-        if not fresh:
-            return reached
-        reached |= fresh
-
-
-def _used_elsewhere(tree: SourceTree, path: str, class_name: str, names: set[str]) -> set[str]:
-    """Which of `names` another file uses on this class: it names the class, or a class in it descends from it."""
-    used: set[str] = set()
-    for relpath, found in tree.containing("vllm", ".py", sorted(names)).items():
-        suspects = set(found) - used
-        if relpath == path or not suspects:
-            continue
-        is_named = class_name in tree.read(relpath)
-        if not is_named and not _may_descend(tree, relpath, suspects):
-            continue
-        module = tree.parse(relpath)
-        if is_named:
-            used |= suspects & _names_in(module)
-            continue
-        for item in top_level(module.body):
-            if isinstance(item, ast.ClassDef):
-                text = source_lines(tree, relpath).text(item)
-                uses = suspects & _names_in(item) if any(name in text for name in suspects) else set()
-                if uses and _descends(tree, relpath, item, (path, class_name)):
-                    used |= uses
-    return used
-
-
-def _may_descend(tree: SourceTree, relpath: str, names: set[str]) -> bool:
-    """A text search before a parse: False when each class around `names` has plain interfaces as bases only.
-
-    The Qwen modules and their relatives hold copies of each other's helpers; parsing them all to learn that they are
-    no relatives of the class took 110 ms of 200 ms (vLLM 0.33, Qwen3-VL).
-    """
-    plain = {item.name for item in tree.parse(INTERFACES).body if isinstance(item, ast.ClassDef)} | {"Module", "object"}
-    lines = tree.read(relpath).splitlines()
-    header = -1
-    checked = -1
-    for index, line in enumerate(lines):
-        if line.startswith("class "):
-            header = index
-        elif header != checked and any(name in line for name in names):
-            checked = header
-            end = next((i for i in range(header, len(lines)) if lines[i].rstrip().endswith(":")), header)
-            try:
-                (item,) = ast.parse("\n".join(lines[header : end + 1]) + " ...").body
-            except (SyntaxError, ValueError):
-                return True
-            if not isinstance(item, ast.ClassDef) or not {last_name(base) for base in item.bases} <= plain:
-                return True
-    return False
-
-
-def _names_in(node: ast.AST, *, definitions: bool = True) -> set[str]:
-    """The names that a subtree uses as attributes or strings, or defines: an override may call `super()`."""
-    names: set[str] = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute):
-            names.add(inner.attr)
-        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-            names.add(inner.value)
-        elif definitions and isinstance(inner, FunctionNode | ast.ClassDef):
-            names.add(inner.name)
-    return names
-
-
-def _descends(tree: SourceTree, relpath: str, node: ast.ClassDef, ancestor: tuple[str, str]) -> bool:
-    """Whether a class has `ancestor` (file and name) among its bases, directly or not, within the package."""
-    pending = [(relpath, node)]
-    seen: set[tuple[str, str]] = set()
-    while pending:
-        current_path, current = pending.pop()
-        for base in current.bases:
-            located = _locate(tree, current_path, base)
-            if located == ancestor:
-                return True
-            if located is None or located in seen:
-                continue
-            seen.add(located)
-            item = find_class(tree.parse(located[0]), located[1])
-            if item is not None:
-                pending.append((located[0], item))
-    return False
 
 
 # ---------------------------------------------------------------------------------------------------------------------

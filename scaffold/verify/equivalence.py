@@ -27,6 +27,7 @@ from scaffold.edit.operations import (
     AddImport,
     AddListEntry,
     AddTableRow,
+    DropDefinition,
     DropImport,
     Edit,
     PutFunction,
@@ -282,6 +283,28 @@ def _name_of(node: ast.stmt) -> str | None:
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
 
 
+def _body_of(tree: ast.Module, owner: str) -> list[ast.stmt] | None:
+    """The statements of the module, of a class of it, or of a class's method, None without one such class."""
+    if not owner:
+        return tree.body
+    class_name, _, method = owner.partition(".")
+    found = _class(tree, class_name)
+    if found is None:
+        return None
+    if not method:
+        return found.body
+    methods = [node for node in found.body if isinstance(node, _FUNCTIONS) and node.name == method]
+    return methods[0].body if methods else []
+
+
+def _defines(node: ast.stmt) -> list[str]:
+    """What a definition or an assignment gives a meaning, as it is written."""
+    if isinstance(node, _FUNCTIONS):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [ast.unparse(target) for target in targets]
+
+
 def _value(tree: ast.Module, variable: str) -> ast.expr | None:
     found = [
         node.value
@@ -333,6 +356,9 @@ class _Proof:
     def run(self, edits: Sequence[Edit]) -> None:
         if ast.get_docstring(self.old.tree, clean=False) != ast.get_docstring(self.new.tree, clean=False):
             self.refuse("VCG601", "the module's docstring is not at the top any more, or changed")
+        for edit in edits:
+            if isinstance(edit, DropDefinition):
+                self._dropped_definition(edit)
         for place, edit in reversed(list(enumerate(edits))):
             if isinstance(edit, PutFunction):
                 earlier = [other for other in edits[:place] if isinstance(other, PutFunction)]
@@ -471,7 +497,8 @@ class _Proof:
             return sum(not (isinstance(node, _FUNCTIONS) and node.name in gone) for node in body)
 
         own = {node.name for node in ast.parse(edit.source).body if isinstance(node, _FUNCTIONS)}
-        own |= set(edit.remove) if isinstance(edit, PutMethods) else {edit.name}
+        if isinstance(edit, PutMethods) and own.isdisjoint(map(_name_of, old.body)):
+            own = set(edit.remove)
         first = next((i for i, node in enumerate(old.body) if isinstance(node, _FUNCTIONS) and node.name in own), None)
         expected: int | None = untouched(old.body)
         if first is not None:
@@ -529,6 +556,23 @@ class _Proof:
             self.refuse("VCG605", "a comment was lost or changed in a rewritten statement", new.start)
         self.old.declared.update(old)
         self.new.declared.update(new)
+
+    def _dropped_definition(self, edit: DropDefinition) -> None:
+        """One statement of the original that the result has not, and nothing else in its place."""
+        bodies = [_body_of(file.tree, edit.owner) for file in (self.old, self.new)]
+        if any(body is None for body in bodies):
+            self.refuse("VCG602", f"`{edit.owner}` is not there exactly once, before and after")
+            return
+        what = f"self.{edit.name}" if "." in edit.owner else edit.name
+        old, new = ([node for node in body or () if what in _defines(node)] for body in bodies)
+        if new or len(old) > 1:
+            line = new[0].lineno if new else 1
+            self.refuse("VCG602", f"`{what}` should have been removed, the one definition of the name", line)
+            return
+        for node in old:
+            self._declare_removed(node)
+            assert bodies[0] is not None
+            bodies[0].remove(node)
 
     # -- module level
 

@@ -16,6 +16,7 @@ from scaffold.edit import (
     AddImport,
     AddListEntry,
     AddTableRow,
+    DropDefinition,
     DropImport,
     Edit,
     PutFunction,
@@ -66,11 +67,95 @@ def cases(*items: Case) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", items, ids=[item.name for item in items])
 
 
+@cases(
+    Case("a function", DropDefinition("f"), "x = 1\n\n\n# about f\ndef f(): ...\n\n\ny = 1\n", "x = 1\n\n\ny = 1\n"),
+    Case("the first function", DropDefinition("f"), "def f(): ...\n\n\nx = 1\n", "x = 1\n"),
+    Case("the last function", DropDefinition("f"), "x = 1\n\n\ndef f(): ...\n", "x = 1\n"),
+    Case("a value", DropDefinition("X"), "import a\n\nX = 1\nY = 2\n", "import a\n\nY = 2\n"),
+    Case(
+        "a heading stays",
+        DropDefinition("f"),
+        "x = 1\n\n# -- these --\n\ndef f(): ...\n\n\ndef g(): ...\n",
+        "x = 1\n\n# -- these --\n\ndef g(): ...\n",
+    ),
+    Case(
+        "a heading at the end stays",
+        DropDefinition("f"),
+        "x = 1\n\n# -- these --\n\ndef f(): ...\n",
+        "x = 1\n\n# -- these --\n",
+    ),
+    Case("not there", DropDefinition("f"), "x = 1\n", None),
+    Case(
+        "a method with its comments and decorators",
+        DropDefinition("f", "A"),
+        "class A:\n    def e(self): ...\n\n    # about f\n    @property\n    def f(self):\n        return 1\n        # after f\n\n    # about g\n    def g(self): ...\n",
+        "class A:\n    def e(self): ...\n\n    # about g\n    def g(self): ...\n",
+    ),
+    Case(
+        "the last method",
+        DropDefinition("f", "A"),
+        "class A:\n    def e(self): ...\n\n    def f(self): ...\n\n\nx = 1\n",
+        "class A:\n    def e(self): ...\n\n\nx = 1\n",
+    ),
+    Case(
+        "a value of a class",
+        DropDefinition("x", "A"),
+        "class A:\n    x = 1\n    y = 2\n",
+        "class A:\n    y = 2\n",
+    ),
+    Case(
+        "an attribute with its comment",
+        DropDefinition("x", "A.f"),
+        "class A:\n    def f(self):\n        self.w = 1\n        # about x\n        self.x: int = (\n            2\n        )\n\n        self.y = 3\n",
+        "class A:\n    def f(self):\n        self.w = 1\n\n        self.y = 3\n",
+    ),
+    Case(
+        "an attribute below a heading of several",
+        DropDefinition("x", "A.f"),
+        "class A:\n    def f(self):\n        # about both\n        self.x = 2\n        self.y = 3\n",
+        "class A:\n    def f(self):\n        # about both\n        self.y = 3\n",
+    ),
+    Case(
+        "an attribute between blank lines",
+        DropDefinition("x", "A.f"),
+        "class A:\n    def f(self):\n        a = 1\n\n        self.x = 2\n\n        b = 3\n",
+        "class A:\n    def f(self):\n        a = 1\n\n        b = 3\n",
+    ),
+    Case("no such method", DropDefinition("x", "A.g"), "class A:\n    def f(self): ...\n", None),
+)
+def test_drop_definition(case: Case) -> None:
+    run(case)
+
+
+def test_one_definition_of_two_is_not_chosen() -> None:
+    assert refuse("def f(): ...\n\n\ndef f(): ...\n", DropDefinition("f"))[:2] == ("VCG431", 1)
+    assert refuse("x = 1\n", DropDefinition("f", "A"))[0] == "VCG430"
+
+
 OLD = DropImport(".utils", "scatter")
 
 
 @cases(
     Case("the last of one line", OLD, "from .utils import A, scatter\n", "from .utils import A\n"),
+    Case("the only one", OLD, "import a\nfrom .utils import scatter\n\nx = 1\n", "import a\n\nx = 1\n"),
+    Case(
+        "the only one of its section",
+        OLD,
+        "import a\n\nfrom .utils import scatter\n\n\nx = 1\n",
+        "import a\n\n\nx = 1\n",
+    ),
+    Case("the first of a file", OLD, "from .utils import scatter\n\nx = 1\n", "x = 1\n"),
+    Case("the last of a file", OLD, "import a\n\nfrom .utils import scatter\n", "import a\n"),
+    Case(
+        "a section's first",
+        OLD,
+        "import a\n\nfrom .utils import scatter\nfrom .z import z\n",
+        "import a\n\nfrom .z import z\n",
+    ),
+    Case("a whole module", DropImport("math"), "import math\nimport z\n", "import z\n"),
+    Case("not a name of that module", DropImport("math"), "from math import math\n", None),
+    Case("not that module under another name", DropImport("math"), "import math as m\n", None),
+    Case("not under a condition", OLD, "if x:\n    from .utils import scatter\n", None),
     Case("the first of one line", OLD, "from .utils import scatter, z\n", "from .utils import z\n"),
     Case(
         "a line of its own",
@@ -427,6 +512,12 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
         PutMethods("A", BLOCK, remove=("a", "b", "absent")),
         "class A:\n    # about a\n    def a(self):\n        # in a\n        return 1\n        # after a\n\n    def keep(self): ...\n\n    def b(self): ...\n",
         "class A:\n" + INDENTED + "\n    def keep(self): ...\n",
+    ),
+    Case(
+        "in the place of its own first, not of a helper's",
+        PutMethods("A", "def f(self): 2", remove=("a", "f")),
+        "class A:\n    def a(self): ...\n\n    def keep(self): ...\n\n    def f(self): ...\n\n    def b(self): ...\n",
+        "class A:\n    def keep(self): ...\n\n    def f(self): 2\n\n    def b(self): ...\n",
     ),
     Case(
         "a section comment that heads nothing any more goes",

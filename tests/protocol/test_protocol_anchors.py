@@ -99,37 +99,33 @@ def test_places_before_the_protocol(release_tree, version: str, find: Callable[.
 
 # --- models ----------------------------------------------------------------------------------------------------------
 
-QWEN_HELPERS = ("_get_pixel_values_by_modality", "_get_grid_thw_by_modality")
-
 
 @pytest.mark.parametrize(
-    ("version", "module", "class_name", "lists", "inherited", "methods", "helpers"),
+    ("version", "module", "class_name", "lists", "inherited", "methods"),
     [
-        ("0.20.0", "internvl", "InternVLChatModel", False, None, 0, ()),
-        ("0.22.0", "internvl", "InternVLChatModel", False, None, 0, ()),
-        ("0.23.0", "internvl", "InternVLChatModel", True, None, 9, ("_get_internvl_patches_list",)),
-        ("0.33.0", "internvl", "InternVLChatModel", True, None, 9, ("_get_internvl_patches_list",)),
-        ("0.20.0", "qwen3_vl", "Qwen3VLForConditionalGeneration", True, None, 12, QWEN_HELPERS),
-        ("0.33.0", "qwen3_vl", "Qwen3VLForConditionalGeneration", True, None, 10, QWEN_HELPERS),
-        ("0.22.0", "qwen2_vl", "Qwen2VLForConditionalGeneration", True, None, 10, QWEN_HELPERS),
-        ("0.33.0", "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", True, None, 10, QWEN_HELPERS),
-        ("0.22.0", "step3_vl", "Step3VLForConditionalGeneration", True, None, 10, ("_compute_spatial_tokens",)),
-        # From 0.28 on two properties use `_compute_spatial_tokens` too, so it stays.
-        ("0.33.0", "step3_vl", "Step3VLForConditionalGeneration", True, None, 9, ("_batched_encoder_forward",)),
+        ("0.20.0", "internvl", "InternVLChatModel", False, None, 0),
+        ("0.22.0", "internvl", "InternVLChatModel", False, None, 0),
+        ("0.23.0", "internvl", "InternVLChatModel", True, None, 9),
+        ("0.33.0", "internvl", "InternVLChatModel", True, None, 9),
+        ("0.20.0", "qwen3_vl", "Qwen3VLForConditionalGeneration", True, None, 12),
+        ("0.33.0", "qwen3_vl", "Qwen3VLForConditionalGeneration", True, None, 10),
+        ("0.22.0", "qwen2_vl", "Qwen2VLForConditionalGeneration", True, None, 10),
+        ("0.33.0", "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", True, None, 10),
+        ("0.22.0", "step3_vl", "Step3VLForConditionalGeneration", True, None, 10),
+        ("0.33.0", "step3_vl", "Step3VLForConditionalGeneration", True, None, 9),
         ("0.33.0", "step_vl", "StepVLForConditionalGeneration", False,
-         f"{MODELS}/step3_vl.py:Step3VLForConditionalGeneration", 0, ()),
-        ("0.33.0", "h2ovl", "H2OVLChatModel", False, f"{MODELS}/internvl.py:InternVLChatModel", 0, ()),
-        ("0.33.0", "minicpmv", "MiniCPMV2_6", False, f"{MODELS}/minicpmv.py:_MiniCPMVEncoderCudaGraphMixin", 0, ()),
-        ("0.33.0", "llava", "LlavaForConditionalGeneration", False, None, 0, ()),
+         f"{MODELS}/step3_vl.py:Step3VLForConditionalGeneration", 0),
+        ("0.33.0", "h2ovl", "H2OVLChatModel", False, f"{MODELS}/internvl.py:InternVLChatModel", 0),
+        ("0.33.0", "minicpmv", "MiniCPMV2_6", False, f"{MODELS}/minicpmv.py:_MiniCPMVEncoderCudaGraphMixin", 0),
+        ("0.33.0", "llava", "LlavaForConditionalGeneration", False, None, 0),
     ],
 )  # fmt: skip
-def test_model(release_tree, version, module, class_name, lists, inherited, methods, helpers) -> None:
+def test_model(release_tree, version, module, class_name, lists, inherited, methods) -> None:
     tree = release_tree(version)
     anchor = find_model(tree, module, class_name)
     assert (anchor.lists_protocol, anchor.inherited_from) == (lists, inherited)
     assert anchor.implements == (lists or inherited is not None)
     assert len(anchor.protocol_methods) == methods
-    assert anchor.helpers == helpers
     lines = tree.read(anchor.path).split("\n")
     assert lines[anchor.first_line - 1].startswith("@" if anchor.decorators else "class ")
     assert bool(anchor.decorators) == (inherited is None or module == "h2ovl")
@@ -174,40 +170,11 @@ def test_class_defined_twice(copied_tree) -> None:
     assert len(diagnostic.notes) == 2
 
 
-@pytest.mark.parametrize(
-    ("relpath", "text", "kept"),
-    [
-        # a subclass of the class calls it
-        ("a.py", "from .internvl import InternVLChatModel\nclass A(InternVLChatModel):\n"
-         "    def f(self):\n        return self._get_internvl_patches_list({})\n", True),
-        # a subclass overrides it
-        ("a.py", "from .internvl import InternVLChatModel as Base\nclass A(Base):\n"
-         "    def _get_internvl_patches_list(self, mm_kwargs):\n        return []\n", True),
-        # a string names it
-        ("a.py", "from .internvl import InternVLChatModel\n"
-         "f = lambda model: getattr(model, '_get_internvl_patches_list')\n", True),
-        # an unrelated class has a method of the same name
-        ("a.py", "class A:\n    def f(self):\n        return self._get_internvl_patches_list({})\n", False),
-        # the name stands in a comment only
-        ("a.py", "from .internvl import InternVLChatModel\n# _get_internvl_patches_list\n", False),
-        # the same module uses it outside of the class
-        ("internvl.py", "\ndef f(model):\n    return model._get_internvl_patches_list({})\n", True),
-    ],
-)  # fmt: skip
-def test_helper_is_kept_where_something_else_uses_it(copied_tree, relpath: str, text: str, kept: bool) -> None:
-    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
-    _append(tree, f"{MODELS}/{relpath}", text)
-    anchor = find_model(tree.reread(), "internvl", "InternVLChatModel")
-    assert anchor.helpers == (() if kept else ("_get_internvl_patches_list",))
-
-
-def test_helper_is_kept_for_a_subclass_of_a_subclass(copied_tree) -> None:
+def test_subclasses_of_subclasses_in_other_files(copied_tree) -> None:
     tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
     _append(tree, f"{MODELS}/a.py", "from .internvl import InternVLChatModel\nclass A(InternVLChatModel): ...\n")
     _append(tree, f"{MODELS}/b.py", "from .a import A\nclass B(A): ...\n")
-    use = "from .b import B\nclass C(B):\n    def f(self):\n        self._get_internvl_patches_list({})\n"
-    _append(tree, f"{MODELS}/c.py", use)
-    assert find_model(tree.reread(), "internvl", "InternVLChatModel").helpers == ()
+    _append(tree, f"{MODELS}/c.py", "from .b import B\nclass C(B): ...\n")
     assert [item.class_name for item in find_subclasses(tree.reread(), "internvl", "InternVLChatModel")] == [*"ABC"]
 
 

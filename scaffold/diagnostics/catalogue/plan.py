@@ -61,15 +61,29 @@ CODES: tuple[Code, ...] = (
         "the class implements the protocol already",
         "The class defines protocol methods that are not what the descriptor generates. They may be written by hand, "
         "so they are not touched unasked.\n\nWith --replace they are swapped for the generated methods, together with "
-        "the private helpers that only they use; `revert` brings them back. A class may also inherit one: then the "
-        "base is what to port, and --replace gives the subclass methods of its own, as long as none of the base's is "
-        "left to run beside them.",
+        "the helpers, values and imports of the file that only they use; `revert` brings them back. A class may also "
+        "inherit one: then the base is what to port, and --replace gives the subclass methods of its own, as long as "
+        "none of the base's is left to run beside them.",
     ),
     Code(
         "VCG521",
         "a file is not up to date",
         "`new --check` found a file that does not hold what the descriptor generates. It wrote nothing and ends with "
         "exit code 1. Run `new` without --check, or change the descriptor.",
+    ),
+    Code(
+        "VCG522",
+        "something that only the replaced methods used stays",
+        "--replace takes out what nothing refers to any more: helpers, values and imports of the model's file. Names "
+        "prove it. Here another file of the tree uses the same name, as an attribute of an object that may or may not "
+        "be this model. Look whether it means this one.",
+    ),
+    Code(
+        "VCG523",
+        "explanations go with the replaced code",
+        "A comment explains the code around it, and the generated code is other code. No tool can tell whether the "
+        "comment still holds. So none is carried over, and this note lists all that go. Where one gives the reason for "
+        "a value that the port has, too, write it into the descriptor.",
     ),
     Code(
         "VCG440",

@@ -1,0 +1,365 @@
+"""What nothing needs any more once the methods of a replaced implementation are gone.
+
+A definition of the model's file goes with them if only they refer to it, proven by its name: no other statement of the
+file names it, nor does the rest of the tree. Comments are no use. `self.NAME` in another file is one only in a class
+that may share an instance with the owner: copies of a helper in unrelated classes, of which vLLM has many, are none.
+Any other attribute or string of that name is one, whatever its object. What only the replaced methods used in the file,
+and others may use, stays, and a note names it.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from scaffold.diagnostics import Diagnostic, Severity, Span
+from scaffold.edit.operations import DropDefinition, DropImport, Edit
+from scaffold.plan.code import identifiers
+from scaffold.protocol import find_subclasses
+from scaffold.protocol.tree import source_lines
+from scaffold.syntax import (
+    FunctionNode,
+    assigned_to,
+    decorator_names,
+    dotted,
+    first_line,
+    import_source,
+    self_attribute,
+)
+from scaffold.tower.source import Program
+
+if TYPE_CHECKING:
+    from scaffold.protocol import ModelAnchor, SourceTree
+
+#: Decorators that only change how a method is called. Another one may register what it decorates.
+_PLAIN_DECORATORS = frozenset({"property", "cached_property", "staticmethod", "classmethod", "cache", "lru_cache"})
+#: Letters of an explanation that a note shows.
+_SHOWN = 160
+_FOLDERS = ("vllm", "tests", "examples", "benchmarks", "tools")
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """`methods` of the model's class, and what `edits` take out, go with the protocol's methods."""
+
+    methods: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    notes: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Definition:
+    """`owner` is empty for a name of the module, `Class` for a member, `Class.method` for `self.NAME = ...` there."""
+
+    name: str
+    owner: str
+    node: ast.stmt
+
+    @property
+    def class_name(self) -> str:
+        return self.owner.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A name in a file, of a module's definition (`is_name`) or a class's (`is_member`); a string may mean either.
+
+    `is_own`: as an attribute of `self`, `cls` or `super()`, or in a class body itself, of the top-level class `scope`.
+    """
+
+    name: str
+    line: int
+    scope: str
+    is_name: bool = False
+    is_member: bool = False
+    is_own: bool = False
+
+    def means(self, definition: _Definition) -> bool:
+        return self.is_member if definition.owner else self.is_name
+
+
+_Uses: TypeAlias = Mapping[str, Sequence[_Use]]
+
+
+def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: Iterable[str]) -> Leftovers:
+    """What goes with the protocol's methods of `model`. `source` takes their place, other edits add `others`."""
+    module = tree.parse(model.path)
+    owner = next(node for node in ast.walk(module) if isinstance(node, ast.ClassDef) and node.lineno == model.line)
+    removed = [node for node in owner.body if isinstance(node, FunctionNode) and node.name in model.protocol_methods]
+    uses, ours = _uses(module), _uses(ast.parse("\n".join([source, *others])))
+    replaced = {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)}
+    found = [
+        one
+        for one in _reached(module, uses, removed)
+        # A helper that the port has under the same name is replaced like a method of the protocol.
+        if not _used_outside(ours, one, ()) or (one.owner == model.class_name and one.name in replaced)
+    ]
+    shared: list[_Definition] = []
+    while True:
+        gone = [*removed, *(one.node for one in found)]
+        kept = [one for one in found if _used_outside(uses, one, gone)]
+        if not kept:
+            kept = _used_elsewhere(tree, model.path, found)
+            shared += kept
+        if not kept:
+            break
+        found = [one for one in found if one not in kept]
+    methods = [one for one in found if one.owner == model.class_name and isinstance(one.node, FunctionNode)]
+    edits = [DropDefinition(one.name, one.owner) for one in found if one not in methods]
+    imports = _unused_imports(tree, model.path, uses, gone, ours)
+    left = [one for one in shared if not _used_outside(uses, one, [*gone, one.node])]
+    return Leftovers(tuple(one.name for one in methods), (*edits, *imports), tuple(_stays(tree, model.path, left)))
+
+
+def lost_explanations(before: str, after: str, shown: str) -> Iterator[Diagnostic]:
+    """One note on the comments and docstrings of `before` that `after` has not, if any; `shown` is the file's path."""
+    left = Counter(text for _, text in _explanations(after))
+    found: list[tuple[int, int, str]] = []  # first line, last line, text
+    for line, text in _explanations(before):
+        if left[text]:
+            left[text] -= 1
+        elif found and found[-1][1] + 1 == line:
+            first, _, above = found.pop()
+            found.append((first, line, f"{above} {text}"))
+        else:
+            found.append((line, line, text))
+    if found:
+        yield Diagnostic(
+            "VCG523",
+            f"{len(found)} comments or docstrings go with the replaced code",
+            Span(shown, found[0][0], 1, found[0][0], 2),
+            "see whether one still holds: a reason for a value belongs beside it in the descriptor",
+            Severity.INFO,
+            notes=tuple(f"line {first}: {_shortened(text)}" for first, _, text in found),
+        )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN].rpartition(' ')[0]} ..."
+
+
+def _explanations(text: str) -> Iterator[tuple[int, str]]:
+    """Each line of a comment or docstring, with its number. Rules of dashes and orders to linters explain nothing."""
+    docstrings = {
+        (node.body[0].lineno, node.body[0].col_offset)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, FunctionNode | ast.ClassDef) and ast.get_docstring(node) is not None
+    }
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.start in docstrings):
+            for number, line in enumerate(token.string.splitlines(), token.start[0]):
+                words = line.strip("# \t\"'")
+                if words and not words.startswith(("--", "noqa", "type:", "fmt:", "mypy:", "ruff:")):
+                    yield number, words
+
+
+def _definitions(module: ast.Module) -> Iterator[_Definition]:
+    """What may go by itself: functions, methods, and plain values without a call. Statements under a condition stay."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            for item in node.body if len(node.body) > 1 else ():
+                if isinstance(item, FunctionNode):
+                    yield from _method(node.name, item)
+                else:
+                    yield from (_Definition(name, node.name, item) for name in _plain_value(item))
+        elif isinstance(node, FunctionNode):
+            yield from [_Definition(node.name, "", node)] if not node.decorator_list else []
+        else:
+            yield from (_Definition(name, "", node) for name in _plain_value(node))
+
+
+def _method(owner: str, method: FunctionNode) -> Iterator[_Definition]:
+    if not method.name.startswith("__") and decorator_names(method) <= _PLAIN_DECORATORS:
+        yield _Definition(method.name, owner, method)
+    loads = Counter(node.id for node in ast.walk(method) if isinstance(node, ast.Name))
+    stored = {node.id for node in ast.walk(method) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for item in method.body if len(method.body) > 1 else ():
+        for target in assigned_to(item):
+            name = self_attribute(target)
+            inside = Counter(node.id for node in ast.walk(item) if isinstance(node, ast.Name))
+            # A local variable that nothing else reads would be left without a use.
+            needed = all(loads[local] > count + 1 for local, count in inside.items() if local in stored)
+            if name is not None and len(assigned_to(item)) == 1 and _is_plain(item) and needed:
+                yield _Definition(name, f"{owner}.{method.name}", item)
+
+
+def _plain_value(node: ast.stmt) -> list[str]:
+    targets = assigned_to(node)
+    name = targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
+    return [name] if name is not None and _is_plain(node) else []
+
+
+def _is_plain(node: ast.stmt) -> bool:
+    return not any(isinstance(part, ast.Call | ast.Await | ast.NamedExpr) for part in ast.walk(node))
+
+
+def _uses(module: ast.Module) -> _Uses:
+    found: dict[str, list[_Use]] = {}
+    for statement in module.body:
+        scope = statement.name if isinstance(statement, ast.ClassDef) else ""
+        for use in _uses_in(statement, scope):
+            found.setdefault(use.name, []).append(use)
+    return found
+
+
+def _uses_in(statement: ast.stmt, scope: str) -> Iterator[_Use]:
+    for node in ast.walk(statement):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Attribute):
+            yield _Use(node.attr, line, scope, is_member=True, is_own=_is_self(node.value))
+        elif isinstance(node, ast.Name):
+            yield _Use(node.id, line, scope, is_name=True)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield _Use(node.value, line, scope, is_name=True, is_member=True)
+        elif isinstance(node, ast.arg | ast.AnnAssign | FunctionNode):
+            annotation = node.returns if isinstance(node, FunctionNode) else node.annotation
+            for part in ast.walk(annotation) if annotation is not None else ():
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):  # an annotation in quotes
+                    yield from (_Use(word, line, scope, is_name=True) for word in identifiers(part.value))
+    if isinstance(statement, ast.ClassDef):
+        yield from _uses_of_body(statement)
+
+
+def _uses_of_body(owner: ast.ClassDef) -> Iterator[_Use]:
+    """What a class body itself defines and names, its decorators and defaults among that: its members, if any."""
+    for item in owner.body:
+        parts: Iterable[ast.AST] = [item]
+        if isinstance(item, FunctionNode):
+            yield _Use(item.name, item.lineno, owner.name, is_member=True, is_own=True)
+            parts = [*item.decorator_list, *item.args.defaults, *filter(None, item.args.kw_defaults)]
+        for part in parts:
+            for node in ast.walk(part):
+                if isinstance(node, ast.Name):
+                    yield _Use(node.id, node.lineno, owner.name, is_member=True, is_own=True)
+
+
+def _is_self(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        node = node.func
+        return isinstance(node, ast.Name) and node.id == "super"
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def _reached(module: ast.Module, uses: _Uses, removed: Sequence[ast.stmt]) -> list[_Definition]:
+    """The definitions that `removed` refers to, directly or through others of them, in the order of the file."""
+    definitions = [one for one in _definitions(module) if one.node not in removed]
+    twice = Counter((one.name, bool(one.owner)) for one in definitions)
+    reached: list[_Definition] = []
+    pending = list(removed)
+    while pending:
+        node = pending.pop()
+        fresh = [
+            one
+            for one in definitions
+            # Which of several owners an attribute is of, a name does not tell.
+            if one not in reached and twice[one.name, bool(one.owner)] == 1
+            if any(use.means(one) and _holds(node, use.line) for use in uses.get(one.name, ()))
+        ]
+        reached += fresh
+        pending += [one.node for one in fresh]
+    return [one for one in definitions if one in reached]
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return first_line(node) <= line <= (node.end_lineno or node.lineno)
+
+
+def _used_outside(uses: _Uses, definition: _Definition, gone: Iterable[ast.stmt]) -> bool:
+    """Whether a statement of the file that stays refers to a definition."""
+    nodes = list(gone)
+    return any(
+        use.means(definition) and not any(_holds(node, use.line) for node in nodes)
+        for use in uses.get(definition.name, ())
+    )
+
+
+def _used_elsewhere(tree: SourceTree, path: str, found: Sequence[_Definition]) -> list[_Definition]:
+    """Which of the definitions another file of the tree may refer to."""
+    names = {one.name for one in found}
+    related: dict[str, set[tuple[str, str]]] = {}
+    used: set[_Definition] = set()
+    files = {relpath: hits for folder in _FOLDERS for relpath, hits in tree.containing(folder, ".py", names).items()}
+    for relpath, hits in files.items() if names else ():
+        suspects = [one for one in found if one.name in hits and one not in used and relpath != path]
+        if not suspects:
+            continue
+        module = tree.parse(relpath)
+        uses = _uses(module)
+        imported = _taken_from(relpath, module, path)
+        for one in suspects:
+            members = [use for use in uses.get(one.name, ()) if use.is_member]
+            if not one.owner:
+                is_used = (
+                    one.name in imported
+                    or ("*" in imported and one.name in uses)
+                    or (bool(members) and "." in imported)
+                )
+            else:
+                if one.class_name not in related and members:
+                    related[one.class_name] = _related(tree, path, one.class_name)
+                is_used = any(not use.is_own or (relpath, use.scope) in related[one.class_name] for use in members)
+            if is_used:
+                used.add(one)
+    return [one for one in found if one in used]
+
+
+def _taken_from(relpath: str, module: ast.Module, path: str) -> set[str]:
+    """The names that a file imports from the module at `path`; a dot if it imports the module itself."""
+    home = dotted(path)
+    names: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom):
+            source = import_source(relpath, node)
+            names |= {alias.name for alias in node.names if source == home}
+            names |= {"." for alias in node.names if f"{source}.{alias.name}" == home}
+        elif isinstance(node, ast.Import):
+            names |= {"." for alias in node.names if alias.name == home}
+    return names
+
+
+def _related(tree: SourceTree, path: str, class_name: str) -> set[tuple[str, str]]:
+    """The classes, by file and name, that may share an instance with this one: its heirs, and the bases of all."""
+    program = Program(tree)
+    heirs = find_subclasses(tree, path, class_name)
+    owners = [(path, class_name), *((heir.path, heir.class_name) for heir in heirs)]
+    lineages = [program.lineage(program.owner(*owner)) for owner in owners]
+    return {(module.file, node.name) for lineage in lineages for module, node in lineage}
+
+
+def _unused_imports(
+    tree: SourceTree, path: str, uses: _Uses, gone: Sequence[ast.stmt], ours: _Uses
+) -> list[DropImport]:
+    """Imports that served only what goes. One with a comment stays: who reads it may have a reason."""
+    found: list[tuple[_Definition, DropImport]] = []
+    lines = source_lines(tree, path)
+    for node in tree.parse(path).body:
+        if not isinstance(node, ast.Import | ast.ImportFrom) or "#" in lines.text(node):
+            continue
+        if isinstance(node, ast.Import) and len(node.names) > 1:
+            continue
+        for alias in node.names:
+            one = _Definition(alias.name, "", node)
+            needed = _used_outside(uses, one, gone) or _used_outside(ours, one, ())
+            if alias.asname is None and alias.name.isidentifier() and _used_outside(uses, one, ()) and not needed:
+                module = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+                drop = DropImport(module, alias.name if isinstance(node, ast.ImportFrom) else None)
+                found.append((one, drop))
+    used = _used_elsewhere(tree, path, [one for one, _ in found])
+    return [drop for one, drop in found if one not in used]
+
+
+def _stays(tree: SourceTree, path: str, left: Sequence[_Definition]) -> Iterator[Diagnostic]:
+    for one in left:
+        shown = f"{one.class_name}.{one.name}" if one.owner else one.name
+        yield Diagnostic(
+            "VCG522",
+            f"{shown} stays, although only the replaced methods use it in this file: other files use the name",
+            tree.span(path, one.node.lineno),
+            "look whether they mean it, and remove it if they do not",
+            Severity.INFO,
+        )

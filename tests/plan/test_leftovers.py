@@ -1,0 +1,313 @@
+"""What goes with a replaced implementation, what stays, and what a run says of both."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scaffold.edit.operations import DropDefinition, DropImport
+from scaffold.plan.leftovers import Leftovers, find_leftovers, lost_explanations
+from scaffold.protocol import SourceTree, find_model
+from scaffold.workflow import load_port, prepare_port
+
+MODELS = "vllm/model_executor/models"
+PROTOCOL_FILES = (
+    f"{MODELS}/interfaces.py",
+    "vllm/v1/worker/encoder_cudagraph_defs.py",
+    "vllm/v1/worker/encoder_cudagraph.py",
+)
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: The shipped models that 0.33 has a hand-written implementation of, with the class's members that go beside the
+#: protocol's, what else goes from the file, and what is named as staying.
+GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
+    "ernie45_vl": (set(), {"scatter_output_slices"}, set()),
+    "gemma3_mm": (set(), {"vit_positions_per_patch"}, set()),
+    "glm4_1v": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "internvl": ({"_get_internvl_patches_list"}, set(), set()),
+    "mllama4": ({"get_image_patches_per_chunk"}, set(), {"Llama4ForConditionalGeneration.vllm_config"}),
+    "qwen2_5_vl": (
+        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
+        {
+            "_pad_cumulative_seqlens_buffer",  # lfm2_vl has a copy of its own
+            "_pad_flashinfer_cu_seqlens_buffer",
+            "get_encoder_cudagraph_max_window_seqs",  # of the tower
+        },
+        set(),
+    ),
+    "qwen2_vl": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "qwen3_vl": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "step3_vl": (
+        {"_batched_encoder_forward", "_compute_spatial_tokens", "img_output_tokens", "patch_output_tokens"},
+        set(),
+        set(),
+    ),
+}
+
+pytestmark = pytest.mark.trees
+
+
+def leftovers(tree: SourceTree, module: str, class_name: str, source: str = "") -> Leftovers:
+    return find_leftovers(tree, find_model(tree, module, class_name), source, ())
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_replacement_leaves_nothing_behind(release_tree, name: str) -> None:
+    """Judged without the planner: each name of the file that lost its last use by the replacement is gone, or named."""
+    tree, port = release_tree("0.33.0"), load_port(name)
+
+    prepared = prepare_port(port, tree, replace=True)
+
+    path = prepared.plan.files[0].path
+    (change,) = [change for change in prepared.changed if change.path == path]
+    before, after = ((text or b"").decode() for text in (change.before, change.after))
+    ours = {node.name for node in ast.parse(prepared.plan.methods.source).body if isinstance(node, ast.FunctionDef)}
+    demanded = {method.name for method in prepared.plan.profile.methods}
+    members, others, staying = GONE[name]
+    lost = defined(before) - defined(after)
+    assert {one for one in lost if one in members | others} == (members | others) - ours
+    assert lost - members - others <= demanded | imported(before)
+    said = [note.message.partition(" stays, ")[0] for note in prepared.notes if note.code == "VCG522"]
+    assert set(said) == staying
+    uses, left = Counter(WORD.findall(before)), Counter(WORD.findall(after))
+    orphans = {word for word in defined(after) - ours if left[word] == 1 < uses[word]}
+    assert {one for one in orphans if not named_elsewhere(tree, path, one)} == set()
+
+
+def defined(source: str) -> set[str]:
+    """Names that a file defines or imports at any depth, attributes of `self` among them."""
+    found = imported(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return found
+
+
+def imported(source: str) -> set[str]:
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {alias.asname or alias.name for node in nodes for alias in node.names}
+
+
+def named_elsewhere(tree: SourceTree, path: str, word: str) -> bool:
+    return any(
+        word in WORD.findall(tree.read(other)) for other in tree.containing("vllm", ".py", [word]) if other != path
+    )
+
+
+def test_the_block_takes_the_place_of_the_methods_and_not_of_their_helpers(release_tree) -> None:
+    prepared = prepare_port(load_port("step3_vl"), release_tree("0.33.0"), replace=True)
+
+    names = re.findall(r"^    def (\w+)", (prepared.changed[0].after or b"").decode(), re.MULTILINE)
+    assert names.index("_parse_and_validate_image_input") < names.index("get_encoder_cudagraph_config")
+
+
+@pytest.mark.parametrize(
+    ("relpath", "text", "kept"),
+    [
+        # a subclass of the class calls it
+        ("a.py", "from .internvl import InternVLChatModel\nclass A(InternVLChatModel):\n"
+         "    def f(self):\n        return self._get_internvl_patches_list({})\n", True),
+        # a subclass overrides it
+        ("a.py", "from .internvl import InternVLChatModel as Base\nclass A(Base):\n"
+         "    def _get_internvl_patches_list(self, mm_kwargs):\n        return []\n", True),
+        # another base of a subclass calls it
+        ("a.py", "from .internvl import InternVLChatModel\nclass M:\n"
+         "    def f(self):\n        return self._get_internvl_patches_list({})\n"
+         "class A(M, InternVLChatModel): ...\n", True),
+        # a subclass names it in its body
+        ("a.py", "from .internvl import InternVLChatModel\nclass A(InternVLChatModel):\n"
+         "    _get_internvl_patches_list = None\n", True),
+        # a string names it
+        ("a.py", "f = lambda model: getattr(model, '_get_internvl_patches_list')\n", True),
+        # some object's attribute, which may be the model
+        ("a.py", "def f(model):\n    return model._get_internvl_patches_list({})\n", True),
+        # an unrelated class has a method of the same name
+        ("a.py", "class A:\n    def f(self):\n        return self._get_internvl_patches_list({})\n", False),
+        # the name stands in a comment only
+        ("a.py", "from .internvl import InternVLChatModel\n# _get_internvl_patches_list\n", False),
+        # the same module uses it outside of the class
+        ("internvl.py", "\ndef f(model):\n    return model._get_internvl_patches_list({})\n", True),
+    ],
+)  # fmt: skip
+def test_helper_stays_where_something_else_may_use_it(copied_tree, relpath: str, text: str, kept: bool) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    append(tree, f"{MODELS}/{relpath}", text)
+
+    found = leftovers(tree.reread(), "internvl", "InternVLChatModel")
+
+    assert found.methods == (() if kept else ("_get_internvl_patches_list",))
+    # What the same file uses needs no note.
+    assert [note.code for note in found.notes] == ["VCG522"] * (kept and relpath != "internvl.py")
+
+
+def test_helper_stays_for_a_subclass_of_a_subclass(copied_tree) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    append(tree, f"{MODELS}/a.py", "from .internvl import InternVLChatModel\nclass A(InternVLChatModel): ...\n")
+    append(tree, f"{MODELS}/b.py", "from .a import A\nclass B(A): ...\n")
+    use = "from .b import B\nclass C(B):\n    def f(self):\n        self._get_internvl_patches_list({})\n"
+    append(tree, f"{MODELS}/c.py", use)
+
+    assert leftovers(tree.reread(), "internvl", "InternVLChatModel").methods == ()
+
+
+MODEL = """
+import math
+import os  # for a reason
+import numpy
+import re
+import n, o
+from a import b, c
+from d import e as f
+from g import *
+
+LIMIT = math.pi
+MADE = make()
+
+
+def pad(x):
+    return b(x, LIMIT, numpy)
+
+
+def pad_more(x: "c"):
+    return pad_more(pad(x)) + MADE
+
+
+@registered
+def listed(x):
+    return x
+
+
+class Tower:
+    def window(self):
+        return 1
+
+    @decorated
+    def other(self):
+        return 1
+
+
+class Model(SupportsEncoderCudaGraph):
+    size = 3
+
+    def __init__(self, config):
+        super().__init__()
+        limit = 1
+        self.side = config.side
+        self.area = limit
+        self.made = make(config)
+        if config:
+            self.late = config
+
+    @property
+    def tokens(self):
+        return self._count()
+
+    def _count(self):
+        return self.tokens
+
+    def get_encoder_cudagraph_config(self):
+        self.late, self.made, self.area, os, f, re, n, o
+        self.visual.window(), self.visual.other(), listed(1)
+        return self.side, self.size, self.tokens, pad_more(1)
+"""
+
+
+@pytest.fixture
+def model_tree(copied_tree):
+    """A tree with MODEL, and more text in other files of it."""
+
+    def make(**others: str) -> SourceTree:
+        tree = copied_tree("0.33.0", *PROTOCOL_FILES)
+        for name, text in {"m": MODEL, **others}.items():
+            tree.path(f"{MODELS}/{name}.py").write_text(text, encoding="utf-8")
+        return tree.reread()
+
+    return make
+
+
+def test_all_that_only_the_replaced_methods_need_goes(model_tree) -> None:
+    found = leftovers(model_tree(), "m", "Model")
+
+    assert found.methods == ("tokens", "_count")  # they use each other
+    drops = {edit.name: edit for edit in found.edits if isinstance(edit, DropDefinition)}
+    assert {name: edit.owner for name, edit in drops.items()} == {
+        "LIMIT": "", "pad": "", "pad_more": "", "window": "Tower", "size": "Model", "side": "Model.__init__",
+    }  # fmt: skip
+    # Not: values made by a call, under a condition, or from a local variable; what may be registered; an import with a
+    # comment, under another name, of anything, or of two modules.
+    imports = [(edit.module, edit.name) for edit in found.edits if isinstance(edit, DropImport)]
+    assert imports == [("math", None), ("numpy", None), ("re", None), ("a", "b"), ("a", "c")]
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("others", "stays"),
+    [
+        ({"n": "from .m import pad"}, {"pad", "b", "LIMIT", "math", "numpy"}),
+        ({"n": "from . import m\nm.LIMIT"}, {"LIMIT", "math"}),
+        ({"n": "import vllm.model_executor.models.m as m\nm.LIMIT"}, {"LIMIT", "math"}),
+        ({"n": "from .m import *\npad_more, pa"}, {"pad_more", "pad", "b", "c", "LIMIT", "math", "numpy"}),
+        ({"n": "def pad(x): ...\npad(1)"}, set()),
+        ({"n": "x.size"}, {"size"}),
+        ({"n": "class A:\n    def f(self): return self.size"}, set()),
+        ({"n": "from .m import Tower\nclass A(Tower):\n    def f(self): return super().window()"}, {"window"}),
+        ({"n": "from .m import math"}, {"math"}),
+    ],
+)
+def test_what_another_file_needs_stays(model_tree, others: dict[str, str], stays: set[str]) -> None:
+    def gone(**files: str) -> set[str]:
+        found = leftovers(model_tree(**files), "m", "Model")
+        return {*found.methods, *(edit.name or edit.module for edit in found.edits)}
+
+    assert gone() - gone(**others) == stays
+
+
+def test_what_the_port_uses_stays_and_what_it_replaces_goes(model_tree) -> None:
+    source = "def _count(self):\n    return self.side + pad(1)\n"
+
+    found = leftovers(model_tree(), "m", "Model", source)
+
+    assert found.methods == ("tokens", "_count")
+    assert {"side", "pad", "LIMIT", "b"}.isdisjoint(edit.name for edit in found.edits)
+
+
+def test_lost_explanations_are_listed_line_by_line() -> None:
+    before = """class A:
+    # -- section --
+    def f(self):
+        \"\"\"What it is.\"\"\"
+        # one thing
+        # in two lines
+        return 1  # kept
+
+    # noqa
+    def g(self):
+        # %s
+        return 2
+""" % ("word " * 60)
+    after = "class A:\n    def f(self):\n        return 1  # kept\n"
+
+    (note,) = lost_explanations(before, after, "a.py")
+
+    assert (note.code, note.span and note.span.line) == ("VCG523", 4)
+    assert note.notes[0] == "line 4: What it is. one thing in two lines"
+    assert note.notes[1].startswith("line 11: word word")
+    assert note.notes[1].endswith(" word ...")
+    assert len(note.notes) == 2
+    assert list(lost_explanations(before, before, "a.py")) == []
+
+
+def test_a_run_that_replaces_nothing_has_lost_nothing(release_tree) -> None:
+    prepared = prepare_port(load_port("internvl"), release_tree("0.22.0"), replace=True)
+
+    assert {"VCG522", "VCG523"}.isdisjoint(note.code for note in prepared.notes)
+
+
+def append(tree: SourceTree, relpath: str, text: str) -> None:
+    path: Path = tree.path(relpath)
+    path.write_text((path.read_text("utf-8") if path.exists() else "") + text, encoding="utf-8")
