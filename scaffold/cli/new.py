@@ -77,12 +77,15 @@ def command(
     if mode == "diff":
         show_differences(console, prepared.changed)
         _summarise(console, prepared, "would change")
+        _name_missing(console, prepared)
     elif mode == "check":
         _summarise(console, prepared, "would change")
+        _name_missing(console, prepared)
         options = [*(["--replace"] if replace else []), *(["--into", str(into)] if into is not None else [])]
         _require_nothing(console, prepared, command_line("new", descriptor, "--vllm", vllm, *options))
     else:
         _publish(console, place, prepared, allow_dirty=allow_dirty)
+        _name_missing(console, prepared)
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,15 @@ def _summarise(console: Console, prepared: PreparedPort, verb: str) -> None:
         if changed
         else f"{prepared.plan.port.name}: nothing to do, the tree has this port already"
     )
+
+
+def _name_missing(console: Console, prepared: PreparedPort) -> None:
+    """What a reviewer will ask for, last of all, so that nobody overlooks it."""
+    missing = [note for note in prepared.notes if note.code in ("VCG427", "VCG524")]
+    if missing:
+        console.note("Still missing from this port:")
+    for note in missing:
+        console.note(f"  - {note.message}\n    {note.help}")
 
 
 def _generate_adapters(console: Console, descriptor: str, mode: str | None, folder: Path, *, allow_dirty: bool) -> None:

@@ -11,7 +11,7 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Located
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.values import SourceLine
-from scaffold.protocol import find_example_list
+from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import strings
 
@@ -60,6 +60,9 @@ def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities
         if template is not None:
             sheet.put(f"{at}.template.name", f"{sheet.value(f'{at}.key')}_chat_template")
             sheet.put(f"{at}.template.text", template.text, template.place, why="the prompt of the offline example")
+        marked = _core_models(tree)
+        if marked is not None:
+            sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
     families = _families(tree, model.class_name)
@@ -67,6 +70,18 @@ def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities
         sheet.put("integration.docs.models", families[0], families[1])
     if example is not None:
         sheet.put("integration.example", example.key, SourceLine(example.file, example.function.lineno))
+
+
+def _core_models(tree: SourceTree) -> SourceLine | None:
+    """The generation test, if most of its entries carry marks: `core_model` is the one that they have."""
+    try:
+        registry = find_test_registry(tree)
+    except DiagnosticError:
+        return None
+    entries = registry.entries if registry is not None else ()
+    marked = [entry for entry in entries if "marks" in entry.keywords]
+    core = registry is not None and "core_model" in tree.read(registry.path) and 2 * len(marked) > len(entries)
+    return SourceLine(registry.path, registry.line) if registry is not None and core else None
 
 
 def _checkpoint(tree: SourceTree, class_name: str) -> tuple[str, dict[str, object], SourceLine] | None:

@@ -173,6 +173,7 @@ class AddTableRow:
     """The Markdown table whose header cells are `header` has a row whose first cell is `row_key`; a new one gets
     `cells`.
 
+    A new row goes where the table's order wants it, or to the end of a table in no order.
     Cells are Markdown source without the pipes. Backticks are ignored when keys are compared.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from scaffold.edit.document import line_end, split_lines
 from scaffold.edit.faults import ambiguous_anchor, missing_anchor
 from scaffold.edit.operations import AddTableRow
@@ -28,9 +30,7 @@ def add_table_row(text: str, edit: AddTableRow, path: str) -> str:
     wanted = plain_key(edit.row_key)
     if wanted in keys:
         return text
-    place = len(keys)
-    if len(keys) >= 2 and keys == sorted(keys):
-        place = sum(key < wanted for key in keys)
+    place = _place(keys, wanted)
     lines = split_lines(text)
     # The line above the new row: a body row, or the delimiter line under the header.
     above = (table.row_lines[place - 1] if place else table.line + 1) - 1
@@ -42,6 +42,21 @@ def add_table_row(text: str, edit: AddTableRow, path: str) -> str:
         lines[above] += newline
         lines.append(row)
     return "".join(lines)
+
+
+def _place(keys: list[str], key: str) -> int:
+    """Where the fewest rows are out of order beside the new one; the end of a table that is in no order.
+
+    vLLM's table is in order but for the rows that somebody put at the end or below a relative.
+    """
+    ordered = sum(left <= right for left, right in pairwise(keys))
+    if not ordered or 2 * ordered < len(keys) - 1:
+        return len(keys)
+
+    def misplaced(place: int) -> int:
+        return sum(other > key for other in keys[:place]) + sum(other < key for other in keys[place:])
+
+    return min(range(len(keys), -1, -1), key=misplaced)
 
 
 def _title(header: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,25 @@ def plan_entries(port: AnyPort, tree: SourceTree) -> Entries:
         files.append(plan_examples(port, examples))
         facts.append(Fact("example list", examples.variable, f"{examples.path}:{examples.line}"))
         notes.extend(_unknown_examples(port, tree, examples))
+    notes.extend(_missing(port, registry, table, examples))
     return Entries(tuple(files), tuple(facts), tuple(notes))
+
+
+def _missing(
+    port: AnyPort, registry: RegistryAnchor | None, table: TableAnchor | None, examples: ListAnchor | None
+) -> Iterator[Diagnostic]:
+    """The places of the tree that the descriptor has nothing for, with the way to add it."""
+    lacks = []
+    if registry is not None and not port.tests:
+        way = "give `integration.test` a key, the checkpoint and prompts; `vitcg-scaffold init` drafts them"
+        lacks.append(("test entry: nothing in vLLM's CI will run it", way))
+    if table is not None and not port.docs_models:
+        lacks.append(("row in the docs table", "list the families of models under `integration.docs.models`"))
+    if examples is not None and not port.examples:
+        way = f"name a key of `model_example_map` in {examples.path} as `integration.example`"
+        lacks.append(("name in the example's list", f"{way}; without a fitting one, write an example there"))
+    for what, way in lacks:
+        yield Diagnostic("VCG524", f"the port has no {what}", port.span("integration"), way, Severity.WARNING)
 
 
 def plan_tests(port: AnyPort, registry: RegistryAnchor) -> FilePlan:
@@ -126,12 +144,30 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
         "marks": _marks(test, known),
         "skip": True if test.skip is True else None,
     }
+    comments = _comments(test)
     given = [
-        (name, value if isinstance(value, Code) else pyrepr(value))
+        (name, value if isinstance(value, Code) else pyrepr(value), comments.get(name, ()))
         for name, value in fields.items()
         if value is not None and name in known
     ]
     return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
+
+
+def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
+    """What the entries of vLLM's maintainers explain, too: one budget instead of many, and random weights."""
+    comments: dict[str, tuple[Code, ...]] = {}
+    budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
+    if isinstance(budgets, Sequence) and len(budgets) == 1:
+        comments["compilation_config_overrides"] = (
+            Code("One budget that covers the test images. The default ones double up to the"),
+            Code("largest input, and each captures a graph of the whole encoder."),
+        )
+    if test.dummy_arch is not None:
+        comments["vllm_runner_kwargs"] = (
+            Code("Few layers with random weights: the test runs on any GPU and downloads no"),
+            Code("weights. It checks capture and replay, not the text."),
+        )
+    return comments
 
 
 def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:

@@ -77,6 +77,21 @@ def test_check_says_what_would_change_and_exits_1(run, small_tree):
     assert contents(small_tree) == before
 
 
+def test_what_a_port_lacks_is_said_last(run, small_tree):
+    document = shipped_path("internvl").read_text("utf-8")
+    Path("bare.yaml").write_text(document.partition("integration:")[0], "utf-8")
+    Path("other.yaml").write_text(document.replace("internvl_chat", "of_tomorrow"), "utf-8")
+
+    bare = run("new", "bare.yaml", "--vllm", small_tree, "--diff").err
+    other = run("new", "other.yaml", "--vllm", small_tree).err
+
+    for place, key in (("test entry", ".test"), ("docs table", ".docs.models"), ("example's list", ".example")):
+        assert place in bare.partition("Still missing from this port:")[2]
+        assert f"`integration{key}`" in bare.partition("Still missing from this port:")[2]
+    assert "of_tomorrow" in other.partition("Still missing from this port:")[2]
+    assert "Still missing" not in run("new", "internvl", "--vllm", small_tree, "--allow-dirty", "--replace").err
+
+
 @pytest.mark.parametrize("name", ["with space", "Größe", "it's", "$HOME"])
 def test_commands_to_paste_are_quoted(run, small_tree, name):
     """What a message says to run works as it stands, whatever the tree and the descriptor are called."""

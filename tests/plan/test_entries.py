@@ -14,7 +14,10 @@ from changed_ports import port_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaffold.descriptor.load import shipped_names
 from scaffold.descriptor.model import Template, TestEntry
+from scaffold.diagnostics import Severity
+from scaffold.edit import apply_edits
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
 from scaffold.plan import entries
 from scaffold.plan.entries import chat_template, docs_row, plan_docs, plan_entries, plan_examples, plan_tests, wrapped
@@ -227,3 +230,54 @@ def test_example_that_the_release_does_not_have(release_tree):
     (note,) = plan_entries(port, tree).notes
     assert (note.code, note.exit) == ("VCG427", 0)
     assert "no example named 'of_tomorrow'" in note.message
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("model", "above", "below"),
+    [
+        ("llava", "Llama4ForConditionalGeneration", "Qwen2VLForConditionalGeneration"),
+        ("paligemma", "Llama4ForConditionalGeneration", "Qwen2VLForConditionalGeneration"),
+    ],
+)
+def test_docs_row_takes_the_place_that_the_table_has_for_it(release_tree, model, above, below):
+    """vLLM's table is in order but for three rows: the last two are those of MiniCPM-V."""
+    tree, port = release_tree("0.33.0"), load_port(model)
+    table = find_docs_table(tree)
+    assert table is not None
+    edits = plan_docs(port, table).edits
+
+    lines = apply_edits(tree.read(table.path), edits, path=table.path).text.splitlines()
+
+    (place,) = [number for number, line in enumerate(lines) if f"`{port.class_name}`" in line]
+    assert [lines[place - 1].split("`")[1], lines[place + 1].split("`")[1]] == [above, below]
+
+
+@pytest.mark.trees
+def test_places_without_an_entry_are_named_with_the_way_to_add_it(release_tree):
+    def said(changes: dict[str, object]) -> list[str]:
+        found = plan_entries(port_of("internvl", changes), release_tree("0.22.0")).notes
+        assert all(note.help and note.severity is Severity.WARNING for note in found)
+        return [note.message.removeprefix("the port has no ").partition(":")[0] for note in found]
+
+    everything = ["test entry", "row in the docs table", "name in the example's list"]
+    assert said({}) == []
+    assert said({"integration": None}) == everything
+    assert said({"integration.test": None}) == everything[:1]
+    assert said({"integration.docs": None, "integration.example": None}) == everything[1:]
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("model", shipped_names())
+def test_entries_are_as_good_as_those_around_them(release_tree, model):
+    """Most entries of 0.33 carry `core_model`, and those with random weights or one budget say why."""
+    port, registry = load_port(model), find_test_registry(release_tree("0.33.0"))
+    assert registry is not None
+    around = {entry.key: "marks" in entry.keywords for entry in registry.entries}
+    for test in port.tests:
+        source = entries.test_entry(test, list(port.modalities), registry)
+        assert "None" not in source
+        assert ("pytest.mark.core_model" in source) is around.get(test.key, True)
+        assert source.count("# Few layers with random weights") == (test.dummy_arch is not None)
+        budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())
+        assert source.count("# One budget that covers the test images") == (len(budgets) == 1)

@@ -86,6 +86,13 @@ CODES: tuple[Code, ...] = (
         "a value that the port has, too, write it into the descriptor.",
     ),
     Code(
+        "VCG524",
+        "the port lacks a place",
+        "A whole port of vLLM's has four places: the model, an entry in the generation test, a row in the docs table, "
+        "and a name in the example's list. The descriptor has nothing for one of them. No test runs a port without a "
+        "test entry, and a reviewer will ask for it.",
+    ),
+    Code(
         "VCG440",
         "the protocol demands an argument that the generated code does not give",
         "Generated methods call each other. A protocol method of this tree has a new required parameter, and the "
