@@ -88,13 +88,8 @@ def without_adapter(controls: Controls, generation: str) -> dict[str, str | None
 def generation_of(release: str) -> str | None:
     """The protocol generation of a vLLM version, None when it is not supported. Patch releases count as their minor."""
     number = minor_of(release)
-    if number is None or number < OLDEST:
-        return None
-    releases: dict[str, tuple[str, str]] = vitcg_adapters.RELEASES
-    for generation, (first, last) in releases.items():
-        if (minor_of(first) or ()) <= number <= (minor_of(last) or ()):
-            return generation
-    return None
+    generation: str | None = None if number is None or number < OLDEST else vitcg_adapters.generation_of(release)
+    return generation
 
 
 def supported_releases() -> str:

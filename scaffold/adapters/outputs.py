@@ -1,7 +1,8 @@
 """Descriptors in, the files of `generated/` out: pure, apart from one run of ruff over text.
 
-For each descriptor an adapter a generation, a test in the CPU lab, a docs page and an example; for all of them the
-packages that hold the adapters. A generation that cannot be spoken without a tree is left out with its reason.
+For each descriptor an adapter a generation; for all of them the packages that hold the adapters, a test in the CPU lab,
+an example, a page that lists them and a page of what each generation changes. A generation that cannot be spoken
+without a tree is left out with its reason.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from scaffold.adapters.generations import render_differences
 from scaffold.adapters.header import add_header, spec_hash
 from scaffold.adapters.layout import format_sources
 from scaffold.adapters.support import refusal
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.render import Code, render_template
+from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -24,12 +26,11 @@ if TYPE_CHECKING:
     from scaffold.protocol import Generation
 
 PACKAGE = "vitcg_adapters"
-_NAMES = {"image": "images", "video": "videos"}
 _COLUMNS = ("Architecture", "Models", "CG for Image", "CG for Video", "Multi-Path Graph")
 _ATTRIBUTES = "* text eol=lf linguist-generated\n"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """A descriptor as the manifest names it (a shipped name, or a path relative to the folder), and its port."""
 
@@ -106,24 +107,30 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
     _check_names(sources)
     drafts: list[_Draft] = []
     refused: list[Refused] = []
-    table: dict[str, dict[str, str]] = {}
     for source in sorted(sources, key=lambda source: source.name):
-        spoken: list[Generation] = []
-        missing: list[Refused] = []
         for generation in GENERATIONS:
             reason = refusal(source.port, generation)
             if reason is not None:
-                missing.append(Refused(source, generation, reason))
-                continue
-            spoken.append(generation)
-            drafts.append(_adapter(source, generation))
-            table.setdefault(generation.name, {})[source.port.class_name] = source.name
-        refused += missing
-        if spoken:
-            drafts += _companions(source, spoken, missing)
-    if table:
-        drafts += _packages({generation: table[generation] for generation in sorted(table, key=_generation_order)})
+                refused.append(Refused(source, generation, reason))
+            else:
+                drafts.append(_adapter(source, generation))
+    generations = [one for one in GENERATIONS if any(draft.generation is one for draft in drafts)]
+    spoken: dict[Source, list[Generation]] = {}
+    for draft in drafts:
+        if draft.source is not None and draft.generation is not None:
+            spoken.setdefault(draft.source, []).append(draft.generation)
+    adapters = [draft.path for draft in drafts]
+    if spoken:
+        drafts += _companions(spoken, generations, refused)
     texts = format_sources({draft.path: draft.text for draft in drafts})
+    if spoken:
+        written: dict[str, dict[str, str]] = {one.name: {} for one in generations}
+        for path in adapters:
+            _, generation_name, file = path.split("/")
+            written[generation_name][file.removesuffix(".py")] = texts[path]
+        page = _Draft("docs/generations.md", render_differences(generations, written))
+        drafts.append(page)
+        texts[page.path] = page.text
     files = [_finish(draft, texts[draft.path]) for draft in drafts]
     return Outputs(tuple(sorted(files, key=lambda output: output.path)), tuple(refused))
 
@@ -141,98 +148,100 @@ def _adapter(source: Source, generation: Generation) -> _Draft:
     return _Draft(path, text, source, generation)
 
 
-def _companions(source: Source, spoken: Sequence[Generation], refused: Sequence[Refused]) -> list[_Draft]:
-    """Test, docs page and example of one model."""
+def _companions(
+    spoken: Mapping[Source, Sequence[Generation]], generations: Sequence[Generation], refused: Sequence[Refused]
+) -> list[_Draft]:
+    """What all adapters share: their packages, the test, the page that lists them and the example."""
     from scaffold.verify.numeric import RECIPES
 
-    port, drafts = source.port, [_Draft(f"docs/{source.name}.md", _docs(source, spoken, refused), source)]
-    if source.name in RECIPES:
-        releases = [
-            (generation.name, release)
-            for generation in spoken
-            for release in dict.fromkeys((generation.first, generation.last))
-        ]
-        text = render_template(
-            "adapter/test.py.jinja",
-            class_name=port.class_name,
-            releases=releases,
-            file=f"{source.name}.py",
-            recipe=source.name,
-            # Managers of several paths do not count a path that ran eagerly as a miss.
-            several_paths=port.layout == "paths",
-        )
-        drafts.append(_Draft(f"tests/test_{source.name}.py", text, source))
-    if port.tests:
-        drafts.append(_Draft(f"examples/{source.name}.py", _example(source, port.tests[0], spoken), source))
+    releases = {one.name: (one.first, one.last) for one in generations}
+    tested = {source.name: [one.name for one in known] for source, known in spoken.items() if source.name in RECIPES}
+    drafts = [
+        _Draft(".gitattributes", _ATTRIBUTES),
+        _Draft(f"{PACKAGE}/__init__.py", _package(spoken, releases)),
+        _Draft("docs/adapters.md", _docs(spoken, generations, refused)),
+    ]
+    for one in generations:
+        text = render_template("adapter/generation.py.jinja", first=Code(one.first), last=Code(one.last))
+        drafts.append(_Draft(f"{PACKAGE}/{one.name}/__init__.py", text))
+    if tested:
+        several_paths = [source.name for source in spoken if source.name in tested and source.port.layout == "paths"]
+        text = render_template("adapter/test.py.jinja", releases=releases, models=tested, several_paths=several_paths)
+        drafts.append(_Draft("tests/test_every_adapter.py", text))
+    shown = [
+        {"name": source.name, "fields": _example(source, source.port.tests[0])}
+        for source in spoken
+        if source.port.tests
+    ]
+    if shown:
+        drafts.append(_Draft("examples/offline.py", render_template("example/offline.py.jinja", models=shown)))
     return drafts
 
 
-def _docs(source: Source, spoken: Sequence[Generation], refused: Sequence[Refused]) -> str:
+def _package(spoken: Mapping[Source, Sequence[Generation]], releases: Mapping[str, tuple[str, str]]) -> str:
+    table = {
+        name: {
+            source.port.class_name: source.name for source, known in spoken.items() if name in {g.name for g in known}
+        }
+        for name in releases
+    }
+    return render_template("adapter/package.py.jinja", adapters=table, releases=releases)
+
+
+def _name(generation: Generation) -> str:
+    return generation.name
+
+
+def _docs(
+    spoken: Mapping[Source, Sequence[Generation]], generations: Sequence[Generation], refused: Sequence[Refused]
+) -> str:
     from scaffold.plan.entries import docs_row
     from scaffold.protocol import TableAnchor
 
-    port = source.port
     anchor = TableAnchor("", 0, 0, _COLUMNS, (), yes="✅︎", no="❌")
-    rows = (_COLUMNS, ("---",) * len(_COLUMNS), docs_row(port, anchor))
+    columns = (*_COLUMNS, "Module", *(f"`{one.name}`" for one in generations))
+    rows = [columns, ("---",) * len(columns)]
+    for source, known in spoken.items():
+        marks = (anchor.yes if one in known else anchor.no for one in generations)
+        rows.append((*docs_row(source.port, anchor), f"`{source.name}`", *marks))
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for entry in refused:
+        reasons.setdefault((entry.source.name, entry.reason), []).append(f"`{entry.generation.name}`")
     return render_template(
-        "docs/model.md.jinja",
-        class_name=port.class_name,
-        modalities=Code(" and ".join(_NAMES[name] for name in port.modalities)),
+        "docs/adapters.md.jinja",
         table=[Code(f"| {' | '.join(row)} |") for row in rows],
-        adapters=[_row(generation, f"{PACKAGE}.{generation.name}.{source.name}") for generation in spoken],
-        refused=[{**_row(entry.generation, ""), "reason": Code(entry.reason)} for entry in refused],
+        releases=[Code(f"| `{one.name}` | {one.first} to {one.last} |") for one in generations],
+        refused=[Code(f"{name}, {', '.join(names)}: {reason}") for (name, reason), names in reasons.items()],
     )
 
 
-def _row(generation: Generation, module: str) -> dict[str, Code]:
-    return {
-        "first": Code(generation.first),
-        "last": Code(generation.last),
-        "generation": Code(generation.name),
-        "module": Code(module),
-    }
+def _example(source: Source, test: TestEntry) -> list[tuple[str, Code]]:
+    """The fields of a model's entry that are not the defaults."""
+    from scaffold.plan.entries import wrapped
 
-
-def _example(source: Source, test: TestEntry, spoken: Sequence[Generation]) -> str:
-    prompts: dict[str, str] = {
-        modality: (test.template.text if test.template else "{content}").replace("{content}", prompt)
+    template = test.template.text if test.template else "{content}"
+    prompts = {
+        modality: wrapped(template.replace("{content}", prompt), 56)
         for modality, prompt in (("image", test.image_prompt), ("video", test.video_prompt))
         if prompt is not None
     }
-    from scaffold.plan.entries import wrapped
-
     options = dict(test.runner_kwargs)
     options.pop("load_format", None)  # the test may do without weights, a user does not
-    return render_template(
-        "example/offline.py.jinja",
-        class_name=source.port.class_name,
-        file=Code(f"{source.name}.py"),
-        first=Code(spoken[0].first),
-        last=Code(spoken[-1].last),
-        # A test may run a checkpoint of another architecture, which another class serves.
-        model=test.model if test.dummy_arch in (None, source.port.class_name) else None,
-        prompts=[(modality, wrapped(prompt)) for modality, prompt in prompts.items()],
-        default_modality="image" if "image" in prompts else next(iter(prompts), "image"),
-        budgets=list(test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())),
-        video="video" in prompts,
-        num_frames=test.num_video_frames or 16,
-        needs_metadata=bool(test.needs_video_metadata),
-        max_model_len=test.max_model_len or 8192,
-        options=sorted(options.items()),
-    )
-
-
-def _packages(table: Mapping[str, Mapping[str, str]]) -> list[_Draft]:
-    from scaffold.protocol import generation_by_name
-
-    releases = {name: (generation_by_name(name).first, generation_by_name(name).last) for name in table}
-    package = render_template("adapter/package.py.jinja", adapters=table, releases=releases)
-    drafts = [_Draft(".gitattributes", _ATTRIBUTES), _Draft(f"{PACKAGE}/__init__.py", package)]
-    for name in table:
-        generation = generation_by_name(name)
-        text = render_template("adapter/generation.py.jinja", first=Code(generation.first), last=Code(generation.last))
-        drafts.append(_Draft(f"{PACKAGE}/{name}/__init__.py", text))
-    return drafts
+    # A test may run a checkpoint of another architecture, which another class serves.
+    fits = test.dummy_arch in (None, source.port.class_name)
+    fields = {
+        "architecture": source.port.class_name,
+        "checkpoint": test.model if fits else None,
+        "prompts": Code(f"{{{', '.join(f'{pyrepr(name)}: ({text})' for name, text in prompts.items())}}}"),
+        "max_model_len": test.max_model_len,
+        "token_budgets": list(test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())),
+        "video_frames": test.num_video_frames,
+        "video_metadata": test.needs_video_metadata,
+        "options": options,
+    }
+    return [
+        (name, value if isinstance(value, Code) else Code(pyrepr(value))) for name, value in fields.items() if value
+    ]
 
 
 def _finish(draft: _Draft, text: str) -> GeneratedFile:
@@ -251,12 +260,6 @@ def _finish(draft: _Draft, text: str) -> GeneratedFile:
         source.reference if source else None,
         draft.generation.name if draft.generation else None,
     )
-
-
-def _generation_order(name: str) -> int:
-    from scaffold.protocol import GENERATIONS
-
-    return [generation.name for generation in GENERATIONS].index(name)
 
 
 def _check_names(sources: Sequence[Source]) -> None:

@@ -195,7 +195,7 @@ def _summarise(console: Console, prepared: PreparedPort, verb: str) -> None:
 
 
 def _name_missing(console: Console, prepared: PreparedPort) -> None:
-    """What a reviewer will ask for, last of all, so that nobody overlooks it."""
+    """Name the places that a reviewer will ask for, last of all, so that nobody overlooks them."""
     missing = [note for note in prepared.notes if note.code in ("VCG427", "VCG524")]
     if missing:
         console.note("Still missing from this port:")

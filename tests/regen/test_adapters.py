@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,12 +222,56 @@ def test_outputs_pass_the_rules_of_upstream(outputs: Outputs, tmp_path: Path) ->
 def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
     from markdown_it import MarkdownIt
 
-    for output in outputs.files:
-        if output.path.endswith(".md"):
-            tokens = MarkdownIt("commonmark").enable("table").parse(output.content.decode())
-            rows = [token for token in tokens if token.type == "tr_open"]
-            assert len(rows) == 2 + 1 + len(GENERATIONS), output.path
-            assert f"`{load_port(str(output.descriptor)).class_name}`" in output.content.decode()
+    (page,) = [output.content.decode() for output in outputs.files if output.path == "docs/adapters.md"]
+    tokens = MarkdownIt("commonmark").enable("table").parse(page)
+    rows = [token for token in tokens if token.type == "tr_open"]
+    assert len(rows) == 1 + len(shipped_names()) + 1 + len(GENERATIONS)
+    assert all(f"| `{load_port(name).class_name}` |" in page for name in shipped_names())
+    assert page.count("\n* ") == len({(entry.source.name, entry.reason) for entry in outputs.refused})
+
+
+def test_the_page_of_differences_has_every_line_that_a_generation_changes(
+    outputs: Outputs, adapters: dict[tuple[str, str], str]
+) -> None:
+    """Applied to the older adapter, its additions and removals give the newer one's methods, line for line."""
+    (page,) = [output.content.decode() for output in outputs.files if output.path == "docs/generations.md"]
+    sections = dict(re.findall(r"^## `\w+` to `(\w+)`.*?\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert list(sections) == [generation.name for generation in GENERATIONS[1:]]
+    for older, newer in itertools.pairwise(generation.name for generation in GENERATIONS):
+        for name in shipped_names():
+            before, after = adapters.get((older, name)), adapters.get((newer, name))
+            if before is None or after is None:
+                assert (after is None) or re.search(rf"^First adapters: .*\b{name}\b", sections[newer], re.MULTILINE)
+                continue
+            old, new = methods_of(before), methods_of(after)
+            changed = {
+                method
+                for method in old.keys() & new.keys()
+                if source_of(before, old[method]) != source_of(after, new[method])
+            }
+            found = re.findall(r"^`(\w+)`: ([^\n]*)\n\n```diff\n(.*?)^```", sections[newer], re.MULTILINE | re.DOTALL)
+            of_model = {
+                place: lines for place, models, lines in found if models == "all models" or name in models.split(", ")
+            }
+            assert changed <= of_model.keys()
+            for method in changed:
+                counts = Counter(source_of(after, new[method]).splitlines())
+                counts.subtract(source_of(before, old[method]).splitlines())
+                lines = of_model[method].splitlines()
+                told = Counter(line[1:] for line in lines if line.startswith("+"))
+                told.subtract(line[1:] for line in lines if line.startswith("-"))
+                assert {line: n for line, n in told.items() if n} == {line: n for line, n in counts.items() if n}
+            for verb, gone in (("goes", old.keys() - bound_names(after)), ("comes", new.keys() - bound_names(before))):
+                for method in gone:
+                    models = re.search(
+                        rf"^\* `{method}` {verb}: (.*{name}.*|all models)$", sections[newer], re.MULTILINE
+                    )
+                    assert models, (method, verb, newer, name)
+
+
+def source_of(text: str, node: ast.FunctionDef) -> str:
+    first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
 
 
 @pytest.mark.trees
@@ -240,21 +286,38 @@ def test_examples_use_what_the_release_has(release_tree, outputs: Outputs, relea
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" in tree.read("vllm/envs.py")
     assert '"cherry_blossom"' in tree.read("vllm/assets/image.py")
     assert '"baby_reading"' in tree.read("vllm/assets/video.py")
-    for output in outputs.files:
-        if output.path.startswith("examples/"):
-            assert missing_imports(tree, output.content.decode()) == [], output.path
+    example = next(output.content.decode() for output in outputs.files if output.path == "examples/offline.py")
+    assert missing_imports(tree, example) == []
 
 
 def test_examples_explain_themselves_without_vllm(outputs: Outputs, tmp_path: Path) -> None:
     (tmp_path / "vllm.py").write_text("raise ImportError('vLLM was imported')\n", "utf-8")
-    for output in outputs.files:
-        if output.path.startswith("examples/"):
-            path = tmp_path / Path(output.path).name
-            path.write_bytes(output.content)
-            done = subprocess.run(
-                [sys.executable, str(path), "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
-            )
-            assert "--token-budgets" in done.stdout
+    path = tmp_path / "offline.py"
+    path.write_bytes(next(output.content for output in outputs.files if output.path == "examples/offline.py"))
+
+    def said(*arguments: str) -> str:
+        command = [sys.executable, str(path), *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    assert "--token-budgets" in said("--help")
+    assert all(name in said("--help") for name in shipped_names())
+    assert "mllama4 has no video input here" in said("mllama4", "--modality", "video")
+    # Its test runs a checkpoint of another class.
+    assert "name a checkpoint of Step3VLForConditionalGeneration with --model" in said("step3_vl")
+    assert "vLLM was imported" in said("internvl")
+
+
+def test_examples_need_the_adapter_package_alone(outputs: Outputs) -> None:
+    example = next(output.content for output in outputs.files if output.path == "examples/offline.py")
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(example))
+        for name in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in getattr(node, "names", ())]
+        )
+    }
+    assert imported == {"argparse", "os", "dataclasses", "vllm", "vitcg_adapters"}
 
 
 # -- the package ------------------------------------------------------------------------------------------------------
@@ -405,13 +468,13 @@ def test_lab_refuses_an_adapter_that_splits_nothing(release_tree, tmp_path: Path
 
 def test_generated_tests_are_those_of_the_repository() -> None:
     """They are collected by path: `pytest generated/tests`."""
-    for name in ("internvl", "qwen3_vl"):
-        path = REPOSITORY / f"generated/tests/test_{name}.py"
-        loaded = importlib.util.spec_from_file_location(f"generated_{name}", path)
-        assert loaded is not None
-        assert loaded.loader is not None
-        module = importlib.util.module_from_spec(loaded)
-        loaded.loader.exec_module(module)
-        for generation, release in module.RELEASES:
-            assert (module.ADAPTERS / generation / f"{name}.py").is_file()
-            assert release.startswith("0.")
+    path = REPOSITORY / "generated/tests/test_every_adapter.py"
+    loaded = importlib.util.spec_from_file_location("generated_tests", path)
+    assert loaded is not None
+    assert loaded.loader is not None
+    module = importlib.util.module_from_spec(loaded)
+    loaded.loader.exec_module(module)
+    assert {name for name, _, _ in module.CASES} == set(shipped_names())
+    for name, generation, release in module.CASES:
+        assert (module.ADAPTERS / generation / f"{name}.py").is_file()
+        assert release.startswith("0.")

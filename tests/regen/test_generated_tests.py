@@ -14,7 +14,7 @@ from scaffold.protocol import GENERATIONS
 
 REPOSITORY = Path(scaffold.__file__).parent.parent
 FOLDER = REPOSITORY / "generated/tests"
-#: One file of each core model and one release of each generation but the first, whose adapters `test_adapters` proves.
+#: One case of each core model and one release of each generation but the first, whose adapters `test_adapters` proves.
 SAMPLE = (
     ("step3_vl", "v0_22", "0.22.0"),
     ("internvl", "v0_23", "0.23.0"),
@@ -35,7 +35,7 @@ def collected() -> list[tuple[str, str, str]]:
     """Every generated test: model, generation and release."""
     code, text = run("--collect-only", str(FOLDER))
     assert code == 0, text
-    return re.findall(r"test_(\w+)\.py::test_adapter_equals_the_release\[(\w+)-([\d.]+)\]", text)
+    return re.findall(r"::test_adapter_equals_the_release\[(\w+)-(\w+)-([\d.]+)\]", text)
 
 
 @pytest.mark.trees
@@ -44,7 +44,7 @@ def collected() -> list[tuple[str, str, str]]:
 def test_a_generated_test_passes(release_tree, model, generation, release):
     release_tree(release)  # fetched, or skipped when offline
 
-    code, text = run(f"{FOLDER}/test_{model}.py::test_adapter_equals_the_release[{generation}-{release}]")
+    code, text = run(f"{FOLDER}/test_every_adapter.py::test_adapter_equals_the_release[{model}-{generation}-{release}]")
 
     assert code == 0, text
     assert "1 passed" in text
