@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
 CORE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
-FURTHER = ("mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl", "llava", "llava_next", "mistral3", "paligemma")
+FURTHER = (
+    "mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl", "llava", "llava_next", "llava_onevision", "mistral3", "paligemma",
+    "phi3v", "pixtral",
+)  # fmt: skip
 MODELS = (*CORE, *FURTHER)
 #: The later ones of a minor version, whose files may differ.
 PATCHES = ("0.20.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1")

@@ -8,6 +8,7 @@ that came from a descriptor is a mistake, which `finalize` turns into an error.
 from __future__ import annotations
 
 import keyword
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -46,6 +47,16 @@ def pyrepr(value: object) -> Code:
     if value is None or isinstance(value, (bool, int, float)):
         return Code(repr(value))
     raise TypeError(f"no literal for {type(value).__name__}")
+
+
+def wrapped(value: object, columns: int) -> Code:
+    """`pyrepr`, but of a text with more columns parts behind each other that begin at its blanks."""
+    if not isinstance(value, str) or len(value) <= columns:
+        return pyrepr(value)
+    lines = [""]
+    for word in re.findall(r"\S*\s*", value):
+        lines[-1:] = [lines[-1] + word] if len(lines[-1] + word) <= columns else [lines[-1], word]
+    return Code(f"({' '.join(pyrepr(line) for line in lines if line)})")
 
 
 def pydict(items: Mapping[str, str]) -> Code:
@@ -90,7 +101,7 @@ def _environment() -> SandboxedEnvironment:
         autoescape=False,
         # `#` starts a comment in the code that is made, so template comments keep Jinja's `{# #}` only.
     )
-    environment.filters.update(pyrepr=pyrepr, ident=ident, path=path, pydict=pydict)
+    environment.filters.update(pyrepr=pyrepr, wrapped=wrapped, ident=ident, path=path, pydict=pydict)
     return environment
 
 

@@ -52,7 +52,7 @@ DRAFTED = {
 BY_HAND = {
     "PaddleOCRVLForConditionalGeneration": ("tests/cut/paddleocr_vl.yaml", ("out_hidden_size=",)),
     "Mistral3ForConditionalGeneration": ("scaffold/descriptor/shipped/mistral3.yaml", ()),
-    "PixtralForConditionalGeneration": ("tests/cut/pixtral.yaml", ()),
+    "PixtralForConditionalGeneration": ("scaffold/descriptor/shipped/pixtral.yaml", ()),
     "IsaacForConditionalGeneration": ("tests/cut/isaac.yaml", ("out_hidden_size=", "patch_size**2", ".input_size")),
 }
 

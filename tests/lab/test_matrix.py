@@ -37,9 +37,14 @@ FURTHER = (
     ("ernie45_vl", "0.30.0"),
     ("llava", "0.25.0"),
     ("llava_next", "0.29.0"),
+    ("llava_onevision", "0.28.0"),
     ("mistral3", "0.32.0"),
     ("paligemma", "0.27.0"),
+    ("phi3v", "0.23.0"),
+    ("pixtral", "0.31.0"),
 )
+#: Where it is not a hundred: a tower that is wide whatever the configuration says gets few calls.
+REPLAYED = {"phi3v": 20}
 
 
 @pytest.mark.trees
@@ -58,7 +63,7 @@ def test_a_cell_comes_out_as_it_is_shown(model, release, release_tree):
     assert ran["state"] == shown["state"], ran.get("reason")
     states = {modality: cell["state"] for modality, cell in ran["modalities"].items()}
     assert states == {modality: cell["state"] for modality, cell in shown["modalities"].items()}
-    assert ran["replayed"] > 100, "a cell that replays nothing proves nothing"
+    assert ran["replayed"] > REPLAYED.get(model, 100), "a cell that replays nothing proves nothing"
 
 
 @pytest.mark.trees
@@ -94,7 +99,10 @@ def test_every_cell_was_run():
         f"ernie45_vl {release}" for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0")
     }
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG446: ")} == {
-        f"mistral3 {release}" for release in matrix.RELEASES if Version(release) < Version("0.31")
+        f"{model} {release}"
+        for model in ("mistral3", "pixtral")
+        for release in matrix.RELEASES
+        if Version(release) < Version("0.31")
     }
     assert {states[key] for key in states.keys() - refused} == {"proven"}
 

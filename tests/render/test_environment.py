@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from jinja2 import UndefinedError, nodes
 from jinja2.exceptions import SecurityError
 
 from scaffold.render import Code, pyrepr, template_root
-from scaffold.render.environment import _environment, ident, path, pydict
+from scaffold.render.environment import _environment, ident, path, pydict, wrapped
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,20 @@ json_like = st.recursive(
 @given(json_like)
 def test_every_literal_reads_back(value):
     assert ast.literal_eval(pyrepr(value)) == value
+
+
+@given(st.text(), st.integers(1, 20))
+def test_a_long_text_is_wrapped_at_its_blanks(value, columns):
+    code = wrapped(value, columns)
+    assert ast.literal_eval(code) == value
+    parts = [ast.literal_eval(part) for part in re.findall(r'"[^"\\]*"', code)] if code.startswith("(") else []
+    assert all(len(part) <= columns or not re.search(r"\s\S", part) for part in parts)
+
+
+def test_what_fits_or_is_no_text_stays():
+    assert wrapped("f(a, b)", 7) == '"f(a, b)"'
+    assert wrapped("f(a, b)", 6) == '("f(a, " "b)")'
+    assert wrapped(["f(a, b)"], 3) == '["f(a, b)"]'
 
 
 def test_no_literal_of_anything_else():

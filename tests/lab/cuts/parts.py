@@ -11,20 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes import base
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, _LanguageModel
+
+LanguageModel = _LanguageModel
 
 #: Grids of tiles, in tiles.
 GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
 SIDE = 28
 LOW, SQUARE, WIDE = (28, 50), (50, 50), (28, 80)  # 3, 5 and 4 tiles
-
-
-class LanguageModel(base._LanguageModel):  # type: ignore[misc]
-    """Hosts ask theirs for this when they are made."""
-
-    model = SimpleNamespace(make_empty_intermediate_tensors=None)
-    make_empty_intermediate_tensors = None
 
 
 class CutRecipe(Recipe):
@@ -38,7 +32,6 @@ class CutRecipe(Recipe):
         for name, value in self.stand_ins.items():
             assert hasattr(module, name)
             setattr(module, name, value)
-        base._LanguageModel = LanguageModel  # type: ignore[misc]
         return super().build(host_class)
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:

@@ -22,8 +22,11 @@ RECIPES = (
     "ernie45_vl",
     "llava",
     "llava_next",
+    "llava_onevision",
     "mistral3",
     "paligemma",
+    "phi3v",
+    "pixtral",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).

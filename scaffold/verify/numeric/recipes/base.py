@@ -161,6 +161,7 @@ class _LanguageModel(nn.Module):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self.make_empty_intermediate_tensors = None
+        self.model = SimpleNamespace(make_empty_intermediate_tensors=None)
         self.logits_processor = SimpleNamespace(scale=1.0)
 
 

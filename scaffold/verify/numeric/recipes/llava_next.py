@@ -20,7 +20,7 @@ class LlavaNext(Recipe):
     modalities = ("image",)
     min_budget = 4
 
-    _SIDE = 28
+    SIDE = 28
     #: Grids of tiles, in tiles; the model takes the one that loses least of an image.
     _GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
 
@@ -34,7 +34,7 @@ class LlavaNext(Recipe):
             projection_dim=48,
             num_hidden_layers=3,
             num_attention_heads=3,
-            image_size=self._SIDE,
+            image_size=self.SIDE,
             patch_size=14,
         )
         text = LlamaConfig(
@@ -44,17 +44,20 @@ class LlavaNext(Recipe):
             num_attention_heads=2,
             vocab_size=99,
         )
-        pinpoints = [[rows * self._SIDE, columns * self._SIDE] for rows, columns in self._GRIDS]
-        return LlavaNextConfig(vision_config=vision, text_config=text, image_grid_pinpoints=pinpoints)
+        return LlavaNextConfig(vision_config=vision, text_config=text, image_grid_pinpoints=self.pinpoints())
+
+    def pinpoints(self) -> list[list[int]]:
+        """The grids in pixels."""
+        return [[rows * self.SIDE, columns * self.SIDE] for rows, columns in self._GRIDS]
 
     def _tiles(self, item: Item) -> int:
         from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
-        rows, columns = get_anyres_image_grid_shape(item, self.model_config().image_grid_pinpoints, self._SIDE)
+        rows, columns = get_anyres_image_grid_shape(item, self.model_config().image_grid_pinpoints, self.SIDE)
         return int(rows * columns + 1)
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        tiles = [torch.randn(self._tiles(item), 3, self._SIDE, self._SIDE, generator=generator) for item in items]
+        tiles = [torch.randn(self._tiles(item), 3, self.SIDE, self.SIDE, generator=generator) for item in items]
         # As the release's processor hands them over: one tensor where all images have as many tiles.
         equal = len({len(image) for image in tiles}) == 1
         return {"pixel_values": torch.stack(tiles) if equal else tiles, "image_sizes": torch.tensor(items)}

@@ -1,4 +1,4 @@
-"""Pixtral in Mistral's own format, tiny: the encoder takes everything but its rows by keyword, one of them as pairs."""
+"""Pixtral in Mistral's own format: the encoder takes everything but its rows by keyword, one of them as pairs."""
 
 from __future__ import annotations
 
