@@ -36,13 +36,23 @@ class PreparedPort:
     def changed(self) -> tuple[FileChange, ...]:
         return tuple(change for change in self.changes if not change.is_noop)
 
+    @property
+    def package(self) -> tuple[FileChange, ...]:
+        """What changes of the release's package: all that a model runs."""
+        return tuple(change for change in self.changed if _is_package(change.path))
+
 
 class RefusedResult(DiagnosticError):
-    """A proof refused our own result. `changes` are the refused files, for a look at what went wrong."""
+    """A proof refused our own result. `changes` are the refused files, for a look at what went wrong; `advice` is the
+    next step.
+    """
 
-    def __init__(self, diagnostics: Sequence[Diagnostic], changes: tuple[FileChange, ...]) -> None:
+    def __init__(
+        self, diagnostics: Sequence[Diagnostic], changes: tuple[FileChange, ...], advice: str = _REPORT_IT
+    ) -> None:
         super().__init__(diagnostics)
         self.changes = changes
+        self.advice = advice
 
 
 def load_port(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] | None = None) -> AnyPort:
@@ -152,7 +162,7 @@ def keep_refused(error: RefusedResult) -> Diagnostic:
             "make room in the temporary folder (TMPDIR) and run again",
         )
     else:
-        kept, advice = f"nothing was written to the tree; the refused files are in {folder}", _REPORT_IT
+        kept, advice = f"nothing was written to the tree; the refused files are in {folder}", error.advice
     return Diagnostic("VCG624", kept, help=advice, severity=Severity.INFO)
 
 
@@ -199,7 +209,7 @@ def numeric_requests(
     recipe: str | None = None,
     config: str | None = None,
 ) -> list[NumericRequest]:
-    """What `prove_numerics` asks the lab, one request a kernel (`tail`). Requests of one tree share its import.
+    """What `verify` asks the lab, one request a kernel (`tail`). Requests of one tree share its import.
 
     `recipe` is a file, AUTOMATIC, or None for the shipped one, and the automatic one where none is shipped. `config` is
     the checkpoint's `config.json`, which only the automatic recipe reads. A port that the tree already has is
@@ -223,7 +233,7 @@ def numeric_requests(
         min_budget_above_max=True,
         frames_above_capacity=True,
         edges=True,
-        timeout_s=600.0 if automatic else 240.0,  # sizes are the processor's, not tiny
+        timeout_s=_time_limit(automatic),
     )
     return [
         NumericRequest(
@@ -239,6 +249,28 @@ def numeric_requests(
         )
         for tail in tails
     ]
+
+
+def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
+    """What `new` asks the lab before it writes: the first calls of a proof of this very change, on one kernel."""
+    from scaffold.verify.numeric import NumericOptions, NumericRequest
+
+    port = prepared.plan.port
+    label, automatic = choose_recipe(port)
+    return NumericRequest(
+        tree=tree.root,
+        overlay={change.path: change.after for change in prepared.package if change.after},
+        recipe=label,
+        automatic=automatic,
+        modalities=tuple(port.modalities),
+        release=tree.release or "",
+        options=NumericOptions(short=True, timeout_s=_time_limit(automatic)),
+    )
+
+
+def _time_limit(automatic: Automatic | None) -> float:
+    """Seconds: the sizes of an automatic recipe are the processor's, not tiny."""
+    return 600.0 if automatic else 240.0
 
 
 def choose_recipe(

@@ -11,6 +11,7 @@ import click
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
 from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
+from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 @click.option("--diff", is_flag=True, help="Print the change as a patch on stdout; write nothing.")
 @click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
+@click.option(
+    "--verify/--no-verify",
+    "verify",
+    default=None,
+    help="Run a short numerical proof before anything is written [where the code is a release's own or installed].",
+)
 @click.option("--allow-dirty", is_flag=True, help="Edit files that have uncommitted changes.")
 @click.option(
     "--into",
@@ -45,6 +52,7 @@ def command(
     diff: bool,
     check: bool,
     replace: bool,
+    verify: bool | None,
     allow_dirty: bool,
     into: Path | None,
 ) -> None:
@@ -53,6 +61,9 @@ def command(
     DESCRIPTOR is a YAML file or the name of a shipped one (internvl, qwen2_vl, ...). The port changes four files: the
     model, the generation test, the docs table and the example. `new` proves it first, then writes all files or none;
     `vitcg-scaffold revert` undoes it.
+
+    The last proof is numerical: it runs the model, tiny, on the CPU (needs the `cpu` extra). `new` runs the code of a
+    release and of the installed package, and that of a folder only with --verify.
 
     With a RELEASE, the port goes into a working copy, ./vllm-RELEASE, which `new` makes if there is none. --diff and
     --check look at the pristine release, unless --into names a copy. Without --vllm, stand-alone adapters for every
@@ -64,13 +75,16 @@ def command(
     if diff and check:
         raise click.UsageError("--diff and --check exclude each other: --diff exits with 0, --check with 1.")
     mode = "diff" if diff else "check" if check else None
+    if verify and (mode or vllm is None):
+        raise click.UsageError("--verify goes with a tree that `new` writes to; `verify` alone writes nothing.")
     if vllm is None:
         load_port(descriptor)  # reports a mistake in the words of this command
         _generate_adapters(console, descriptor, mode, into or Path("generated"), allow_dirty=allow_dirty)
         return
 
     port = load_port(descriptor, report=console.report)
-    place = _place(open_target(console, vllm), into, mode)
+    target = open_target(console, vllm)
+    place = _place(target, into, mode)
     require_finished(place.tree.root)
     prepared = prepare_port(port, place.tree, replace=replace)
     console.report(prepared.notes)
@@ -84,7 +98,7 @@ def command(
         options = [*(["--replace"] if replace else []), *(["--into", str(into)] if into is not None else [])]
         _require_nothing(console, prepared, command_line("new", descriptor, "--vllm", vllm, *options))
     else:
-        _publish(console, place, prepared, allow_dirty=allow_dirty)
+        _publish(console, descriptor, target, place, prepared, verify, allow_dirty=allow_dirty)
         _name_missing(console, prepared)
 
 
@@ -137,21 +151,89 @@ def _refuse_cache(tree: SourceTree) -> None:
         )
 
 
-def _publish(console: Console, place: _Place, prepared: PreparedPort, *, allow_dirty: bool) -> None:
+def _publish(
+    console: Console,
+    descriptor: str,
+    target: Target,
+    place: _Place,
+    prepared: PreparedPort,
+    verify: bool | None,
+    *,
+    allow_dirty: bool,
+) -> None:
     from scaffold.publish import publish_changes, require_clean
 
     root, label = place.tree.root, place.tree.label
+    files = [change.path for change in prepared.changed]
+    if not allow_dirty and place.copy is None:
+        console.report(require_clean(root, files))
+    unproven = _prove_numerically(console, target, place, prepared, verify)
     if place.copy is not None and prepared.changed:
         from scaffold.protocol import unpack_release
 
         console.note(f"Making a working copy of vLLM {place.tree.release} in {place.copy}")
         root, label = unpack_release(place.tree.release or "", place.copy), str(place.copy)
-    if not allow_dirty:
-        console.report(require_clean(root, [change.path for change in prepared.changed]))
+        if not allow_dirty:
+            console.report(require_clean(root, files))
     publish_changes(root, prepared.changed, label=f"new {prepared.plan.port.name}")
     _summarise(console, prepared, "changed")
     if prepared.changed:
+        if unproven:
+            run = command_line("verify", descriptor, "--vllm", label)
+            console.note(f"Proven statically only: {unproven}. To prove it numerically: {run}")
         console.note(f"Undo with: {command_line('revert', label)}")
+
+
+def _prove_numerically(
+    console: Console, target: Target, place: _Place, prepared: PreparedPort, asked: bool | None
+) -> str:
+    """Run the short proof; the reason where it did not take place, empty where it passed or has nothing to prove.
+
+    It runs the tree's code. Unasked, `new` runs none but a release's own and that of the installed package. Raises
+    RefusedResult where the proof shows that the port is wrong, DiagnosticError where it cannot run and has to.
+    """
+    from importlib.util import find_spec
+
+    from scaffold.protocol import TargetKind
+    from scaffold.verify.numeric import UNDECIDED, check_numerics_all
+    from scaffold.workflow import RefusedResult, short_request
+
+    if not prepared.package:
+        return ""
+    if asked is False:
+        return "--no-verify was given"
+    tree = place.tree
+    if asked is None:
+        if target.kind is TargetKind.RELEASE and (tree is target.tree or _is_port_of(target.tree, prepared)):
+            tree = target.tree
+        elif target.kind is not TargetKind.INSTALLED:
+            return "`new` runs the code of a folder only with --verify"
+        if find_spec("torch") is None:
+            return "torch is not installed here (it comes with the `cpu` extra)"
+    with StatusLine(console) as status:
+        (report,) = check_numerics_all([short_request(prepared, tree)], watch=status)
+    if report.failure is not None and report.failure.code in UNDECIDED:
+        if asked:
+            raise DiagnosticError(report.failure)
+        return report.failure.message.partition("\n")[0][:200]
+    if not report.passed:
+        raise RefusedResult(
+            report.diagnostics(),
+            prepared.changed,
+            "mend the descriptor: `verify` shows every comparison; --no-verify writes these files all the same",
+        )
+    console.note(f"short numerical proof: {report.verdict}")
+    return ""
+
+
+def _is_port_of(release: SourceTree, prepared: PreparedPort) -> bool:
+    """Whether the release itself gets these files, byte for byte: a working copy may hold code of somebody else."""
+    from scaffold.workflow import prepare_port
+
+    own = prepare_port(prepared.plan.port, release, replace=True).package
+    return [(change.path, change.after) for change in own] == [
+        (change.path, change.after) for change in prepared.package
+    ]
 
 
 def _require_nothing(console: Console, prepared: PreparedPort, run: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -18,6 +16,7 @@ from scaffold.cli.options import (
     recipe_option,
     target_option,
 )
+from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 
 if TYPE_CHECKING:
@@ -124,23 +123,16 @@ def command(
         raise click.exceptions.Exit(Exit.PROOF)
 
 
-class _Shown:
+class _Shown(StatusLine):
     """One line per property after its last comparison; on a terminal also the current comparison."""
 
     def __init__(self, console: Console, verbose: bool, as_json: bool) -> None:
+        super().__init__(console)
         self._console = console
         self._verbose = verbose
         self._as_json = as_json
-        self._live = sys.stderr.isatty() and not console.quiet
         self._seen: set[tuple[str, str]] = set()
-        self._compared = 0
         self._basis: set[str] = set()
-
-    def __enter__(self) -> _Shown:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._status("")  # an error that ends the run starts on a line of its own
 
     def started(self, request: NumericRequest) -> None:
         self.begin(request.title)
@@ -150,23 +142,19 @@ class _Shown:
         self._seen.clear()
         self._compared = 0
         self.line(title)
-        self._status("imports vLLM")
+        self.status("imports vLLM")
 
     def note(self, text: str) -> None:
         if self._verbose:
-            self._status("")
+            self.status("")
             self._console.note(text)
         else:
-            self._status(text)
+            self.status(text)
 
     def basis(self, text: str) -> None:
         if text not in self._basis:
             self._basis.add(text)
             self.line(f"  {text}")
-
-    def case(self, text: str, total: int) -> None:
-        self._compared += 1
-        self._status(f"{self._compared} of {total}: {text}")
 
     def settled(self, found: Property) -> None:
         key = found.modality, found.name
@@ -186,14 +174,8 @@ class _Shown:
 
     def line(self, text: str) -> None:
         """A line of the result; a note where stdout holds JSON."""
-        self._status("")
+        self.status("")
         if self._as_json:
             self._console.note(text)
         else:
             self._console.result(text)
-
-    def _status(self, text: str) -> None:
-        """Redraw the last line of a terminal; nothing elsewhere."""
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            click.echo(f"\r\x1b[K{text[:width]}", err=True, nl=False, color=True)

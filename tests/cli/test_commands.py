@@ -57,7 +57,7 @@ def test_light_commands_load_nothing_heavy(arguments):
         (["nwe"], "No such command 'nwe'. Did you mean 'new'?"),
         (["zzzz"], "No such command 'zzzz'"),
         (["--formt", "json"], "Did you mean '--format'"),
-        (["new", "internvl", "--dif"], "Did you mean '--diff'"),
+        (["new", "internvl", "--alow-dirty"], "Did you mean '--allow-dirty'"),
         (["new"], "Missing argument 'DESCRIPTOR'"),
         (["new", "internvl", "--vllm", ".", "--diff", "--check"], "--diff and --check exclude each other"),
         (["plan", "internvl"], "Missing option '--vllm'"),

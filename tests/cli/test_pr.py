@@ -347,7 +347,9 @@ def test_the_proof_is_against_the_tree_before(run, tmp_path):
     """On a whole tree, with the real lab: `verify` finds the pristine files by the record of `new`, `pr` its result."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     copy = tmp_path / "vllm"
-    assert run("new", "internvl", "--vllm", "0.22.0", "--into", copy).code == 0
+    made = run("new", "internvl", "--vllm", "0.22.0", "--into", copy)
+    assert made.code == 0
+    assert "short numerical proof: PASS" in made.err
     proven = run("verify", "internvl", "--vllm", copy, "--tail", "all", "--device", "cpu")
     assert proven.code == 0, proven.err
     assert "eager results unchanged, bit for bit" in proven.out

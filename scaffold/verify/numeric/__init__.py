@@ -11,6 +11,7 @@ The parent process imports neither torch nor vLLM; both live in child processes 
 from scaffold.verify.numeric.installed import Missing, find_installed
 from scaffold.verify.numeric.model import (
     TAILS,
+    UNDECIDED,
     Automatic,
     BufferSnapshot,
     Check,
@@ -36,6 +37,7 @@ from scaffold.verify.numeric.runner import (
 __all__ = [
     "RECIPES",
     "TAILS",
+    "UNDECIDED",
     "Automatic",
     "BufferSnapshot",
     "Check",

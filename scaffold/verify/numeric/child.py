@@ -223,7 +223,7 @@ def _make_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str
     recipe = recipe_of(request)
     for line in recipe.basis:
         stages.tell("basis", text=line)
-    sessions = session.sessions_of(recipe, request["options"]["edges"])
+    sessions = session.sessions_of(recipe, request["options"]["edges"], request["options"]["short"])
     inputs = session.make_inputs(recipe, sessions, request["modalities"], seed)
     oracle = {key: session.embed(host, value) for key, value in inputs.items()}
     reject_degenerate(oracle)
@@ -270,7 +270,7 @@ def _check(
     lab = Lab([request["root"], request["changed_root"]])
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
-    sessions = session.sessions_of(recipe, options["edges"])
+    sessions = session.sessions_of(recipe, options["edges"], options["short"])
     total = sum(1 for _ in session.wanted_cases(sessions, modalities))
     bench.say = lambda text: events.send("case", text=text, total=total)
     announce = Announcer(bench, events)

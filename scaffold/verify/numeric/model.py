@@ -26,7 +26,7 @@ class NumericOptions:
     `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
     The other four are behaviours that hand-written implementations miss: precomputed embeddings, nested data
     parallelism, a context shorter than one item, and more video frames than a graph has room for. `edges` adds calls at
-    the edges of what the release's processor makes.
+    the edges of what the release's processor makes. `short` serves the calls of one manager and no others.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -36,6 +36,7 @@ class NumericOptions:
     min_budget_above_max: bool = False
     frames_above_capacity: bool = False
     edges: bool = False
+    short: bool = False
     seed: int = 0
     timeout_s: float = 240.0
 
@@ -446,6 +447,10 @@ _HELP = {
     "VCG666": "send a batch eagerly when its frames exceed the captured number of attention sequences",
     "VCG665": "pad cumulative offsets by repeating the last value",
 }
+
+
+#: Failures that show nothing of a port: the lab had no time, the release does not run, no recipe fits the model.
+UNDECIDED = frozenset({"VCG655", "VCG656", "VCG659", "VCG668"})
 
 
 class Watch(Protocol):

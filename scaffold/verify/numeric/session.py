@@ -72,9 +72,11 @@ class Bench:
         return (self.start or ManagerRun)(self, session, context)
 
 
-def sessions_of(recipe: Recipe, edges: bool) -> tuple[Session, ...]:
-    """The managers and calls of a check, with those at the edges of the processor's range last."""
-    return (*recipe.sessions(), *(recipe.edge_sessions() if edges else ()))
+def sessions_of(recipe: Recipe, edges: bool, short: bool = False) -> tuple[Session, ...]:
+    """The managers and calls of a check, with those at the edges of the processor's range last; of a short one, the
+    first manager alone.
+    """
+    return recipe.sessions()[:1] if short else (*recipe.sessions(), *(recipe.edge_sessions() if edges else ()))
 
 
 def wanted_cases(sessions: Iterable[Session], modalities: Sequence[str]) -> Iterable[tuple[Session, Case]]:
