@@ -66,6 +66,20 @@ def test_a_wrong_descriptor_is_refused(name: str, release_tree: Any, tmp_path: P
     assert any(message.startswith(wrong.code) and wrong.says in message for message in messages), messages
 
 
+def test_what_is_wrong_only_with_other_arguments_is_found(release_tree: Any, tmp_path: Path) -> None:
+    """By default an image of Gemma 3 is one tile, so a port that forgets to count them is right until a user crops."""
+    path = shipped_path("gemma3_mm")
+    assert path is not None
+    text = path.read_text()
+    assert text.count("tokens: n * k}") == 1
+    (tmp_path / path.name).write_text(text.replace("tokens: n * k}", "tokens: k}"))
+
+    report = _proved(str(tmp_path / path.name), release_tree)
+
+    assert {check.group for check in report.checks if not check.passed} == {"other arguments: do_pan_and_scan=True"}
+    assert sum(check.passed for check in report.checks) > 30
+
+
 def _proved(descriptor: str, release_tree: Any) -> NumericReport:
     (report,) = prove_numerics(load_port(descriptor), release_tree("0.33.0"), modalities=("image",), recipe=AUTOMATIC)
     return report

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
 transformers = pytest.importorskip("transformers", reason="needs the `cpu` extra")
 
 from scaffold.verify.numeric.automatic import inputs, survey  # noqa: E402
+from scaffold.verify.numeric.automatic.arguments import other_arguments  # noqa: E402
 from scaffold.verify.numeric.automatic.configuration import Attempt, Configuration, ConfigurationSource  # noqa: E402
 from scaffold.verify.numeric.automatic.fixed import _RELEASE  # noqa: E402
 from scaffold.verify.numeric.automatic.host import LanguageModel, _config_among, _leave_out_bfloat16  # noqa: E402
@@ -95,7 +96,7 @@ def test_a_guessed_tower_is_of_the_class_that_the_module_names() -> None:
 def test_a_processor_that_takes_one_medium_gets_a_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[list[str]] = []
 
-    def process(processor: Any, modality: str, media: list[str]) -> list[str]:
+    def process(processor: Any, modality: str, media: list[str], arguments: Any = None) -> list[str]:
         requests.append(list(media))
         if "none" in media:
             raise ValueError("no such image")
@@ -184,3 +185,48 @@ def test_budgets_are_in_the_ports_own_tokens(tokens: int, budgets: tuple[int, ..
 
 def test_nothing_of_a_test_stays() -> None:
     assert "vit_huge_patch16_224_vision_config" not in _RELEASE
+
+
+class ImageProcessor:
+    """Its arguments are those of a constructor, of a call and of a table, as with the classes of transformers."""
+
+    valid_kwargs = SimpleNamespace(
+        __annotations__={
+            "do_crop": "bool | None",
+            "max_pixels": "int",
+            "do_resize": bool,
+            "max_frames": float,
+            "size": Any,
+        }
+    )
+    size: Any = {"shortest_edge": 3136, "longest_edge": 1003520}  # noqa: RUF012
+    use_thumbnail = True
+
+    def __init__(self, patch_size: int = 14, use_thumbnail: bool = False) -> None: ...
+
+    def preprocess(self, images: Any, min_tiles: int = 2, num_crops: int = 4, fill: int = 3) -> None: ...
+
+
+def test_other_values_of_a_processors_arguments() -> None:
+    """Switches first, then counts, then bounds; what is geometry or no number stays."""
+    whole = SimpleNamespace(image_processor=ImageProcessor())
+    processor = SimpleNamespace(info=SimpleNamespace(get_hf_processor=lambda max_dynamic_patch=12, **kwargs: whole))
+    processor.info.get_hf_processor.__defaults__ = (12,)
+
+    assert list(other_arguments(processor, "image", 200_000)) == [
+        {"use_thumbnail": False},
+        {"do_crop": True},
+        {"max_dynamic_patch": 6},
+        {"max_dynamic_patch": 3},
+        {"min_tiles": 8},
+        {"min_tiles": 4},
+        {"num_crops": 2},
+        {"num_crops": 1},
+        {"max_pixels": 50_000},
+        {"max_pixels": 100_000},
+        {"size": {"shortest_edge": 12544, "longest_edge": 1003520}},
+        {"size": {"shortest_edge": 6272, "longest_edge": 1003520}},
+        {"size": {"shortest_edge": 3136, "longest_edge": 50_000}},
+        {"size": {"shortest_edge": 3136, "longest_edge": 100_000}},
+    ]
+    assert list(other_arguments(processor, "video", 1)) == [{"max_dynamic_patch": 6}, {"max_dynamic_patch": 3}]

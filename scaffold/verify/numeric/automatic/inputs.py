@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,20 +15,21 @@ class Size:
     """What one item is made from. `frames` is 0 for an image. `own` items come with a request of their own.
 
     Processors pad the items of one request to the largest, and the runner puts items of several requests into one
-    batch, so that both have to be tried.
+    batch, so that both have to be tried. A `changed` item is an own one whose request has other arguments.
     """
 
     width: int
     height: int
     frames: int = 0
     own: bool = False
+    changed: bool = False
 
     def __str__(self) -> str:
         return f"{self.width}x{self.height}" + (f"x{self.frames}" if self.frames else "")
 
     @property
-    def key(self) -> tuple[int, int, int]:
-        return self.width, self.height, self.frames
+    def key(self) -> tuple[int, int, int, bool]:
+        return self.width, self.height, self.frames, self.changed
 
 
 def random_media(size: Size, generator: torch.Generator) -> Any:
@@ -61,24 +63,35 @@ def negative(media: Any, quadrant: int) -> Any:
     return Image.fromarray(pixels) if isinstance(media, Image.Image) else (pixels, media[1])
 
 
-def process(processor: Any, modality: str, media: Sequence[Any]) -> list[Any]:
-    """The items that the release's processor makes of the media of one request, without a prompt."""
+def process(
+    processor: Any, modality: str, media: Sequence[Any], arguments: Mapping[str, Any] = MappingProxyType({})
+) -> list[Any]:
+    """The items that the release's processor makes of the media of one request, without a prompt.
+
+    `arguments` are the request's `mm_processor_kwargs`.
+    """
     from vllm.multimodal.inputs import MultiModalKwargsItems
 
     parsed = processor.info.parse_mm_data({modality: list(media)}, validate=False)
-    made = processor._apply_hf_processor_main(parsed, {})
-    fields = processor._get_mm_fields_config(made, {})
+    made = processor._apply_hf_processor_main(parsed, dict(arguments))
+    fields = processor._get_mm_fields_config(made, dict(arguments))
     return list(MultiModalKwargsItems.from_hf_inputs(made, fields)[modality])
 
 
-def process_requests(processor: Any, modality: str, sizes: Sequence[Size], media: Sequence[Any]) -> list[Any]:
-    """The items of several sizes: neighbours share a request, `own` items do not."""
+def process_requests(
+    processor: Any,
+    modality: str,
+    sizes: Sequence[Size],
+    media: Sequence[Any],
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Any]:
+    """The items of several sizes: neighbours share a request, `own` items do not. `changed` ones have `arguments`."""
     items: list[Any] = []
     shared: list[Any] = []
     for size, medium in zip(sizes, media, strict=True):
-        if size.own:
+        if size.own or size.changed:
             items += _of_one_request(processor, modality, shared)
-            items += process(processor, modality, [medium])
+            items += process(processor, modality, [medium], arguments if size.changed else {})
             shared = []
         else:
             shared.append(medium)

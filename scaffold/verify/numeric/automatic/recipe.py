@@ -14,7 +14,16 @@ from torch import nn
 from scaffold.verify.numeric.automatic import inputs
 from scaffold.verify.numeric.automatic.configuration import NoRecipe, find_configuration, repaired
 from scaffold.verify.numeric.automatic.inputs import Size
-from scaffold.verify.numeric.automatic.survey import Facts, Measured, Model, make_model, ready_embeddings, survey
+from scaffold.verify.numeric.automatic.survey import (
+    Changed,
+    Facts,
+    Measured,
+    Model,
+    listed,
+    make_model,
+    ready_embeddings,
+    survey,
+)
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 #: A graph of the largest budget holds this many of the smallest item, in tokens, where that is cheap.
@@ -96,7 +105,14 @@ class AutomaticRecipe(Recipe):
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         assert self._model is not None
         media = [inputs.random_media(size, generator) for size in items]
-        made = inputs.process_requests(self._model.processor, modality, self._model.fitting(modality, items), media)
+        changed = self._known.changed.get(modality)
+        made = inputs.process_requests(
+            self._model.processor,
+            modality,
+            self._model.fitting(modality, items),
+            media,
+            changed.arguments if changed else {},
+        )
         batches = inputs.grouped(made, modality)
         if len(batches) != 1:
             raise NoRecipe(
@@ -109,7 +125,15 @@ class AutomaticRecipe(Recipe):
         return frozenset(self._known.on_host)
 
     def tokens(self, modality: str, item: Item) -> int:
-        return next(found.tokens for found in self._known.measured[modality] if found.size.key == item.key)
+        return next(found.tokens for found in self._all(modality) if found.size.key == item.key)
+
+    def _all(self, modality: str) -> list[Measured]:
+        changed = self._known.changed.get(modality)
+        return [*self._known.measured[modality], *(changed.measured if changed else ())]
+
+    def _first(self, modality: str, found: list[Measured]) -> list[Case]:
+        usual, changed = self._known.measured[modality], self._known.changed.get(modality)
+        return [*_first_calls(modality, usual), *(_changed_calls(modality, usual, changed) if changed else ())]
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         assert self._model is not None
@@ -126,16 +150,18 @@ class AutomaticRecipe(Recipe):
 
     def sessions(self) -> tuple[Session, ...]:
         measured = self._known.measured
+        known = {modality: self._all(modality) for modality in measured}
         counts = sorted({found.tokens for entries in measured.values() for found in entries})
         low, top = counts[0], counts[-1]
-        ample = max(top, min(_AMPLE * low, _CHEAP))
+        most = max(found.tokens for entries in known.values() for found in entries)
+        ample = max(most, min(_AMPLE * low, _CHEAP))
         middle = counts[len(counts) // 2]
         items = min(4, low)
         ladder = tuple(sorted({max(low, items), max(middle, items), ample}))
         # The largest item goes eager, if there are several numbers of tokens; the budget is no multiple of anything.
         short = max(counts[-2] if len(counts) > 1 else 2 * low, items) + (1 if top > counts[-2:][0] + 1 else 0)
         return (
-            _session(f"budgets {_listed(ladder)}; {items} items", ladder, items, measured, _first_calls),
+            _session(f"budgets {_listed(ladder)}; {items} items", ladder, items, known, self._first),
             _session(f"budgets {_listed((low, short))}; {items} items", (max(low, items), short), items, measured,
                      _second_calls),
             _session(f"budget {ample}; {min(8, low)} items", (ample,), min(8, low), measured, _counts),
@@ -144,6 +170,18 @@ class AutomaticRecipe(Recipe):
 
 def _listed(budgets: Sequence[int]) -> str:
     return ", ".join(map(str, sorted(set(budgets))))
+
+
+def _changed_calls(modality: str, found: list[Measured], changed: Changed) -> list[Case]:
+    """Requests with other arguments, alone and among others: the runner puts both into one batch."""
+    sizes = [entry.size for entry in changed.measured]
+    others = [_own(found[index].size) for index in (0, len(found) // 2)]
+    name = f"other arguments: {listed(changed.arguments)}"
+    mixed = (sizes[-1], others[-1], sizes[0], others[0])
+    return [
+        Case(f"{name}, {which}", modality, tuple(items), group=name)
+        for which, items in (("alone", sizes), ("among others", mixed))
+    ]
 
 
 def _session(

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
 
 from scaffold.verify.numeric.automatic import inputs
+from scaffold.verify.numeric.automatic.arguments import other_arguments
 from scaffold.verify.numeric.automatic.configuration import (
     Configuration,
     ConfigurationSource,
@@ -40,11 +41,13 @@ _IMAGES = (
     (333, 251), (336, 336), (448, 448), (500, 100), (100, 500), (640, 427), (427, 640), (511, 512), (900, 300),
     (300, 900), (896, 896), (1280, 720), (720, 1280), (1500, 250), (250, 1500),
 )  # fmt: skip
+#: Shown to a processor with other arguments: wide, of a usual shape, and small.
+_PROBES = ((900, 300), (640, 427), (100, 64))
 _VIDEOS = ((100, 64, 4), (112, 112, 8), (64, 96, 2), (224, 224, 3), (160, 320, 6), (61, 173, 5))
 #: Larger items make a proof take minutes. An item may have several times as many numbers as the smallest one.
 _MOST_TOKENS, _MOST_NUMBERS, _MOST_TIMES = 2000, 1_300_000, 6
-#: Sizes that are kept of a modality.
-_MOST_SIZES = 9
+#: Sizes that are kept of a modality, and arguments of its processor that are tried.
+_MOST_SIZES, _MOST_ARGUMENTS = 9, 24
 
 
 @dataclass
@@ -98,12 +101,21 @@ class Measured:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Changed:
+    """Sizes once more, with one other argument of the processor."""
+
+    arguments: dict[str, Any]
+    measured: list[Measured]
+
+
 @dataclass
 class Facts:
     """What a survey found out: enough to build the same model, and to choose calls, without another survey."""
 
     attempt: int
     measured: dict[str, list[Measured]] = field(default_factory=dict)
+    changed: dict[str, Changed] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     on_host: list[str] = field(default_factory=list)
     basis: list[str] = field(default_factory=list)
@@ -114,11 +126,16 @@ class Facts:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Facts:
-        measured = {
-            modality: [Measured(Size(**entry["size"]), entry["tokens"]) for entry in entries]
-            for modality, entries in data["measured"].items()
+
+        def read(entries: list[dict[str, Any]]) -> list[Measured]:
+            return [Measured(Size(**entry["size"]), entry["tokens"]) for entry in entries]
+
+        measured = {modality: read(entries) for modality, entries in data["measured"].items()}
+        changed = {
+            modality: Changed(entry["arguments"], read(entry["measured"]))
+            for modality, entry in data["changed"].items()
         }
-        return cls(**{**data, "measured": measured})
+        return cls(**{**data, "measured": measured, "changed": changed})
 
 
 class Failure(Exception):
@@ -234,6 +251,10 @@ def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
                 except Failure as failure:
                     failures[modality] = failure
                     facts.missing[modality] = f"{failure.stage}: {type(failure.cause).__name__}: {failure}"
+                    continue
+                changed = _changed(model, modality, facts.measured[modality])
+                if changed is not None:
+                    facts.changed[modality] = changed
     if not facts.measured:
         raise next(
             iter(failures.values()), Failure("inputs", ValueError("the processor offers none of the modalities"))
@@ -253,6 +274,13 @@ def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
     yield f"{', '.join(model.classes) or 'the processor'}; {layers} layers; {sizes}"
     for modality, reason in facts.missing.items():
         yield f"{modality}s: none could be made ({reason[:200]})"
+    for modality in facts.measured:
+        again = facts.changed.get(modality)
+        yield (
+            f"{modality}s once more with {listed(again.arguments)}"
+            if again
+            else (f"{modality}s: no argument of the processor that was tried changes their shapes")
+        )
     yield f"guessed: {', '.join(facts.guessed) if facts.guessed else 'nothing'}"
 
 
@@ -326,6 +354,49 @@ def _chosen(measured: list[Measured], asked: set[Size]) -> list[Measured]:
         distinct = [entry for index, entry in enumerate(distinct) if index in picked or entry.size in asked]
     extra = others[:: max(len(others) // 3, 1)][:3]
     return sorted([*distinct, *extra], key=lambda entry: (entry.tokens, entry.size))
+
+
+def listed(arguments: Mapping[str, Any]) -> str:
+    """Arguments as a call gives them."""
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+
+
+def _changed(model: Model, modality: str, measured: Sequence[Measured]) -> Changed | None:
+    """Some sizes with the first other argument that changes the shapes of one, and that the model takes."""
+    generator = torch.Generator().manual_seed(4)
+    usual = [entry.size for entry in (measured[0], measured[len(measured) // 2])]
+    plain = inputs.process_requests(
+        model.processor, modality, [replace(size, own=True) for size in usual],
+        [inputs.random_media(size, generator) for size in usual],
+    )  # fmt: skip
+    probes = [replace(_size(size), changed=True) for size in (_PROBES if modality == "image" else _VIDEOS[:3])]
+    media = [inputs.random_media(size, generator) for size in probes]
+    with suppress(Exception):  # a processor that does not say what its arguments are, or does not take a size
+        before = [inputs.signature(inputs.process(model.processor, modality, [medium])[0]) for medium in media]
+        pixels = probes[0].width * probes[0].height
+        for arguments in islice(other_arguments(model.processor, modality, pixels), _MOST_ARGUMENTS):
+            with suppress(Exception):  # it does not take this value, or the model not what it makes of it
+                items = [inputs.process(model.processor, modality, [medium], arguments)[0] for medium in media]
+                if before != [inputs.signature(item) for item in items]:
+                    found = _affordable(model, modality, probes, items, plain)
+                    if found:
+                        return Changed(dict(arguments), found)
+    return None
+
+
+def _affordable(
+    model: Model, modality: str, sizes: Sequence[Size], items: Sequence[Any], others: Sequence[Any]
+) -> list[Measured]:
+    """The sizes whose items are no larger than those of other calls, and that share a batch with `others`."""
+    most = max(_MOST_NUMBERS, _MOST_TIMES * inputs.volume(others[0]))
+    kept = [(size, item) for size, item in zip(sizes, items, strict=True) if inputs.volume(item) <= most]
+    batch = [*(item for _, item in kept), *others]
+    if not kept or len(inputs.grouped(batch, modality)) != 1:
+        return []
+    results = model.embed(batch, modality)[: len(kept)]
+    if any(not bool(result.isfinite().all()) or float(result.std()) < DEPENDS for result in results):
+        return []
+    return [Measured(size, len(result)) for (size, _), result in zip(kept, results, strict=True)]
 
 
 def _judge(model: Model, modality: str, sizes: Sequence[Size]) -> None:
