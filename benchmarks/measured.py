@@ -39,6 +39,7 @@ NAMES = {
     "phi3v": "Phi-3-V",
     "gemma3_mm": "Gemma 3",
     "mllama4": "Llama 4",
+    "cohere_compass": "Cohere Compass",
 }
 
 

@@ -36,6 +36,9 @@ SAME_SIZES = {*_SAME, ".tolist", ".cpu", "tuple", "list", "int"}
 
 _COLUMNS = {3: ("t", "h", "w"), 2: ("h", "w"), 0: ("n",)}
 
+#: Columns of a grid whose key spells them, where no line of the model counts them: `image_grid_thw`.
+_NAMED = {"thw": 3, "hw": 2}
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -289,7 +292,8 @@ def sizes_of(
         grid = strip(sizes.args[0])
         assert isinstance(grid, Input)
         if grid.columns is None:
-            grid = replace(grid, columns=schema_columns(program, model.owner[0], trace, grid.key))
+            columns = schema_columns(program, model.owner[0], trace, grid.key)
+            grid = replace(grid, columns=_NAMED.get(grid.key.rpartition("_")[2]) if columns is None else columns)
         return grid, True
     if isinstance(sizes, Input):
         return replace(sizes, columns=0), False

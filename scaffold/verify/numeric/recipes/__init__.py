@@ -27,6 +27,7 @@ RECIPES = (
     "paligemma",
     "phi3v",
     "pixtral",
+    "cohere_compass",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).

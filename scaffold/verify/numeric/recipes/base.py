@@ -173,6 +173,7 @@ def _without_language_model(module: ModuleType) -> Iterator[None]:
         "initialize_model": _LanguageModel,
         "Qwen3LLMForCausalLM": _LanguageModel,
         "Ernie4_5_VLMoeForCausalLM": _LanguageModel,
+        "CohereCompassForCausalLM": _LanguageModel,
         "cached_tokenizer_from_config": lambda *args, **kwargs: None,
         "supports_pp": lambda model: True,
         # The lab's own configuration is current already; the stand-in lacks what layers read of it.
