@@ -101,6 +101,12 @@ class SizedField(Record):
     """An input whose items lie behind each other."""
 
     sizes: str = declare(Name("an input name"), "key of the number of rows of each item", examples=["num_patches"])
+    extra: int | None = declare(
+        Integer(0, 8),
+        "rows of an item beside the product of its entries in `sizes`, where those are a grid",
+        default=None,
+        examples=[1],
+    )
 
 
 class Sizes(Record):

@@ -264,6 +264,12 @@ class ReentryPort(Port):
         """Inputs whose items lie behind each other, and the key of their sizes."""
         return {key: field.sizes for key, field in self.fields.items() if isinstance(field, SizedField)}
 
+    @property
+    def extras(self) -> dict[str, int]:
+        """Inputs whose sizes are a grid, and how many rows an item has beside its product."""
+        sized = {key: field for key, field in self.fields.items() if isinstance(field, SizedField)}
+        return {key: field.extra for key, field in sized.items() if field.extra is not None}
+
 
 class CutPort(ReentryPort):
     """Units of one shape.

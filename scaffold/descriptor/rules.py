@@ -652,6 +652,13 @@ def items_can_be_made(context: Context) -> Problems:
             "item.shape",
             "write [3, h * p, w * p] for images, or [h * w, 3 * p**2] for rows of patches",
         )
+    for key in port.extras if port.fields else ():
+        yield context.at_key(
+            "VCG343",
+            f"an item of `{key}` has no rows beside the patches of its grid",
+            f"fields.{key}.extra",
+            "delete this line: the rows of a grid are its product",
+        )
     values, fields = port.item.values or {}, port.fields or {}
     for name in values:
         if fields and fields.get(name, "") not in ("batched", None):

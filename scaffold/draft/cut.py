@@ -82,7 +82,7 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
         at = f"modalities.{modality.name}"
         sheet.put(f"{at}.pixels", modality.pixels, fields[modality.pixels].place)
         sheet.put(f"{at}.entry", entry, place)
-    put_fields(tree, sheet, fields, {modality.name for modality, _, _ in kept})
+    put_fields(tree, program, model, sheet, fields, {modality.name for modality, _, _ in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)
     sides = draft_unit(program, model, objects, walker.trace, keys, encoder, sheet)

@@ -150,11 +150,18 @@ def as_reason(problem: Diagnostic) -> Diagnostic:
 
 
 def put_fields(
-    tree: SourceTree, sheet: Sheet, fields: dict[str, FieldConfig], modalities: set[str], *, grids: bool = False
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    sheet: Sheet,
+    fields: dict[str, FieldConfig],
+    modalities: set[str],
+    *,
+    grids: bool = False,
 ) -> None:
     """How each input of the modalities lies in a batch. What no descriptor says becomes an obstacle.
 
-    With `grids` the rows of an item may be the product of what is in another input for it, and ready embeddings a
+    Sizes that the model does not get are those of the grid that the processor computes them from. With `grids` the rows of an item may be the product of what is in another input for it, and ready embeddings a
     row for each token of that.
     """
     for key, found in fields.items():
@@ -171,14 +178,43 @@ def put_fields(
         if grids and isinstance(sizes, Op) and sizes.name == ".prod":
             sizes = strip(sizes.args[0], SAME_SIZES)
         name = sizes.key if isinstance(sizes, Input) else ""
+        counted = _counted(program, model, name) if name and name not in fields and not grids else None
         if found.kind == "flat_from_sizes" and name in fields and fields[name].kind == "batched":
             sheet.put(f"fields.{key}.sizes", name, found.place)
+        elif counted is not None and counted[0] in fields and fields[counted[0]].kind == "batched":
+            grid, extra, place = counted
+            sheet.put(f"fields.{key}.sizes", grid, found.place)
+            sheet.put(f"fields.{key}.extra", extra, place, why=f"`{name}`: the product of `{grid}`, and so many more")
         elif name:
             what = f"items of `{key}` are told apart by `{name}`, which the model does not get"
             sheet.obstacles += beyond(tree, found.place, what).diagnostics
         else:
             what = f"the sizes of `{key}` are computed where the processor describes its inputs"
             sheet.obstacles += beyond(tree, found.place, what).diagnostics
+
+
+def _counted(program: Program, model: Located, key: str) -> tuple[str, int, SourceLine] | None:
+    """The grid whose product, with a number of more, the processor stores under a key for its own use."""
+    for module, cls in program.lineage(model.processor):
+        for node in ast.walk(cls):
+            if not isinstance(node, ast.Assign) or [_subscript(target) for target in node.targets] != [key]:
+                continue
+            product, extra = node.value, 0
+            if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Add):
+                product, more = product.left, product.right
+                extra = more.value if isinstance(more, ast.Constant) and type(more.value) is int else -1
+            called = product.func if isinstance(product, ast.Call) else None
+            grid = _subscript(called.value) if isinstance(called, ast.Attribute) and called.attr == "prod" else None
+            if grid is None or extra < 0:
+                return None
+            return grid, extra, SourceLine(module.file, node.lineno)
+    return None
+
+
+def _subscript(node: ast.expr) -> str | None:
+    """`key` of `anything["key"]`."""
+    index = node.slice if isinstance(node, ast.Subscript) else None
+    return index.value if isinstance(index, ast.Constant) and isinstance(index.value, str) else None
 
 
 def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: PartCall) -> None:

@@ -78,7 +78,7 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     key = _pixels(step, fields)
     sheet.put(f"modalities.{_MODALITY}.pixels", key, fields[key].place)
     sheet.put(f"modalities.{_MODALITY}.entry", entry, place)
-    put_fields(tree, sheet, fields, {_MODALITY}, grids=True)
+    put_fields(tree, program, model, sheet, fields, {_MODALITY}, grids=True)
     if fields[key].kind == "batched":
         _images(tree, program, model, objects, walker, key, step, sheet)
         shape = "images of any size"

@@ -125,6 +125,8 @@ class ReentryView(View):
     modalities: tuple[CutModality, ...]
     batched: list[str]
     sized: dict[str, str]
+    #: Rows of an item beside the product of its sizes, for the inputs whose sizes are a grid.
+    extras: dict[str, int]
     entries: tuple[tuple[str, Code], ...]
 
 
@@ -159,7 +161,12 @@ class CutView(ReentryView):
     @property
     def row_counts(self) -> dict[str, Code]:
         """The number of rows of an item in each input whose items lie behind each other, by an entry `size`."""
-        return dict.fromkeys(self.sized, Code("int(size)"))
+        return {
+            key: Code(f"int(size.prod()){f' + {self.extras[key]}' * bool(self.extras[key])}")
+            if key in self.extras
+            else Code("int(size)")
+            for key in self.sized
+        }
 
     @property
     def shares_items(self) -> bool:
@@ -468,6 +475,7 @@ def _reentry(port: ReentryPort, encode: str) -> dict[str, Any]:
         "modalities": modalities,
         "batched": list(port.batched),
         "sized": port.sized,
+        "extras": port.extras,
         # The way in takes what stands for the encoder as one more argument.
         "entries": tuple(
             (modality.pixels, Code(f"{_bound(modality.entry, bindings)[:-1]}, encode={encode})"))
