@@ -40,6 +40,9 @@ NAMES = {
     "gemma3_mm": "Gemma 3",
     "mllama4": "Llama 4",
     "cohere_compass": "Cohere Compass",
+    "deepseek_vl2": "DeepSeek-VL2",
+    "minimax_m3": "MiniMax-M3",
+    "idefics3": "Idefics3",
 }
 
 

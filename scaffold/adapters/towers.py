@@ -18,15 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.header import spec_hash
-from scaffold.descriptor import PackedPort, RowsPort
+from scaffold.descriptor import PackedPort
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.plan.views import TreeFacts
     from scaffold.protocol import Generation, SourceTree
-
-#: The release from which attention writes zeros into rows of no sequence while a graph is captured.
-ZERO_FILLED = (0, 31)
 
 _FILE = Path(__file__).with_name("towers.json")
 
@@ -48,8 +45,6 @@ def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
     """What was recorded for the descriptor. A model without a tower to split needs nothing recorded."""
     from scaffold.plan.views import TreeFacts
 
-    if isinstance(port, RowsPort) and tuple(map(int, generation.last.split("."))) < ZERO_FILLED:
-        return TowerAnswer(None, "attention leaves rows behind those of a batch unwritten")
     if not isinstance(port, PackedPort) and port.gate is None:
         return TowerAnswer(TreeFacts())
     record = _records().get(port.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from logging import getLogger
 from typing import Any
 
 from scaffold.cut.edits import cut_methods
@@ -12,7 +11,6 @@ from scaffold.cut.proof import prove_cut
 from scaffold.cut.way import find_way
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import DiagnosticError, Span
-from scaffold.tower import attention_leaves_rows
 from scaffold.tower.running import Replaced, compiled, edited_files, give_methods, refused, tree_of
 
 
@@ -21,16 +19,12 @@ def cut_at_load(model: Any, owner: type[Any], *, entries: Sequence[str], call: s
 
     `owner` is the release's class of the model; `entries` and `call` are what the descriptor says: where embeddings are
     made (`self._process_image_input`), and the encoder's call, or the encoder alone where all of its arguments are
-    handed over; `loop` is what the encoder loops over, where that loop is recorded instead. A model whose arguments are
-    all recorded has no graphs where the release's attention leaves rows behind those of a batch unwritten.
+    handed over; `loop` is what the encoder loops over, where that loop is recorded instead.
     Raises `DiagnosticError` VCG462 when the source of a class is not there, is not what runs, or has no such way;
     `model` is as it was then.
     """
     cls: Any = owner
     give_methods(model, _cut(cls, tuple(entries), call, loop))
-    if not call.endswith(")") and attention_leaves_rows(tree_of(owner)[0]):
-        getLogger(__name__).warning("No encoder CUDA graphs: this release's attention leaves rows unwritten")
-        model._encoder_cudagraph_call = None  # what the generated code found no form for
 
 
 @cache

@@ -271,6 +271,10 @@ class Forward(Record):
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
 
 
+#: An argument of the encoder that some batches have: those run in the model's own code.
+ABSENT = {"absent": "None, where a graph is replayed"}
+
+
 class UnitInput(Record):
     """An argument of the encoder for each unit besides the pixels, such as a mask of its patches."""
 
@@ -297,11 +301,22 @@ class CutForward(Record):
         "call with `pixels`, whose other arguments are those of `with`, or constants of the model",
         examples=["self.vision_tower(pixels)", "self.vision_tower(pixels, patch_attention_mask=mask)"],
     )
-    with_: Mapping[str, UnitInput] = declare(
-        Table(Section(UnitInput), "an argument name"),
-        "further arguments that have an entry for each unit",
+    with_: Mapping[str, str | UnitInput] = declare(
+        Table(
+            Shape(
+                "absent or {shape: [...], dtype: DTYPE}", scalar=Choice("an argument", ABSENT), mapping=Section(UnitInput)
+            ),
+            "an argument name",
+        ),
+        "further arguments that have an entry for each unit, or that no graph holds",
         default={},
         examples=[{"mask": {"shape": ["side // patch", "side // patch"], "dtype": "bool"}}],
+    )
+    unit: tuple[Expression, ...] = declare(
+        Listing(_LET, 1, 5),
+        "shape of one unit as the call gets it, where the model has made it of the pixels",
+        default=(),
+        examples=[["(side // patch) ** 2", "width"]],
     )
     axis: int = declare(
         Integer(0, 1), "axis of the units in the argument and the result; a batch axis of 1 comes before 1", default=0

@@ -16,7 +16,7 @@ from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import draft_packed, gate_of
 from scaffold.draft.reentry import language_width
-from scaffold.draft.rows import NoRows, TooEarly, draft_rows
+from scaffold.draft.rows import NoRows, TooEarly, draft_rows, too_early
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable
@@ -26,7 +26,6 @@ from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import last_name
-from scaffold.tower import attention_leaves_rows
 from scaffold.tower.source import Program
 
 __all__ = ["Draft", "draft_descriptor", "interview"]
@@ -234,7 +233,7 @@ def _last_of(
         return _rows(tree, program, model, answers, reason)
     except DiagnosticError as error:
         # What keeps a model from rows is no news where a release has none.
-        if isinstance(error, NoRows) or (attention_leaves_rows(tree) and not isinstance(error, TooEarly)):
+        if isinstance(error, NoRows) or (too_early(tree) and not isinstance(error, TooEarly)):
             raise DiagnosticError(refused or error.diagnostics) from None
         raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("rows", error))))) from None
 

@@ -35,9 +35,9 @@ from scaffold.draft.values import (
     inputs_of,
     walk_value,
 )
+from scaffold.protocol import read_protocol
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode
-from scaffold.tower import attention_leaves_rows
 from scaffold.tower.source import Owner, Program
 
 _MODALITY = "image"
@@ -90,10 +90,15 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
     put_hidden_size(program, model, objects, sheet, step)
-    if attention_leaves_rows(tree):
-        what = "attention of this release leaves rows behind those of a batch unwritten, so no graph of rows is right"
+    if too_early(tree):
+        what = "this release cuts the result of an eager run into embeddings, and rows are features that are none yet"
         raise TooEarly(beyond(tree, step.place, what).diagnostics)
     return Rows((_MODALITY,), f"{shape} enter one call of the encoder, as rows", notes)
+
+
+def too_early(tree: SourceTree) -> bool:
+    """Whether a release has no graphs of rows at all: one before 0.27."""
+    return not read_protocol(tree).dialect.zero_path_tokens
 
 
 def _captured(

@@ -16,34 +16,55 @@ if TYPE_CHECKING:
     from scaffold.cut import Way
     from scaffold.descriptor import ReentryPort
     from scaffold.protocol import ModelAnchor, SourceTree
+    from scaffold.tower.source import Owner
 
 #: What a class says that can encode items on each rank by itself.
 _DATA_PARALLEL = "supports_encoder_tp_data"
+#: vLLM's attention of encoders, which takes cumulative offsets.
+_ATTENTION = "MMEncoderAttention"
 
 
 def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     """The way of a port in this tree. Raises VCG443 to VCG446."""
     from scaffold.cut import find_way
-    from scaffold.tower import attention_leaves_rows
 
-    if isinstance(port, RowsPort) and attention_leaves_rows(tree):
-        raise DiagnosticError(leaves_rows(port))
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     way = find_way(tree, model.path, model.class_name, entries, port.encoder, port.span(port.encoder_key), port.loop)
     problems = [*_overridden(port, tree, way), *_ungated(port, tree, model)]
+    if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
+        problems.append(
+            Diagnostic(
+                "VCG446",
+                "attention of this encoder is not told where sequences end: it gets no offsets",
+                port.span(port.encoder_key),
+                f"port the model into a release whose encoder runs {_ATTENTION}",
+            )
+        )
     if problems:
         raise DiagnosticError(problems)
     return way
 
 
-def leaves_rows(port: RowsPort) -> Diagnostic:
-    """Why a release before 0.31 has no graphs of rows whose sequences are not known."""
-    return Diagnostic(
-        "VCG446",
-        "attention of this release leaves rows behind those of a batch unwritten",
-        port.span("layout"),
-        "port the model into 0.31 or later",
-    )
+def _knows_sequences(port: RowsPort, tree: SourceTree, model: ModelAnchor) -> bool:
+    """Whether a part of the encoder runs vLLM's attention on sequences; also where the encoder's class is not known."""
+    from scaffold.tower.source import Program
+
+    program = Program(tree)
+    owner: Owner | None = program.owner(model.path, model.class_name)
+    for attribute in port.encoder.split(".")[1:]:
+        owner = owner and program.attribute_class(owner, attribute, returned=True)
+    seen: list[ast.ClassDef] = []
+    waiting = [owner] if owner is not None else []
+    while waiting:
+        module, cls = waiting.pop()
+        seen.append(cls)
+        for name in {node.id for node in ast.walk(cls) if isinstance(node, ast.Name)}:
+            if name == _ATTENTION:
+                return True
+            made = program.resolve(module, name)
+            if made is not None and isinstance(made[1], ast.ClassDef) and made[1] not in seen:
+                waiting.append((made[0], made[1]))
+    return owner is None
 
 
 def way_facts(way: Way) -> tuple[Fact, ...]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic
 from scaffold.plan.code import identifiers
-from scaffold.plan.cut import leaves_rows
 from scaffold.plan.views import TreeFacts, View, make_view
 from scaffold.render import render_template
 
@@ -32,7 +31,12 @@ class Methods:
 def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
     """Why a protocol cannot express a port: VCG437, VCG441, VCG442, VCG446. What no protocol can express is no port."""
     if isinstance(port, RowsPort) and not dialect.zero_path_tokens:
-        return leaves_rows(port)
+        return Diagnostic(
+            "VCG446",
+            "this release cuts the result of an eager run into embeddings, and rows are features that are none yet",
+            port.span("layout"),
+            "port the model into 0.27 or later",
+        )
     if isinstance(port, ReentryPort) and dialect.postprocess.value == "none":
         return Diagnostic(
             "VCG442",

@@ -65,6 +65,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         from scaffold.cut import cut_edits
 
         way = plan_way(port, tree, model)
+        facts = replace(facts, attention_fills_zeros=not attention_leaves_rows(tree))
         return TowerPlan(cut_edits(tree, way, port.returns), None, facts, way_facts(way), (*notes, *way.notes), way)
     if not isinstance(port, PackedPort):
         return TowerPlan({model.path: tuple(edits[model.path])}, None, facts, notes=notes)

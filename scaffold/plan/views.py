@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor import CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
 from scaffold.descriptor.expressions import Expression, Function, parse_expression
+from scaffold.descriptor.model import UnitInput
 from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
@@ -104,6 +105,11 @@ class View:
         return {}
 
     @property
+    def covers_offsets(self) -> bool:
+        """Whether offsets, whose buffers are known when a model starts, are padded to cover the rows after a batch."""
+        return False
+
+    @property
     def has_frames(self) -> bool:
         """Whether anything is sized by the frames of a video."""
         return False
@@ -135,9 +141,13 @@ class CutView(ReentryView):
     """Units of one shape."""
 
     unit_shape: Code
+    #: The shape of one unit of the pixels, where the encoder gets what other parts have made of it.
+    pixel_shape: Code | None
     padded: bool
     #: What the encoder takes beside the units, with an entry for each of them.
     further: tuple[UnitBuffer, ...]
+    #: Arguments of the encoder that no graph holds.
+    absent: list[str]
     unit_names: Code
     unit_parameters: Code
     unit_types: Code
@@ -184,6 +194,13 @@ class RowsView(ReentryView):
     merge: Code
     rows_per_token: Code
     embeds: str | None
+    cover_rows: bool
+    filler_rows: Code
+    filler_lets: Lets = ()
+
+    @property
+    def covers_offsets(self) -> bool:
+        return self.cover_rows
 
     @property
     def row_counts(self) -> dict[str, Code]:
@@ -486,7 +503,9 @@ def _reentry(port: ReentryPort, encode: str) -> dict[str, Any]:
 
 def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
     names = Names.of(port)
-    keys = {"pixels": next(iter(port.modalities.values())).pixels} | {name: name for name in port.forward.with_}
+    given = {name: entry for name, entry in port.forward.with_.items() if isinstance(entry, UnitInput)}
+    keys = {"pixels": next(iter(port.modalities.values())).pixels} | {name: name for name in given}
+    absent = [name for name in port.forward.with_ if name not in given]
     return CutView(
         **_shared(port, profile, facts),
         **_reentry(port, "encode_units"),
@@ -498,14 +517,18 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
             {
                 name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}"
                 for name, key in keys.items()
-            },
+            }
+            | dict.fromkeys(absent, "None"),
         ),
         further=tuple(
-            UnitBuffer(name, _joined(names.code(side) for side in given.shape), given.dtype)
-            for name, given in port.forward.with_.items()
+            UnitBuffer(name, _joined(names.code(side) for side in entry.shape), entry.dtype)
+            for name, entry in given.items()
         ),
-        unit_names=_joined(["units", *port.forward.with_]),
-        unit_parameters=_joined(f"{name}: torch.Tensor" for name in ("units", *port.forward.with_)),
+        absent=absent,
+        unit_names=_joined(["units", *given]),
+        unit_parameters=_joined(
+            f"{name}: torch.Tensor{' | None' * (name in absent)}" for name in ("units", *port.forward.with_)
+        ),
         returns=Code(port.returns),
         unit_types=Code(f"[{', '.join(['torch.Tensor'] * len(keys))}]"),
         layers=_joined(
@@ -518,7 +541,8 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         result_index=port.forward.result.index("features") if port.forward.result else None,
         axis=port.forward.axis,
         padded=port.pixels.padded,
-        unit_shape=_joined(names.code(side) for side in port.pixels.shape),
+        unit_shape=_joined(names.code(side) for side in port.forward.unit or port.pixels.shape),
+        pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
     )
 
 
@@ -539,6 +563,8 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
         embeds=port.embeds,
+        cover_rows=not facts.attention_fills_zeros,
+        filler_rows=Code(_TILE_ROWS.python()),
     )
 
 

@@ -677,10 +677,11 @@ class _Proof:
         after = new_parts[place + 1].lineno if place + 1 < len(new_parts) else _last_line(new)
         added = _comments_of(source) if "#" in source else []
         if before < lines.start and lines.stop - 1 < after and old.lineno != old.end_lineno:
-            old_before = _last_line(old_parts[place - 1]) if place else old.lineno
-            previous, old_previous = range(before, before + 1), range(old_before, old_before + 1)
-            if self.new.line(before) != self.old.line(old_before):  # it got the comma that it had not
-                self._declare_kept(old_previous, previous, [])
+            if place <= len(old_parts):  # else the one above is planned, too, and its turn comes
+                old_before = _last_line(old_parts[place - 1]) if place else old.lineno
+                previous, old_previous = range(before, before + 1), range(old_before, old_before + 1)
+                if self.new.line(before) != self.old.line(old_before):  # it got the comma that it had not
+                    self._declare_kept(old_previous, previous, [])
             if self.new.comments(lines) != added:
                 self.refuse("VCG605", "comments inside the planned entry are missing or changed", lines.start)
             self.new.declared.update(lines)

@@ -28,6 +28,9 @@ RECIPES = (
     "phi3v",
     "pixtral",
     "cohere_compass",
+    "deepseek_vl2",
+    "minimax_m3",
+    "idefics3",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).

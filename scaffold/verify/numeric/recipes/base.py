@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -174,7 +175,8 @@ def _without_language_model(module: ModuleType) -> Iterator[None]:
         "Qwen3LLMForCausalLM": _LanguageModel,
         "Ernie4_5_VLMoeForCausalLM": _LanguageModel,
         "CohereCompassForCausalLM": _LanguageModel,
-        "cached_tokenizer_from_config": lambda *args, **kwargs: None,
+        "LlamaModel": _LanguageModel,
+        "cached_tokenizer_from_config": lambda *args, **kwargs: SimpleNamespace(vocab=defaultdict(int)),
         "supports_pp": lambda model: True,
         # The lab's own configuration is current already; the stand-in lacks what layers read of it.
         "set_current_vllm_config": lambda config: nullcontext(),

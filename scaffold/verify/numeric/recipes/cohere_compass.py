@@ -1,4 +1,4 @@
-"""Cohere Compass: packed patches, interpolated position embeddings, rotary positions, deepstack outputs; images only."""
+"""Cohere Compass: packed patches, position embeddings from a learned table, rotary positions, deepstack outputs."""
 
 from __future__ import annotations
 

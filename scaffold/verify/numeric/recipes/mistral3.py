@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import nn
 
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
@@ -24,6 +27,13 @@ class Mistral3(Recipe):
     host_class = "Mistral3ForConditionalGeneration"
     modalities = ("image",)
     min_budget = 64
+
+    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
+        """Before 0.31 with what releases import of transformers for places of patches, which is there no more."""
+        module = vars(sys.modules[self.load_class().__module__.replace("mistral3", "pixtral")])
+        if "PixtralRotaryEmbedding" in module and not issubclass(module["PixtralRotaryEmbedding"], nn.Module):
+            module |= {"PixtralRotaryEmbedding": _Rotary, "position_ids_in_meshgrid": _numbers}
+        return super().build(host_class)
 
     def model_config(self) -> Any:
         from transformers import Mistral3Config, MistralConfig, PixtralVisionConfig
@@ -73,6 +83,30 @@ class Mistral3(Recipe):
             Session("budget 64; 8 items", (64,), 8, 0, (*cases[4:7], *cases[1:4])),
             Session("budgets 20, 64; 4 items", (20, 64), 4, 0, cases),
         )
+
+
+class _Rotary(nn.Module):  # type: ignore[misc]
+    """Half of a head's angles turn with the row of a patch, half with its column."""
+
+    def __init__(self, config: Any, device: torch.device) -> None:
+        super().__init__()
+        size = config.hidden_size // config.num_attention_heads
+        rates = 10000.0 ** -(torch.arange(0, size, 2, dtype=torch.float, device=device) / size)
+        self.columns = config.image_size // config.patch_size
+        self.register_buffer("rates", rates.view(-1, 2).T.contiguous(), persistent=False)
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        places = positions // self.columns, positions % self.columns
+        axes = [place[:, None] * rates for place, rates in zip(places, self.rates, strict=True)]
+        angles = torch.cat(axes + axes, dim=-1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+def _numbers(patches: Sequence[torch.Tensor], max_width: int) -> torch.Tensor:
+    """A number for the place of each patch of images [..., h, w]."""
+    return torch.cat([torch.cartesian_prod(*map(torch.arange, image.shape[-2:])) for image in patches]) @ torch.tensor(
+        [max_width, 1]
+    )
 
 
 def _whole(item: Item) -> tuple[int, int, int]:

@@ -1,0 +1,82 @@
+"""DeepSeek-VL2: a whole image and a grid of its crops through timm's SigLIP, put together with newlines; needs timm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+
+
+class DeepseekVL2(Recipe):
+    """An item is its grid of crops (width, height). The captured tower gives 9 features a tile."""
+
+    module = "deepseek_vl2"
+    host_class = "DeepseekVLV2ForCausalLM"
+    modalities = ("image",)
+    min_budget = 9
+
+    #: Three patches: the projector, which joins two by two, pads them to four.
+    _SIDE = 42
+    _FEATURES = 9
+
+    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
+        """With timm's own class of towers, but not of 400 million parameters."""
+        import timm
+
+        small = partial(timm.create_model, embed_dim=48, depth=2, num_heads=3, img_size=self._SIDE)
+        with mock.patch.object(timm, "create_model", small):
+            return super().build(host_class)
+
+    @cache  # noqa: B019 - one recipe a process
+    def model_config(self) -> Any:
+        from vllm.transformers_utils.configs.deepseek_vl2 import DeepseekVLV2Config
+
+        return DeepseekVLV2Config(
+            tile_tag="2D",
+            vision_config={"image_size": self._SIDE, "patch_size": 14, "width": 48, "layers": 2, "heads": 3},
+            projector_config={"input_dim": 48, "n_embed": self.hidden_size},
+            language_config={"hidden_size": self.hidden_size, "num_hidden_layers": 1, "vocab_size": 99},
+        )
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        tiles = sum(width * height + 1 for width, height in items)
+        pixels = torch.randn(tiles, 3, self._SIDE, self._SIDE, generator=generator)
+        return {"pixel_values": pixels, "images_spatial_crop": torch.tensor(items, dtype=torch.int64)}
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
+
+    def tokens(self, modality: str, item: Item) -> int:
+        width, height = item
+        return self._FEATURES * int(width * height + 1)
+
+    def sessions(self) -> tuple[Session, ...]:
+        small, wide, tall, square = (1, 1), (3, 1), (1, 3), (2, 2)  # 2, 4, 4 and 5 tiles
+        mixes = (
+            Case("every budget full", "image", (square, small)),
+            Case("one small item after large ones", "image", (small,)),
+            Case("mixed sizes", "image", (small, square, wide)),
+            Case("mixed sizes, reversed", "image", (wide, square, small)),
+            Case("equal numbers of tiles, other grids", "image", (wide, tall, wide)),
+            Case("more items than one batch", "image", (small, square, tall, wide, small, tall)),
+        )
+        above = (
+            Case("an item above all budgets", "image", ((3, 3),)),
+            Case("an item above all budgets among others", "image", (small, (3, 3), small)),
+        )
+        counts = tuple(Case(f"{count} items", "image", (small,) * count, group="1 to 8 items") for count in range(1, 9))
+        return (
+            Session("budgets 18, 45, 63; 4 items", (18, 45, 63), 4, 0, mixes),
+            Session("budgets 36, 50; 2 items", (36, 50), 2, 0, (*above, *mixes[1:4])),
+            Session("budget 144; 8 items", (144,), 8, 0, counts),
+        )
+
+
+RECIPE = DeepseekVL2()

@@ -1,0 +1,95 @@
+"""Idefics3 and SmolVLM: a grid of tiles and the whole image through Idefics2's tower, four patches a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+
+
+class Idefics3(Recipe):
+    """An item is its tiles, and the part of the last one that is no padding, in patches (height, width).
+
+    The layers give 16 features a tile.
+    """
+
+    module = "idefics3"
+    host_class = "Idefics3ForConditionalGeneration"
+    modalities = ("image",)
+    min_budget = 16
+
+    _PATCH = 8
+    _SIDE = 4 * _PATCH
+    _FEATURES = 16
+
+    @cache  # noqa: B019 - one recipe a process
+    def model_config(self) -> Any:
+        from transformers import Idefics3Config, LlamaConfig
+
+        return Idefics3Config(
+            vision_config={
+                "hidden_size": 48,
+                "intermediate_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 3,
+                "image_size": self._SIDE,
+                "patch_size": self._PATCH,
+            },
+            text_config=LlamaConfig(
+                hidden_size=self.hidden_size,
+                intermediate_size=64,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                vocab_size=99,
+                pad_token_id=0,
+            ),
+            scale_factor=2,
+            tie_word_embeddings=False,
+        )
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        tiles = sum(tiles for tiles, *_ in items)
+        pixels = torch.randn(tiles, 3, self._SIDE, self._SIDE, generator=generator)
+        mask = torch.ones(tiles, self._SIDE, self._SIDE, dtype=torch.int64)
+        last = -1
+        for count, height, width in items:
+            last += count
+            mask[last, height * self._PATCH :] = 0
+            mask[last, :, width * self._PATCH :] = 0
+            pixels[last] *= mask[last]
+        counts = torch.tensor([count for count, *_ in items])
+        return {"pixel_values": pixels, "pixel_attention_mask": mask, "num_patches": counts}
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
+
+    def tokens(self, modality: str, item: Item) -> int:
+        return self._FEATURES * int(item[0])
+
+    def sessions(self) -> tuple[Session, ...]:
+        one, whole, wide, tall = (1, 4, 4), (5, 4, 4), (3, 2, 4), (4, 4, 1)
+        mixes = (
+            Case("every budget full", "image", (wide, one)),
+            Case("one small item after large ones", "image", (one,)),
+            Case("mixed sizes", "image", (one, whole, wide)),
+            Case("mixed sizes, reversed", "image", (wide, whole, one)),
+            Case("equal numbers of tiles, other padding", "image", (wide, (3, 4, 3), (3, 1, 1))),
+            Case("more items than one batch", "image", (one, whole, tall, wide, one, tall)),
+        )
+        above = (
+            Case("an item above all budgets", "image", ((9, 4, 4),)),
+            Case("an item above all budgets among others", "image", (one, (9, 4, 2), one)),
+        )
+        counts = tuple(Case(f"{count} items", "image", (one,) * count, group="1 to 8 items") for count in range(1, 9))
+        return (
+            Session("budgets 16, 64, 112; 4 items", (16, 64, 112), 4, 0, mixes),
+            Session("budgets 64, 90; 2 items", (64, 90), 2, 0, (*above, *mixes[1:4])),
+            Session("budget 128; 8 items", (128,), 8, 0, counts),
+        )
+
+
+RECIPE = Idefics3()
