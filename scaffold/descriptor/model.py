@@ -304,7 +304,9 @@ class CutForward(Record):
     with_: Mapping[str, str | UnitInput] = declare(
         Table(
             Shape(
-                "absent or {shape: [...], dtype: DTYPE}", scalar=Choice("an argument", ABSENT), mapping=Section(UnitInput)
+                "absent or {shape: [...], dtype: DTYPE}",
+                scalar=Choice("an argument", ABSENT),
+                mapping=Section(UnitInput),
             ),
             "an argument name",
         ),

@@ -202,8 +202,9 @@ def _counted(program: Program, model: Located, key: str) -> tuple[str, int, Sour
                 continue
             product, extra = node.value, 0
             if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Add):
-                product, more = product.left, product.right
+                more = product.right
                 extra = more.value if isinstance(more, ast.Constant) and type(more.value) is int else -1
+                product = product.left
             called = product.func if isinstance(product, ast.Call) else None
             grid = _subscript(called.value) if isinstance(called, ast.Attribute) and called.attr == "prod" else None
             if grid is None or extra < 0:

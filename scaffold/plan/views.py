@@ -514,10 +514,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         budget_lets=(),
         forward=_bound(
             port.forward.call,
-            {
-                name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}"
-                for name, key in keys.items()
-            }
+            {name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}" for name, key in keys.items()}
             | dict.fromkeys(absent, "None"),
         ),
         further=tuple(

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, Span
-from scaffold.tower.model import MethodEdit, Place, TowerSlice, TowerSplit, flatten
+from scaffold.tower.model import Kind, MethodEdit, Place, TowerSlice, TowerSplit, flatten
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD
 
 _HELP = "this is a defect of vitcg-scaffold, nothing was written: please report it with the tower and the vLLM release"
@@ -103,6 +103,16 @@ def _prove_class(before: ast.Module, after: ast.Module, edit: MethodEdit, tower:
             )
         )
     return problems
+
+
+def _hands_down(call: ast.expr, child: TowerSlice) -> bool:
+    """Whether the call of a child's metadata method passes on what pads and bounds the offsets that the child has."""
+    assert isinstance(call, ast.Call), "its text is that of a call"
+    names = {keyword.arg for keyword in call.keywords if keyword.arg == ast.unparse(keyword.value)}
+    kinds = {crossing.kind for slice_ in _slices(child) for crossing in slice_.crossings}
+    padded = not kinds & {Kind.CUMULATIVE, Kind.TWO_SECTION} or {"max_batch_size", "max_frames_per_batch"} <= names
+    bounded = Kind.HOST_BOUND not in kinds or any(name and name.endswith("override") for name in names)
+    return padded and bounded
 
 
 @dataclass(eq=False)
@@ -235,7 +245,9 @@ class _Harmless:
             moved = ast.Expr(hoist.node)
             return ast.dump(_Forms(self.tower).copy(moved, moved=True)) == ast.dump(ast.Expr(value))
         return any(
-            text.startswith(f"self.{child.attribute}.{METADATA_METHOD}(") and target.startswith(child.attribute)
+            text.startswith(f"self.{child.attribute}.{METADATA_METHOD}(")
+            and target.startswith(child.attribute)
+            and _hands_down(value, child.slice)
             for child in self.tower.children
         )
 

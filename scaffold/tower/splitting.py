@@ -194,14 +194,29 @@ class _Splitter:
         result = [Parameter(name, by_name[name].annotation, None) for name in self.tower.metadata]
         result += [Parameter(p.name, p.annotation, p.default, True) for p in self.tower.constants]
         integer = "int | None"
-        names: list[str] = [] if self.child and not self.offsets else ["max_batch_size", "max_frames_per_batch"]
-        for offsets in self.offsets:
-            names += [name for name in offsets.capacity if name not in names]
-        names += [] if self.child and not self._bounds() else ["max_seqlen_override"]
-        names += [self._override(b) for b in self._bounds() if self._override(b) not in names]
-        result += [Parameter(name, integer, "None", True) for name in dict.fromkeys(names)]
+        counts, overrides = self._capacities()
+        if not self.child or counts:
+            counts = ["max_batch_size", "max_frames_per_batch", *counts]
+        if not self.child or overrides:
+            overrides = ["max_seqlen_override", *overrides]
+        result += [Parameter(name, integer, "None", True) for name in dict.fromkeys((*counts, *overrides))]
         result.append(Parameter("device", f"{self.torch}.device | None", "None", True))
         return tuple(result)
+
+    def _capacities(self) -> tuple[list[str], list[str]]:
+        """Parameters that pad offsets, and those that bound their sequences, here or in a child."""
+        counts = [name for offsets in self.offsets for name in offsets.capacity]
+        overrides = [self._override(bound) for bound in self._bounds()]
+        for child in self.tower.children:
+            more = _Splitter(child.slice, child=True)._capacities()
+            counts, overrides = counts + more[0], overrides + more[1]
+        return counts, overrides
+
+    def _handed_down(self, child: ChildSlice) -> list[str]:
+        """The capacities that a child's metadata method takes: offsets are padded in the class that makes them."""
+        takes = _Splitter(child.slice, child=True)
+        fixed = {*child.slice.metadata, *(parameter.name for parameter in child.slice.constants), "device"}
+        return [parameter.name for parameter in takes.method_parameters() if parameter.name not in fixed]
 
     def _fresh(self, name: str) -> str:
         while name in self.taken:
@@ -370,6 +385,7 @@ class _Splitter:
             if child.statement is piece.node:
                 arguments = [self.source.expression(e, self.moved_replacements) for _, e in child.arguments]
                 arguments += self._child_constants(child)
+                arguments += [f"{name}={name}" for name in self._handed_down(child)]
                 arguments.append("device=device")
                 call = f"{self._child_metadata(child)} = self.{child.attribute}.{METADATA_METHOD}"
                 writer.add(_wrapped(call, arguments, len(indentation)), indentation)
@@ -461,7 +477,11 @@ class _Splitter:
         described |= {parameter.name for parameter in self.tower.constants}
         for parameter in self.method_parameters():
             if parameter.keyword_only and parameter.name not in described:
-                lines += _argument(parameter.name, "Unused by this tower.")
+                takers = [
+                    f"`self.{c.attribute}`" for c in self.tower.children if parameter.name in self._handed_down(c)
+                ]
+                used = f"As for {' and '.join(takers)}, which gets it." if takers else "Unused by this tower."
+                lines += _argument(parameter.name, used)
         lines += _argument("device", "Where the tensors go; the device of the weights by default.")
         # From 0.31 on, vLLM's ruff asks for an empty line after the last section; no release forbids it.
         return "\n".join([*lines, "", '"""'])

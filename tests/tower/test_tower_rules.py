@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import textwrap
 from dataclasses import replace
@@ -15,7 +16,7 @@ from tower_scene import MODULE, apply_split, run_module, slice_small, small_sour
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.tree import SourceTree
-from scaffold.tower import TowerSlice, prove_split, slice_tower, split_tower
+from scaffold.tower import TowerSlice, TowerSplit, prove_split, slice_tower, split_tower
 
 #: name -> (body of forward, {key: kind}, texts that must be among the moved lines, texts among the staying lines)
 RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
@@ -379,6 +380,25 @@ RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
         ["cu_seqlens = self.offsets(grid_thw)"],
         ["chosen = self.full", "kept = []", "for index, part in enumerate(kept):"],
     ),
+    "offsets that a child makes": (
+        """
+        x = self.patch_embed(x)
+        return self.deep(x, grid_thw)
+        """,
+        {"cu_seqlens": "cumulative", "max_seqlen": "host_bound"},
+        [],
+        ["x = self.patch_embed(x)"],
+    ),
+    "offsets that a child gets": (
+        """
+        x = self.patch_embed(x)
+        ends = self.offsets(grid_thw)
+        return self.told(x, ends, grid_thw)
+        """,
+        {"cu_seqlens": "cumulative", "max_seqlen": "host_bound", "places": "rows"},
+        ["ends = self.offsets(grid_thw)"],
+        ["x = self.patch_embed(x)"],
+    ),
     "state of the module is written by metadata": (
         """
         self.cached = self.lookup(grid_thw)
@@ -435,6 +455,36 @@ def test_split_of_rule_is_a_move_and_computes_the_same(name: str, tmp_path: Path
             metadata = new.prepare_encoder_metadata(grid)
             assert set(metadata) == set(split.keys)
             assert torch.equal(new(pixels.clone(), None, encoder_metadata=metadata), expected)
+
+
+@pytest.mark.parametrize("name", ["offsets that a child makes", "offsets that a child gets"])
+def test_capacities_reach_the_child_whose_offsets_they_pad(name: str, tmp_path: Path) -> None:
+    """A parent that kept them to itself made a port that every static proof accepted."""
+    pytest.importorskip("torch")
+    body = RULES[name][0]
+    split = split_tower(slice_small(tmp_path, body))
+    after = apply_split(small_source(body), split, MODULE)
+    tower = run_module(after, "after").Tower()
+    metadata = tower.prepare_encoder_metadata([[1, 2, 2]], max_batch_size=3, max_seqlen_override=64)
+    assert metadata["cu_seqlens"].tolist() == [0, 4, 4, 4]
+    assert metadata["max_seqlen"].item() == 64
+    assert len(tower.prepare_encoder_metadata([[1, 2, 2]], max_frames_per_batch=7)["cu_seqlens"]) == 8
+    assert [problem.code for problem in prove_split(small_source(body), _kept(after), _kept_split(split))] == ["VCG641"]
+
+
+def _kept(text: str) -> str:
+    """What a parent that keeps the capacities to itself would write."""
+    for name in ("max_batch_size", "max_frames_per_batch", "max_seqlen_override"):
+        text = re.sub(rf"\s*\b{name}={name},", "", text)
+    return text
+
+
+def _kept_split(split: TowerSplit) -> TowerSplit:
+    changed = [
+        replace(edit, added=tuple((name, tuple(map(_kept, texts))) for name, texts in edit.added))
+        for edit in split.edits
+    ]
+    return replace(split, edits=tuple(changed))
 
 
 #: name -> (body, code, a part of the line that is blamed, a part of the message)

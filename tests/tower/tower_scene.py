@@ -78,6 +78,33 @@ class Layer(nn.Module):
         return self.attn(x, cu_seqlens, max_seqlen=longest)
 
 
+class Deep(nn.Module):
+    """Makes its own offsets of the grid."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, rows, grid):
+        ends = torch.tensor([t * h * w for t, h, w in grid]).cumsum(0, dtype=torch.int32)
+        cu_seqlens = F.pad(ends, (1, 0))
+        max_seqlen = (cu_seqlens[1:] - cu_seqlens[:-1]).max()
+        return self.block(rows, cu_seqlens, max_seqlen)
+
+
+class Told(nn.Module):
+    """Gets offsets, and finds out the longest sequence by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, rows, cu_seqlens, grid):
+        places = torch.cat([torch.arange(t * h * w) for t, h, w in grid])
+        max_seqlen = (cu_seqlens[1:] - cu_seqlens[:-1]).max()
+        return self.block(rows * places[:, None], cu_seqlens, max_seqlen)
+
+
 class Plain(nn.Module):
     """Takes the grid and does nothing with it."""
 
@@ -107,6 +134,8 @@ class Tower(nn.Module):
         self.blocks = nn.ModuleList([Block() for _ in range(2)])
         self.embeddings = Embeddings()
         self.plain = Plain()
+        self.deep = Deep()
+        self.told = Told()
         self.merger = Merger()
         self.outer = Outer()
         self.layers = nn.ModuleList([Layer() for _ in range(2)])

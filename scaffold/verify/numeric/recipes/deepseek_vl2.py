@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -28,8 +29,7 @@ class DeepseekVL2(Recipe):
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
         """With timm's own class of towers, but not of 400 million parameters."""
-        import timm
-
+        timm: Any = import_module("timm")
         small = partial(timm.create_model, embed_dim=48, depth=2, num_heads=3, img_size=self._SIDE)
         with mock.patch.object(timm, "create_model", small):
             return super().build(host_class)
