@@ -98,7 +98,7 @@ def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int, un
     kinds = {"upstream": theirs, "generated": ours}
     if uncovered:
         kinds["uncovered"] = copy.copy(ours)
-        kinds["uncovered"].__class__ = type("Uncovered", (type(ours),), {"_pad_offsets": repeat_last})
+        kinds["uncovered"].__class__ = type("Uncovered", (type(ours),), {"_pad_cu_seqlens": repeat_last})
 
     def inputs_of(items: list[Any], seed: int, video: bool) -> dict[str, Any]:
         inputs = subject.call(items, seed)

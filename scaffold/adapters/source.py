@@ -30,7 +30,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> str:
     block = name_defaults(methods.source, {method.name for method in profile.methods})
     tree = ast.parse(block)
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    inherited = {method.name for method in profile.methods if method.has_default} - defined
+    inherited = {method.name for method in profile.methods if method.has_default} - defined - profile.uncalled
     package, _, module = port.module.rpartition(".")
     imports = {(package, module), (profile.interfaces_module, PROTOCOL), *methods.imports}
     if answer.splits:

@@ -62,7 +62,8 @@ def demands(port: AnyPort) -> str:
     """A hash of what a descriptor asks of its tower and model class; the rest of it may change."""
     asked: list[Any] = [port.module, port.class_name, port.gate]
     if isinstance(port, PackedPort):
-        asked += [port.tower, port.split, port.attention, port.buffers, port.pixels.dtype, port.frames_info]
+        attention = {name: entry.replace(why=None) for name, entry in port.attention.items()}
+        asked += [port.tower, port.split, attention, port.buffers, port.pixels.dtype, port.frames_info]
     return spec_hash(asked)
 
 
@@ -127,6 +128,7 @@ def _agree(found: Mapping[str, TowerAnswer]) -> dict[str, Any] | str:
             "has_gate": facts[0].has_gate,
             "has_vllm_config": facts[0].has_vllm_config,
             "attention_fills_zeros": all(fact.attention_fills_zeros for fact in facts),
+            "has_lengths": None if any(fact.has_lengths for fact in facts) else False,
         },
         "splits": any(answer.splits for answer in found.values()),
         "keeps_model_config": any(answer.keeps_model_config for answer in found.values()),

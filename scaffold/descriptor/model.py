@@ -47,6 +47,17 @@ _EXAMPLE = Pattern(
 _MODEL_ID = Pattern("a model name", r"[\w.-]+/[\w.-]+", "write it as on the model hub: organisation/name")
 
 
+class Reasoned(Record):
+    """A section whose formula or bound has a reason that the code does not show."""
+
+    why: str | None = declare(
+        Text("a reason", 300),
+        "reason, which becomes a comment of the generated code",
+        default=None,
+        examples=["pruning edits embeddings after the encoder"],
+    )
+
+
 class Model(Record):
     """Which class is ported."""
 
@@ -65,7 +76,7 @@ class PackedModel(Model):
     )
 
 
-class Inputs(Record):
+class Inputs(Reasoned):
     """One modality's inputs."""
 
     name: str = attach(default="")
@@ -117,7 +128,7 @@ class Sizes(Record):
     )
 
 
-class Helper(Record):
+class Helper(Reasoned):
     """A function for expressions, itself one expression."""
 
     args: tuple[str, ...] = declare(Listing(Name("an argument name"), 1, 6), "names of the arguments")
@@ -142,7 +153,7 @@ class Processor(Record):
 FIELD = Shape("batched or {sizes: KEY}", scalar=Choice("a way to lie", FIELDS), mapping=Section(SizedField))
 
 
-class Item(Record):
+class Item(Reasoned):
     """How many input rows and output tokens one item has."""
 
     rows: Expression = declare(_ITEM, "rows of the pixel tensor", examples=["n"])
@@ -200,7 +211,7 @@ class PackedPixels(Record):
     )
 
 
-class Sequences(Record):
+class Sequences(Reasoned):
     """One set of attention sequences and the buffers that describe it.
 
     The buffers' padding follows from what they are: offsets repeat their last value, so that the sequences that a
@@ -227,13 +238,13 @@ class Sequences(Record):
     longest: Expression | None = declare(_BATCH, "rows of the longest sequence of a batch", default=None)
 
 
-class Capture(Record):
+class Capture(Reasoned):
     """The inputs while vLLM captures a graph."""
 
     rows: Expression = declare(_BATCH, "tiles captured for a budget of b tokens", examples=["b // k"])
 
 
-class PackedCapture(Record):
+class PackedCapture(Reasoned):
     """The inputs while vLLM captures a graph: strips of one token's height."""
 
     side_limit: Expression = declare(
@@ -247,13 +258,13 @@ class FramesInfo(Record):
     info: str = declare(_BUDGET_INFO, "method of the processing info", examples=["get_num_frames_with_most_features"])
 
 
-class Budget(Record):
+class Budget(Reasoned):
     """Range of token budgets."""
 
     min: Expression = declare(_LET, "smallest budget that makes sense", examples=["k"])
 
 
-class PackedBudget(Record):
+class PackedBudget(Reasoned):
     """Range of token budgets, and the frames of a video."""
 
     min: Expression = declare(_LET, "smallest budget that makes sense", examples=[64])
@@ -383,7 +394,7 @@ class Path(Record):
     rows: Expression | None = declare(_LET, "cost of one tile in input rows, for balancing", default=None)
 
 
-class After(Record):
+class After(Reasoned):
     """Code that runs on the rows of a batch outside of the graph."""
 
     call: Call = declare(
@@ -401,7 +412,7 @@ class Assembly(Record):
     )
 
 
-class Gates(Record):
+class Gates(Reasoned):
     """Conditions under which the feature is on."""
 
     modalities: Expression = declare(Formula("let", wants="bool"), "condition for graphs of any modality")

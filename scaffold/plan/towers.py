@@ -76,6 +76,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         has_input_dtype=_has_input_dtype(port, program, (module, owner)),
         has_vllm_config=any(has_attribute(member, "vllm_config") for _, member in family),
         attention_fills_zeros=not attention_leaves_rows(tree),
+        has_lengths=bool(port.lengths & set(tower.keys)),
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters

@@ -7,11 +7,11 @@ templates, and nothing else is; values are source code (`Code`) or data that a f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor import CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
-from scaffold.descriptor.expressions import Expression, Function, parse_expression
+from scaffold.descriptor.expressions import Binary, Expression, Function, Int, Name, expression_of, parse_expression
 from scaffold.descriptor.model import UnitInput
 from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
@@ -19,15 +19,22 @@ from scaffold.render import Code, Signatures, pyrepr
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.expressions import Call
+    from scaffold.descriptor.expressions import Call, Node
     from scaffold.descriptor.model import CutModality, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
 
 #: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
 _LONGEST = 60
 
+#: Why ready embeddings turn graphs off under data parallelism in a release without a hook for results.
+_NO_GATHER = (
+    "Under data parallelism this release's manager gathers results by the tokens that items declare, and ready "
+    "embeddings declare more than they have."
+)
+
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
+_ROWS_BUDGET_WHY = "As the ports of Qwen2-VL and its kind have it."
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,15 @@ class TreeFacts:
     `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
     `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
     keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
-    captured (0.31 on), so that rows of no sequence hold no NaN.
+    captured (0.31 on), so that rows of no sequence hold no NaN. `has_lengths`: the tower makes the lengths that
+    FlashInfer's attention needs.
     """
 
     has_input_dtype: bool | None = None
     has_gate: bool = True
     has_vllm_config: bool = False
     attention_fills_zeros: bool = False
+    has_lengths: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -65,9 +74,11 @@ class View:
     has_video: bool
     constants: tuple[Constant, ...]
     gate: Code | None
+    gate_why: str | None
     hidden_size: Code
     buffer_keys: list[str]
     budget_min: Code
+    budget_why: str | None
     budget_lets: Lets
     forward: Code
 
@@ -110,7 +121,7 @@ class View:
         return False
 
     @property
-    def has_frames(self) -> bool:
+    def counts_video(self) -> bool:
         """Whether anything is sized by the frames of a video."""
         return False
 
@@ -196,6 +207,7 @@ class RowsView(ReentryView):
     embeds: str | None
     cover_rows: bool
     filler_rows: Code
+    filler_why: str
     filler_lets: Lets = ()
 
     @property
@@ -221,10 +233,34 @@ class SizedView(View):
 
     modalities: tuple[Modality, ...]
     size_names: Code
+    sizes: Code
     sizes_type: Code
     sizes_doc: Code
     switches: Code
     embeds: str | None
+
+    @property
+    def several(self) -> bool:
+        """Whether there are modalities, each with keys of its own."""
+        return len(self.modalities) > 1
+
+    @property
+    def sizes_method(self) -> Code:
+        return Code(f"_get_encoder_cudagraph_{self.sizes}")
+
+    @property
+    def pixels_key(self) -> Code:
+        """The key of a batch's pixels: a variable where modalities differ."""
+        return Code("pixels_key") if self.several else pyrepr(self.modalities[0].pixels)
+
+    @property
+    def sizes_key(self) -> Code:
+        return Code(f"{self.given}_key") if self.several else pyrepr(self.modalities[0].sizes)
+
+    @property
+    def given(self) -> Code:
+        """The sizes as the manager hands them over, a tensor or a list."""
+        return Code("grid" if self.sizes.startswith("grid_") else "tiles")
 
 
 @dataclass(frozen=True)
@@ -234,8 +270,10 @@ class TilesView(SizedView):
     rows: Code
     rows_of_items: Code
     tokens: Code
+    item_why: str | None
     token_lets: Lets
     capture_rows: Code
+    capture_why: str | None
     row_lets: Lets
     pixel_shape: Code
     pixel_lets: Lets
@@ -247,33 +285,17 @@ class TilesView(SizedView):
         return tuple(let for let in self.pixel_lets if let[0] not in above)
 
     @property
-    def keys_of_batch(self) -> Code:
-        """Keys of the pixels and of the sizes of a batch."""
-        if len(self.modalities) > 1:
-            return Code("self._get_encoder_cudagraph_keys(mm_kwargs)")
-        return Code(f"{pyrepr(self.modalities[0].pixels)}, {pyrepr(self.modalities[0].sizes)}")
-
-    @property
-    def eager_pixels(self) -> Code:
-        return Code(f"mm_kwargs[{self._pixels_key}]")
-
-    @property
     def replay_pixels(self) -> Code:
         # Where a batch of ready embeddings is replayed (and the result dropped), it has no pixels to copy.
         without_pixels = self.embeds is not None and not self.dialect.zero_path_tokens
-        return Code(f"mm_kwargs.get({self._pixels_key})") if without_pixels else self.eager_pixels
-
-    @property
-    def _pixels_key(self) -> str:
-        several = len(self.modalities) > 1
-        return "self._get_encoder_cudagraph_keys(mm_kwargs)[0]" if several else pyrepr(self.modalities[0].pixels)
+        return Code(f"mm_kwargs.get({self.pixels_key})" if without_pixels else f"mm_kwargs[{self.pixels_key}]")
 
 
 @dataclass(frozen=True)
 class SequenceView:
     """A set of attention sequences in the capture method: its local variable, and the metadata method's parameters.
 
-    `spare` is how many sequences more cover the rows behind a batch.
+    `spare` is how many sequences more cover the rows behind a batch. `counted`: its count is that of frames.
     """
 
     variable: str
@@ -283,6 +305,8 @@ class SequenceView:
     count: Code
     longest: Code
     spare: Code
+    why: str | None
+    counted: bool
 
 
 @dataclass(frozen=True)
@@ -298,12 +322,14 @@ class PackedView(SizedView):
     sets: tuple[SequenceView, ...]
     capture_lets: Lets
     side_limit: Code
+    capture_why: str | None
     merge_h: Code
     merge_w: Code
     tower: Code
     grid_tensor: bool
     eager: Code
     after: Code | None
+    after_why: str | None
     frames: Code | None
     frames_info: str | None
     model_config: Code
@@ -312,6 +338,7 @@ class PackedView(SizedView):
     flashinfer: bool
     cover_rows: bool
     filler_rows: Code
+    filler_why: str
     filler_lets: Lets
 
     @property
@@ -320,11 +347,11 @@ class PackedView(SizedView):
 
     @property
     def padding_logics(self) -> dict[str, str]:
-        return dict.fromkeys(self.offset_keys, "self._pad_offsets")
+        return dict.fromkeys(self.offset_keys, "self._pad_cu_seqlens")
 
     @property
-    def has_frames(self) -> bool:
-        return True
+    def counts_video(self) -> bool:
+        return self.has_video
 
     @property
     def has_hook(self) -> bool:
@@ -337,14 +364,71 @@ class PackedView(SizedView):
         return self.counts_frames or self.embeds is not None
 
     @property
+    def declares_above(self) -> bool:
+        """Whether an item without a graph declares more tokens than any graph holds."""
+        told_of_embeds = self.dialect.item_specs and not self.dialect.zero_path_tokens
+        return self.embeds is not None if told_of_embeds else self.may_go_eager
+
+    @property
+    def keeps_frames(self) -> bool:
+        """Whether the most frames of a batch decide which item declares so."""
+        return self.counts_frames and self.dialect.zero_path_tokens
+
+    @property
+    def above_why(self) -> str:
+        """Why such an item declares so, as a comment."""
+        told_alone = self.dialect.item_specs and not self.dialect.zero_path_tokens
+        frames = ["items of too many frames"] if self.counts_frames and not told_alone else []
+        items = " and ".join([*(["ready embeddings"] if self.embeds else []), *frames])
+        if self.dialect.zero_path_tokens:
+            return (
+                f"No graph holds {items}. The manager runs an item eagerly that has more tokens on the path than any "
+                "graph; its other numbers are true."
+            )
+        return f"To run eagerly, {items} declare more tokens than any graph holds."
+
+    @property
+    def goes_eager(self) -> Code:
+        """Whether an item declares so."""
+        frames = ["t > max(max_frames, default=t)"] if self.counts_frames else []
+        return Code(" or ".join([*(["has_embeds"] if self.embeds else []), *frames]))
+
+    @property
+    def drops(self) -> Code:
+        """Whether a replay's result is dropped."""
+        embeds = [f"{self.embeds_key} in mm_kwargs"] if self.drops_embeds else []
+        frames = ["num_frames > max_frames"] if self.counts_frames else []
+        return Code(" or ".join([*embeds, *frames]))
+
+    @property
+    def drops_why(self) -> str:
+        """Why, as a comment."""
+        frames = ["frames that are too many together"] if self.counts_frames else []
+        return f"No graph holds {' or '.join([*(['ready embeddings'] if self.drops_embeds else []), *frames])}."
+
+    @property
+    def embeds_key(self) -> Code:
+        return Code("embeds_key") if self.several else pyrepr(self.modalities[0].embeds)
+
+    @property
+    def embeds_given(self) -> Code:
+        """Whether a batch is ready embeddings."""
+        key = "self._get_encoder_cudagraph_keys(mm_kwargs)[1]" if self.several else pyrepr(self.modalities[0].embeds)
+        return Code(f"{key} in mm_kwargs")
+
+    @property
     def drops_replays(self) -> bool:
         """Whether the manager replays some of them all the same.
 
         It is told of items alone, whose frames together may be too many, and sizes results by what it is told
         (embeddings under data parallelism).
         """
-        embeds = self.embeds is not None and not self.dialect.zero_path_tokens
-        return self.has_hook and (self.counts_frames or embeds)
+        return self.drops_embeds or (self.has_hook and self.counts_frames)
+
+    @property
+    def drops_embeds(self) -> bool:
+        """Whether ready embeddings are among them."""
+        return self.embeds is not None and self.has_hook and not self.dialect.zero_path_tokens
 
     @property
     def keys(self) -> list[tuple[str | None, ...]]:
@@ -354,13 +438,8 @@ class PackedView(SizedView):
         return [(modality.pixels, modality.embeds, modality.sizes) for modality in self.modalities]
 
     @property
-    def keys_of_batch(self) -> Code:
-        """Keys of the pixels and of the sizes of a batch."""
-        return Code("self._get_encoder_cudagraph_keys(mm_kwargs)")
-
-    @property
     def rows_of_items(self) -> Code:
-        return Code(f"[{self.rows_spelled} for {self.size_names} in sizes]")
+        return Code(f"[{self.rows_spelled} for {self.size_names} in {self.sizes}]")
 
     @property
     def keys_type(self) -> Code:
@@ -376,7 +455,7 @@ class PackedView(SizedView):
     @property
     def num_seqs(self) -> Code:
         """Number of frames of a batch, from its sizes."""
-        return Code(f"sum(t for {self.frame_names} in self._get_encoder_cudagraph_sizes(mm_kwargs))")
+        return Code(f"sum(t for {self.frame_names} in {self.sizes})")
 
 
 @dataclass(frozen=True)
@@ -400,8 +479,8 @@ class PathView:
         return Code(f"{self.name}_tokens")
 
     @property
-    def rows_name(self) -> Code:
-        return Code(f"{self.name}_rows")
+    def patches_name(self) -> Code:
+        return Code(f"{self.name}_patches")
 
     @property
     def tiles_name(self) -> Code:
@@ -427,7 +506,7 @@ class PathsView(SizedView):
     token_lets: Lets
     row_lets: Lets
     shape_lets: Lets
-    helpers: tuple[tuple[str, Code, Code], ...]
+    helpers: tuple[tuple[str, Code, Code, str | None], ...]
 
     @property
     def path_names(self) -> list[str]:
@@ -469,6 +548,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         if given
         else (),
         "gate": names.code(port.gate) if port.gate and facts.has_gate else None,
+        "gate_why": port.gates.why if port.gates and facts.has_gate else None,
         "hidden_size": names.code(port.output.hidden_size),
     }
 
@@ -478,6 +558,7 @@ def _sized(port: SizedPort) -> dict[str, Any]:
     return {
         "modalities": port.inputs,
         "size_names": Code(", ".join(port.columns)),
+        "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
         "switches": _joined(_switch(path) for path in port.switches),
@@ -511,6 +592,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         **_reentry(port, "encode_units"),
         buffer_keys=list(keys.values()),
         budget_min=Code("self._encoder_cudagraph_features[:-1].numel()"),
+        budget_why="Tokens of one unit.",
         budget_lets=(),
         forward=_bound(
             port.forward.call,
@@ -553,6 +635,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         # What they are called is known when the model starts.
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),
+        budget_why=_ROWS_BUDGET_WHY,
         budget_lets=(),
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
@@ -562,6 +645,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         embeds=port.embeds,
         cover_rows=not facts.attention_fills_zeros,
         filler_rows=Code(_TILE_ROWS.python()),
+        filler_why=_FILLER_WHY[False],
     )
 
 
@@ -581,20 +665,23 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
     token_names, token_lets = names.localised(port.item.tokens, longest=_LONGEST)
     row_names, row_lets = names.localised(port.capture.rows, longest=_LONGEST)
     shape_names, pixel_lets = names.localised(*port.pixels.shape)
-    one_each = rows == port.columns[0]
+    one_each, sizes = rows == port.columns[0], _sizes_name(port.columns)
     return TilesView(
         **_shared(port, profile, facts),
         **_sized(port),
-        sizes_doc=Code("Number of tiles of each item."),
+        sizes_doc=Code("Tiles of each item, as Python integers."),
         buffer_keys=[port.inputs[0].pixels] if profile.dialect.values else [],
         budget_min=budget_names.code(port.budget.min),
+        budget_why=port.budget.why,
         budget_lets=budget_lets,
-        forward=_bound(port.forward.call, {"pixels": "pixels"}, flatten=port.forward.flatten),
+        forward=_bound(port.forward.call, {"pixels": "pixel_values"}, flatten=port.forward.flatten),
         rows=rows,
-        rows_of_items=Code("sizes" if one_each else f"[{rows} for {', '.join(port.columns)} in sizes]"),
+        rows_of_items=sizes if one_each else Code(f"[{rows} for {', '.join(port.columns)} in {sizes}]"),
         tokens=token_names.code(port.item.tokens),
+        item_why=port.item.why,
         token_lets=token_lets,
         capture_rows=row_names.code(port.capture.rows),
+        capture_why=port.capture.why,
         row_lets=row_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
@@ -610,16 +697,26 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         height, width, *(set_.longest for set_ in sets), *(set_.count for set_ in sets), *port.pixels.shape
     )
     pixels = port.inputs[0].pixels
+    pixels_key = "pixels_key" if len(port.inputs) > 1 else pyrepr(pixels)
     inputs = f'inputs["{pixels}"]' if dialect.values else f'mm_kwargs["{pixels}"]'
-    sizes = "torch.tensor(sizes)" if port.split.grid == "tensor" else "sizes"
+    grid = _sizes_name(port.columns)
+    sizes = f"torch.tensor({grid})" if port.split.grid == "tensor" else grid
+    flashinfer = port.flashinfer and facts.has_lengths is not False
+    metadata = [name for name in port.metadata if flashinfer or name not in port.lengths]
     filler_rows, filler_lets = _filler(port)
     frames = port.budget.frames
+    shared = _shared(port, profile, facts)
+    if port.embeds is not None and dialect.postprocess.value == "none":
+        gate = "not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"
+        shared["gate"] = Code(f"{shared['gate']} and {gate}" if shared["gate"] else gate)
+        shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_GATHER)))
     return PackedView(
-        **_shared(port, profile, facts),
+        **shared,
         **_sized(port),
-        sizes_doc=Code("Grid of each item in rows, on the host."),
-        buffer_keys=[pixels, *port.metadata] if dialect.values else list(port.metadata),
+        sizes_doc=Code(f"`{grid}` of each item, in patches, as Python integers."),
+        buffer_keys=[pixels, *metadata] if dialect.values else metadata,
         budget_min=names.code(port.budget.min),
+        budget_why=port.budget.why,
         budget_lets=(),
         forward=_bound(
             port.forward.call,
@@ -645,21 +742,26 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         ),
         capture_lets=capture_lets,
         side_limit=capture_names.code(port.capture.side_limit),
+        capture_why=port.capture.why,
         merge_h=capture_names.code(height),
         merge_w=capture_names.code(width),
         tower=Code(f"self.{port.tower}"),
         grid_tensor=port.split.grid == "tensor",
-        eager=_bound(port.eager.call, {"pixels": "mm_kwargs[pixels_key]", "sizes": sizes}, flatten=port.eager.flatten),
-        after=_bound(port.post.call, {"output": "output[:num_rows]", "sizes": sizes}) if port.post else None,
+        eager=_bound(
+            port.eager.call, {"pixels": f"mm_kwargs[{pixels_key}]", "sizes": sizes}, flatten=port.eager.flatten
+        ),
+        after=_bound(port.post.call, {"output": "output[:num_patches]", "sizes": sizes}) if port.post else None,
+        after_why=port.post.why if port.post else None,
         frames=names.code(frames) if isinstance(frames, Expression) else None,
         frames_info=port.frames_info,
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
-        flashinfer=port.flashinfer,
+        flashinfer=flashinfer,
         cover_rows=not facts.attention_fills_zeros,
         filler_rows=filler_rows,
         filler_lets=filler_lets,
+        filler_why=_FILLER_WHY[any(map(_has_own_bound, port.sequences))],
     )
 
 
@@ -673,9 +775,11 @@ def _set(
         variable,
         *parameters,
         offsets=set_.offsets,
-        count=_count(set_.count, names, has_hook=has_hook, main=main),
+        count=_count(set_.count, names, _sizes_name(port.columns), has_hook=has_hook, main=main),
         longest=names.code(set_.longest),
         spare=names.code(_spare(port, set_, variable)),
+        why=set_.why,
+        counted=set_.unit == "frame" and not port.attention[set_.name].count,
     )
 
 
@@ -705,6 +809,13 @@ def _has_own_bound(set_: Sequences) -> bool:
     return set_.longest is not None and not set_.longest.names & CAPACITIES.keys()
 
 
+#: Why the sequences behind a batch are no shorter, by whether a set of sequences has a bound of its own.
+_FILLER_WHY = (
+    "At least a tile of FlashAttention's kernels each: less costs as much.",
+    "At least a window each, the most that the kernel computes of a sequence.",
+)
+
+
 def _filler(port: PackedPort) -> tuple[Code, Lets]:
     """The least length of the sequences that cover the rows behind a batch; the captured number of them is the rest."""
     bounded = [set_.longest for set_ in port.sequences if _has_own_bound(set_)]
@@ -715,19 +826,36 @@ def _filler(port: PackedPort) -> tuple[Code, Lets]:
     return names.code(bounded[0]), lets
 
 
-def _count(count: Expression, names: Names, *, has_hook: bool, main: bool) -> Code:
+def _count(count: Expression, names: Names, grid: Code, *, has_hook: bool, main: bool) -> Code:
     """Captured number of sequences.
 
-    The captured grid itself has a sequence a strip. Without a hook for results a batch of too many frames cannot be
-    sent to eager execution; with video the budget then is the bound, since no frame and no window has less than one
-    token.
+    The captured grid itself has a sequence a row of it. Without a hook for results a batch of too many frames cannot be
+    sent to eager execution; with video the budget then is the bound, and this count is that of no frames.
     """
-    code = names.code(count)
+    root = count.root if has_hook else _without_frames(count.root) or Int(1)
+    code = names.code(expression_of(root))
     if main:
-        is_max = isinstance(count.root, Function) and count.root.name == "max"
+        is_max = isinstance(root, Function) and root.name == "max"
         among = code.removeprefix("max(").removesuffix(")") if is_max else code
-        code = Code(f"max({among}, len(grid))")
-    return code if has_hook else Code(f"(token_budget if max_frames_per_batch else {code})")
+        code = Code(f"max({among}, len({grid}))")
+    return code
+
+
+def _without_frames(node: Node) -> Node | None:
+    """A count where there are no frames: what is left of it, None where that is nothing."""
+    if isinstance(node, Name):
+        return None if node.name == "F" else node
+    if isinstance(node, Binary):
+        left, right = _without_frames(node.left), _without_frames(node.right)
+        if left is not None and right is not None:
+            return replace(node, left=left, right=right)
+        return (left or right) if node.op == "+" else None
+    if isinstance(node, Function):
+        some = tuple(arg for arg in map(_without_frames, node.args) if arg is not None)
+        if len(some) == len(node.args):
+            return replace(node, args=some)
+        return some[0] if node.name == "max" and len(some) == 1 else None
+    return node
 
 
 def _pixel_dtype(path: str | None, facts: TreeFacts) -> Code:
@@ -765,12 +893,13 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
     return PathsView(
         **_shared(port, profile, facts),
         **_sized(port),
-        sizes_doc=Code(f"Number of {many.name} tiles of each item."),
+        sizes_doc=Code(f"{many.name.capitalize()} tiles of each item."),
         # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
-        buffer_keys=[*keys, "row_index"] if profile.dialect.paths.value == "none" else keys,
+        buffer_keys=[*keys, "token_index"] if profile.dialect.paths.value == "none" else keys,
         budget_min=Code("self._get_encoder_cudagraph_tile_tokens()[0]"),
+        budget_why=f"One {single.name} tile.",
         budget_lets=(),
-        forward=_bound(port.forward.call, {"pixels": "pixels"}, flatten=port.forward.flatten),
+        forward=_bound(port.forward.call, {"pixels": "pixel_values"}, flatten=port.forward.flatten),
         single=views[single.name],
         many=views[many.name],
         ordered=tuple(views[path.name] for path in port.assembled),
@@ -778,10 +907,15 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
         row_lets=row_lets,
         shape_lets=shape_lets,
         helpers=tuple(
-            (name, _joined(f"{arg}: int" for arg in helper.args), tokens.code(helper.value))
+            (name, _joined(f"{arg}: int" for arg in helper.args), tokens.code(helper.value), helper.why)
             for name, helper in port.helpers.items()
         ),
     )
+
+
+def _sizes_name(columns: tuple[str, ...]) -> Code:
+    """What vLLM calls the sizes of items: a grid by its columns, or a number of tiles."""
+    return Code(f"grid_{''.join(columns)}" if len(columns) > 1 else "num_tiles")
 
 
 def _switch(path: str) -> str:

@@ -65,6 +65,15 @@ class ProtocolProfile:
     def dataclass(self, name: str) -> DataClass | None:
         return next((dataclass for dataclass in self.dataclasses if dataclass.name == name), None)
 
+    @property
+    def uncalled(self) -> frozenset[str]:
+        """Methods that the protocol still has and nothing calls any more, so that no class needs them."""
+        called = {
+            "get_input_modality": self.dialect.modality_called,
+            "get_max_frames_per_video": self.dialect.frames_method,
+        }
+        return frozenset(self.generation.renamed.get(name, name) for name, is_called in called.items() if not is_called)
+
 
 def read_protocol(tree: SourceTree) -> ProtocolProfile:
     """Read, fingerprint and match the protocol of `tree`.

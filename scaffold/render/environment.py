@@ -1,14 +1,15 @@
 """The one Jinja environment: sandboxed, strict about undefined names, and with filters as the only way into code.
 
 A template must read like the code that it makes. Values reach code through `pyrepr` (a literal), `ident` (a checked
-identifier), `path` (a checked attribute path) or an expression's own `python()`; a bare `{{ value }}` of a string
-that came from a descriptor is a mistake, which `finalize` turns into an error.
+identifier), `path` (a checked attribute path), `comment` (the words of a comment) or an expression's own `python()`; a
+bare `{{ value }}` of a string that came from a descriptor is a mistake, which `finalize` turns into an error.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
+import textwrap
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -78,6 +79,14 @@ def path(value: str) -> Code:
     return Code(value)
 
 
+def comment(text: str | None) -> list[Code]:
+    """The lines of a comment, without `#`, for a place eight columns or less below a method; none where there is none.
+
+    Every white space of `text` is a place to break, so no text can end the comment and go on as code.
+    """
+    return [Code(line) for line in textwrap.wrap(" ".join((text or "").split()), 74, break_on_hyphens=False)]
+
+
 def _finalize(value: Any) -> Any:
     if value is None:
         raise TypeError("a template printed None")
@@ -101,7 +110,7 @@ def _environment() -> SandboxedEnvironment:
         autoescape=False,
         # `#` starts a comment in the code that is made, so template comments keep Jinja's `{# #}` only.
     )
-    environment.filters.update(pyrepr=pyrepr, wrapped=wrapped, ident=ident, path=path, pydict=pydict)
+    environment.filters.update(pyrepr=pyrepr, wrapped=wrapped, ident=ident, path=path, pydict=pydict, comment=comment)
     return environment
 
 

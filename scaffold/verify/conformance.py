@@ -25,8 +25,9 @@ _BINDING = frozenset({"staticmethod", "classmethod", "property"})
 def prove_conformance(source: str, class_name: str, profile: ProtocolProfile, path: str) -> tuple[Diagnostic, ...]:
     """That `class_name` itself defines every method of the protocol as declared.
 
-    Methods with a default body may be absent. Annotations are not compared: they do not decide how a method can be
-    called. No diagnostics, or VCG600 (no syntax tree), VCG610 (class or method missing), VCG611 (another signature).
+    Methods with a default body may be absent, and those that nothing of the tree calls. Annotations are not compared:
+    they do not decide how a method can be called. No diagnostics, or VCG600 (no syntax tree), VCG610 (class or method
+    missing), VCG611 (another signature).
     """
     try:
         tree = ast.parse(source.removeprefix("\ufeff"))
@@ -43,7 +44,7 @@ def prove_conformance(source: str, class_name: str, profile: ProtocolProfile, pa
     for method in profile.methods:
         implementation = methods.get(method.name)
         if implementation is None:
-            if not method.has_default:
+            if not method.has_default and method.name not in profile.uncalled:
                 message = f"`{class_name}` does not define `{method}`, which the protocol of this tree demands"
                 found.append(Diagnostic("VCG610", message, _span(path, node), _BUG))
             continue

@@ -105,7 +105,7 @@ MISTAKES = [
 """)),
     Mistake("merge key", "tiles", [("budget: {min: k}", "budget: {<<: *defaults, min: k}")], snapshot("""\
 14:10 error[VCG201] at '<<': unknown key `<<`
-    help: known here: min
+    help: known here: why, min
 14:14 error[VCG109] at '*defaults': `*defaults` refers to another part of the file, which descriptors do not have
     help: write the value out where it is used; names for expressions belong under `let`
 """)),
@@ -420,11 +420,11 @@ MISTAKES = [
 """)),
     Mistake("tiles with a grid", "tiles", [("capture: {rows: b // k}", "capture: {rows: b // k, grid: strip}")], snapshot("""\
 13:25 error[VCG201] at 'grid': unknown key `grid`
-    help: known here: rows
+    help: known here: why, rows
 """)),
     Mistake("packed with rows", "packed", [("{side_limit:", "{rows: b * 4, side_limit:")], snapshot("""\
 16:11 error[VCG201] at 'rows': unknown key `rows`
-    help: known here: side_limit
+    help: known here: why, side_limit
 """)),
     Mistake("packed without a side limit", "packed", [("capture: {side_limit: 8192}", "capture: {}")], snapshot("""\
 16:1 error[VCG202] at 'capture': `capture` lacks the key `side_limit`
@@ -604,7 +604,7 @@ MISTAKES = [
 """)),
     Mistake("empty range of budgets", "packed", [("budget: {min: 64,", "budget: {min: 64, max: 32,")], snapshot("""\
 18:19 error[VCG201] at 'max': unknown key `max`
-    help: known here: min, frames
+    help: known here: why, min, frames
 """)),
     Mistake("opted out itself", "paths", [("optout: [OtherModel]", "optout: [TwofoldModel]")], snapshot("""\
 2:56 error[VCG371] at 'TwofoldModel': `TwofoldModel` is the ported class itself

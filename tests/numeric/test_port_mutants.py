@@ -26,10 +26,12 @@ class Mutant:
     after: str
     code: str
     says: str
+    #: A second fragment, where one alone leaves a second look at the same mistake.
+    also: tuple[str, str] = ("", "")
 
 
 FORWARD = 'return self.visual(inputs["pixel_values"], None, encoder_metadata=inputs)'
-METADATA = 'values={**metadata, "pixel_values": pixels}\n        )\n\n    def _pad_offsets'
+METADATA = 'values = {**metadata, "pixel_values": mm_kwargs[pixels_key]}'
 
 QWEN25 = (
     Mutant(
@@ -48,29 +50,29 @@ QWEN25 = (
     ),
     Mutant(
         "offsets are padded with zeros",
-        '"cu_seqlens": self._pad_offsets,\n                "cu_window_seqlens": self._pad_offsets,\n',
+        '"cu_seqlens": self._pad_cu_seqlens,\n                "cu_window_seqlens": self._pad_cu_seqlens,\n',
         "",
         "VCG665",
         "sequences of negative length",
     ),
     Mutant(
         "too few sequences for the frames",
-        "max_batch_size, min(max_frames_per_batch, token_budget), len(grid)",
-        "max_batch_size, min(max_frames_per_batch, token_budget // 8), len(grid)",
+        "max_batch_size, min(max_frames_per_batch, token_budget), len(grid_thw)",
+        "max_batch_size, min(max_frames_per_batch, token_budget // 8), len(grid_thw)",
         "VCG654",
         "buffer 'cu_seqlens' was captured with",
     ),
     Mutant(
         "too few rows: floor instead of ceil",
-        "pixels = torch.zeros(\n            token_budget * m**2,",
-        "pixels = torch.zeros(\n            (token_budget - 1) * m**2,",
+        "pixel_values = torch.zeros(\n            token_budget * m**2,",
+        "pixel_values = torch.zeros(\n            (token_budget - 1) * m**2,",
         "VCG654",
         "capture",
     ),
     Mutant(
         "swapped modality keys",
-        'if self.get_input_modality(mm_kwargs) == "video"',
-        'if self.get_input_modality(mm_kwargs) != "video"',
+        'if "video_grid_thw" in mm_kwargs',
+        'if "video_grid_thw" not in mm_kwargs',
         "VCG654",
         "KeyError: 'video_grid_thw'",
     ),
@@ -99,8 +101,8 @@ QWEN25 = (
     Mutant(
         "one stale buffer",
         METADATA,
-        'values={**{k: v for k, v in metadata.items() if k != "window_index"}, "pixel_values": pixels}\n'
-        "        )\n\n    def _pad_offsets",
+        'values = {k: v for k, v in metadata.items() if k != "window_index"}\n'
+        '        values["pixel_values"] = mm_kwargs[pixels_key]',
         "VCG650",
         "buffer 'window_index' gets no value for a replay, so it is stale",
     ),
@@ -120,8 +122,8 @@ QWEN25 = (
     ),
     Mutant(
         "the metadata of another grid",
-        "metadata = self.visual.prepare_encoder_metadata(sizes)\n",
-        "metadata = self.visual.prepare_encoder_metadata([[t, w, h] for t, h, w in sizes])\n",
+        "metadata = self.visual.prepare_encoder_metadata(grid_thw)\n",
+        "metadata = self.visual.prepare_encoder_metadata([[t, w, h] for t, h, w in grid_thw])\n",
         "VCG650",
         "even without padding and without a graph: look at the metadata",
     ),
@@ -144,15 +146,16 @@ QWEN25 = (
     ),
     Mutant(
         "more frames than a graph holds",
-        "_max_seqs = max(max_batch_size, max_frames_per_batch)",
-        "_max_seqs = 1000",
+        "num_frames > max_frames:",
+        "num_frames > 1000:",
         "VCG666",
         "was captured with",
+        also=("t > max(max_frames, default=t)", "t > 1000"),
     ),
     Mutant(
         "ready embeddings go to the graph",
-        "ready = self._get_encoder_cudagraph_keys(mm_kwargs)[1] in mm_kwargs",
-        "ready = False",
+        "has_embeds = self._get_encoder_cudagraph_keys(mm_kwargs)[1] in mm_kwargs",
+        "has_embeds = False",
         "VCG660",
         "precomputed embeddings",
     ),
@@ -176,7 +179,7 @@ QWEN25 = (
 QWEN25_TAIL = (
     Mutant(
         "rows behind a batch are not covered",
-        "dst[n:] = torch.minimum(src[-1] + rows * steps, dst[-1])",
+        "dst[n:] = torch.minimum(src[-1] + length * steps, dst[-1])",
         "dst[n:] = src[-1]",
         "VCG650",
         "rows behind the batch, which no attention sequence covers, reach valid ones",
@@ -187,10 +190,11 @@ QWEN25_TAIL = (
 QWEN25_EDGES = (
     Mutant(
         "one frame too many for a graph",
-        "self._encoder_cudagraph_max_seqs = max(max_batch_size, max_frames_per_batch)",
-        "self._encoder_cudagraph_max_seqs = max(max_batch_size, max_frames_per_batch) + 1",
+        "num_frames > max_frames:",
+        "num_frames > max_frames + 1:",
         "VCG654",
         "one frame more than a graph holds",
+        also=("t > max(max_frames, default=t)", "t > max(max_frames, default=t) + 1"),
     ),
     Mutant(
         "frames that end in a partial window are forgotten",
@@ -203,8 +207,8 @@ QWEN25_EDGES = (
 INTERNVL_EDGES = (
     Mutant(
         "no room for the thumbnail of an image of 12 tiles",
-        "num_tiles = max(token_budget // self.num_image_token, 1)",
-        "num_tiles = min(max(token_budget // self.num_image_token, 1), 12)",
+        "max_tiles = max(token_budget // self.num_image_token, 1)",
+        "max_tiles = min(max(token_budget // self.num_image_token, 1), 12)",
         "VCG654",
         "the largest item, 13 tiles",
     ),
@@ -213,8 +217,8 @@ INTERNVL_EDGES = (
 QWEN3_FLASHINFER = (
     Mutant(
         "two sections of offsets are filled as one",
-        "attn_backend == AttentionBackendEnum.FLASHINFER:\n            # Two sections",
-        "attn_backend == AttentionBackendEnum.TORCH_SDPA:\n            # Two sections",
+        "attn_backend == AttentionBackendEnum.FLASHINFER else 1",
+        "attn_backend == AttentionBackendEnum.TORCH_SDPA else 1",
         "VCG654",
         "its values at row",
     ),
@@ -245,8 +249,10 @@ def reports(release_tree: Any) -> Callable[[Key, Mutant, bool], NumericReport]:
         right = request.overlay[path].decode()
         requests = []
         for mutant in TABLE[key]:
+            assert mutant.before in right, f"{mutant.name}: the fragment is not in the generated {path}"
+            assert mutant.also[0] in right, f"{mutant.name}: the second fragment is not in the generated {path}"
             changed = right.replace(mutant.before, mutant.after)
-            assert changed != right, f"{mutant.name}: the fragment is not in the generated {path}"
+            changed = changed.replace(*mutant.also) if mutant.also[0] else changed
             overlay = {**request.overlay, path: changed.encode()}
             requests.append(replace(request, overlay=overlay, options=replace(request.options, edges=edges)))
         answers = check_numerics_all(requests)

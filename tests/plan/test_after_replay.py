@@ -32,12 +32,13 @@ def test_the_call_runs_once_whatever_way_a_batch_takes(generation: str) -> None:
     """The manager hands eager results to the hook from 0.27 on, and takes them as they are before."""
     made = methods(load_port("ernie45_vl"), generation)
 
-    assert "self.resampler_model(output[:num_rows], torch.tensor(sizes))" in made["_finish_encoder_output"]
+    assert "self.resampler_model(output[:num_patches], torch.tensor(grid_thw))" in made["_finish_encoder_output"]
     assert made["postprocess_encoder_output"].count(FINISH) == 1
     through_hook = PROFILES[generation].dialect.postprocess.value == "always"
     assert (FINISH in made["encoder_eager_forward"]) is not through_hook
     assert through_hook is (generation in ("v0_27", "v0_30"))
-    assert "_needs_eager_encoder" not in made, "no batch of one sequence an item is too large for a graph"
+    replay = made["prepare_encoder_cudagraph_replay_buffers"]
+    assert "replay_is_dropped" not in replay, "no batch of one sequence an item is too large for a graph"
 
 
 @pytest.mark.parametrize("generation", SPOKEN)
@@ -116,7 +117,6 @@ def test_a_replay_is_dropped_only_where_the_manager_cannot_be_told(generation: s
     drops = dialect.postprocess.value != "none" and (unit == "frame" or (embeds and not told))
     dropping = ("prepare_encoder_cudagraph_replay_buffers", "postprocess_encoder_output")
     assert ["replay_is_dropped" in made.get(name, "") for name in dropping] == [drops, drops]
-    assert ("_needs_eager_encoder" in made) is drops
     assert ("above" in made.get("get_encoder_cudagraph_item_specs", "")) is (
         dialect.item_specs and (embeds or (told and unit == "frame"))
     )

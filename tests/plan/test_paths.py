@@ -36,8 +36,8 @@ output: {hidden_size: self.config.hidden_size}
 #: A generation's first release -> what its config says of paths.
 CONFIGS = {
     "0.20": 'input_key_by_modality={"image": "pixel_values"}',
-    "0.22": 'buffer_keys=["patch_pixel_values", "row_index"]',
-    "0.23": 'buffer_keys=["pixel_values", "patch_pixel_values", "row_index"]',
+    "0.22": 'buffer_keys=["patch_pixel_values", "token_index"]',
+    "0.23": 'buffer_keys=["pixel_values", "patch_pixel_values", "token_index"]',
     "0.24": "enable_dual_path_graph=True",
     "0.27": "EncoderCudaGraphPathConfig(min_token_budget=local_tokens, allow_zero_tokens=True)",
     "0.30": "EncoderCudaGraphPathConfig(min_token_budget=local_tokens, allow_zero_tokens=True)",
@@ -70,7 +70,7 @@ def test_config_of_each_generation(first: str, said: str) -> None:
     assert refusal(load_port("step3_vl"), profile.dialect) is None
     defined = functions(source)
     assert ("postprocess_encoder_output" in defined) == (first != "0.20")
-    assert ("_get_encoder_cudagraph_row_index" in defined) == (first < "0.24")
+    assert ("_get_encoder_cudagraph_token_index" in defined) == (first < "0.24")
 
 
 @pytest.mark.parametrize("first", CONFIGS)
@@ -78,9 +78,9 @@ def test_what_the_descriptor_leaves_out_is_not_in_the_code(first: str) -> None:
     """No ready embeddings, no data parallelism, no processor, and a forward that is flat already."""
     source = render_methods(spec_of(), known_profile(generation(first)), TreeFacts()).source
 
-    for absent in ("embeds", "nested", "cached_property", "flatten"):
+    for absent in ("embeds", "switches", "cached_property", "flatten"):
         assert absent not in source
-    assert "return self.encode(pixels)" in source
+    assert "return self.encode(pixel_values)" in source
 
 
 def test_named_paths_have_any_names() -> None:
