@@ -261,8 +261,8 @@ def test_no_comment_follows_a_bracket():
 def test_what_a_capture_keeps_is_there_before_it(model, generation):
     """A manager may capture no graph of a path, and asks for its items all the same (Step3-VL of 0.26 raised).
 
-    So all state lives in properties, which have a type, a docstring and a first value. Nothing asks whether an attribute
-    is there.
+    So all state lives in properties, which have a type, a docstring and a first value. Nothing asks whether an
+    attribute is there.
     """
     if refusal(load_port(model), profile_of(generation).dialect):
         pytest.skip("the protocol has no place for what the model needs")
