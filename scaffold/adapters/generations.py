@@ -41,11 +41,13 @@ def render_differences(generations: Sequence[Generation], adapters: Texts) -> st
                 "left": Code(left.name),
                 "right": Code(right.name),
                 "first": Code(right.first),
-                "moved": [
-                    Code(f"{place} {lines[0]}: {_listed(models, both)}")
-                    for (place, lines), models in ordered
-                    if lines in ((_GOES,), (_COMES,))
-                ],
+                "moved": Code(
+                    "\n".join(
+                        f"* {place} {lines[0]}: {_listed(models, both)}"
+                        for (place, lines), models in ordered
+                        if lines in ((_GOES,), (_COMES,))
+                    )
+                ),
                 "changes": [
                     {"place": Code(place), "models": _listed(models, both), "lines": [Code(line) for line in lines]}
                     for (place, lines), models in ordered

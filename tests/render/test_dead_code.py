@@ -44,7 +44,9 @@ def dead_code(source: str, protocol: Iterable[str], called: Iterable[str]) -> It
             yield f"nothing calls {method.name}"
         body = [node for node in method.body if not _is_docstring(node)]
         returned = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
-        if method.name not in protocol and returned is not None and _is_constant(returned):
+        # A property may be the one place of a number that several methods need.
+        private = method.name not in protocol and not method.decorator_list
+        if private and returned is not None and _is_constant(returned):
             yield f"{method.name} wraps a constant"
         for function in (node for node in ast.walk(method) if isinstance(node, (ast.FunctionDef, ast.Lambda))):
             forced = function is method and method.name in protocol
