@@ -503,7 +503,7 @@ class PathsPort(SizedPort):
     @property
     def inputs(self) -> tuple[Modality, ...]:
         return tuple(
-            Modality(name=entry.name, pixels=self.single.pixels, sizes=entry.sizes, embeds=entry.embeds)
+            Modality(name=entry.name, pixels=self.single.pixels, sizes=entry.sizes, embeds=entry.embeds, why=entry.why)
             for entry in self.modalities.values()
         )
 

@@ -88,7 +88,8 @@ def _refuse_inherited(
         for node in owner.body
         if owner.name != PROTOCOL and isinstance(node, FunctionNode) and node.name in demanded
     }
-    left = sorted(inherited.keys() - {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)})
+    defined = {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)}
+    left = sorted(inherited.keys() - defined - profile.uncalled)
     if not left and (replace or not inherited or model.protocol_methods):
         return
     path, base = inherited[left[0] if left else min(inherited)]

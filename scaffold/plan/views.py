@@ -852,9 +852,9 @@ def _without_frames(node: Node) -> Node | None:
         return (left or right) if node.op == "+" else None
     if isinstance(node, Function):
         some = tuple(arg for arg in map(_without_frames, node.args) if arg is not None)
-        if len(some) == len(node.args):
-            return replace(node, args=some)
-        return some[0] if node.name == "max" and len(some) == 1 else None
+        if node.name == "max":
+            return replace(node, args=some) if len(some) > 1 else next(iter(some), None)
+        return replace(node, args=some) if len(some) == len(node.args) else None
     return node
 
 

@@ -468,7 +468,7 @@ def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
 
     def render(*arguments: object) -> object:
         methods = real(*arguments)
-        source = methods.source.replace("def get_input_modality(", "def get_modality(")
+        source = methods.source.replace("def encoder_eager_forward(", "def eager_forward(")
         assert source != methods.source
         return replace(methods, source=source)
 
@@ -486,7 +486,7 @@ def test_a_proof_that_refuses(run, small_tree, tmp_path, monkeypatch):
     (folder,) = (tmp_path / "temporary").glob("vitcg-refused-*")
     assert f"the refused files are in {folder}" in done.err
     assert set(contents(folder)) == set(PLACES)
-    assert b"def get_modality(" in contents(folder)[MODEL]
+    assert b"def eager_forward(" in contents(folder)[MODEL]
 
 
 def test_refused_files_that_cannot_be_kept(run, small_tree, monkeypatch):

@@ -279,7 +279,8 @@ def test_what_a_capture_keeps_is_there_before_it(model, generation):
     for name, function in found.items():
         if "vars(self)" in ast.unparse(function):
             assert ast.unparse(function).startswith("@property"), name
-            assert f"return vars(self).setdefault('{name}', " in ast.unparse(function)
+            attribute = name.replace("encoder_cudagraph", "captured")  # another name: who starts anew deletes it
+            assert f"return vars(self).setdefault('{attribute}', " in ast.unparse(function)
             assert ast.get_docstring(function), name
             assert function.returns, name
 
@@ -293,3 +294,22 @@ def test_private_methods_say_what_they_take_and_give(model):
             assert untyped == [], name
             assert function.returns is not None, name
             assert ast.get_docstring(function) or len(function.body) <= 2, name
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        ("max(B, F)", "max(max_batch_size, len(grid_thw))"),
+        ("B + F", "max(max_batch_size, len(grid_thw))"),
+        ("F + B", "max(max_batch_size, len(grid_thw))"),
+        ("max(B, min(F, b), 2)", "max(max_batch_size, 2, len(grid_thw))"),
+        ("B * F", "max(1, len(grid_thw))"),
+        ("B * 2 + 1", "max(max_batch_size * 2 + 1, len(grid_thw))"),
+    ],
+)
+def test_a_count_of_no_frames_has_none(count, said):
+    """0.20 and 0.21 capture as many sequences as tokens where there are frames, else what is left of the formula."""
+    port = port_of("qwen2_vl", {"attention.full.count": count})
+    source = " ".join(render_methods(port, profile_of("v0_20"), FACTS["unknown"]).source.split())
+
+    assert f"num_seqs = token_budget if has_frames else {said} " in source

@@ -37,6 +37,19 @@ def test_the_declared_signatures_conform(release_tree: ReleaseTree, version: str
     assert prove_conformance(implementation(profile, defaults=False), "M", profile, PATH) == ()
 
 
+@pytest.mark.parametrize(
+    ("version", "needed"), [("0.20.0", True), ("0.21.0", True), ("0.22.0", False), ("0.33.0", False)]
+)
+def test_what_nothing_calls_may_be_absent(release_tree: ReleaseTree, version: str, needed: bool) -> None:
+    """The protocol of 0.22 and later still declares `get_max_frames_per_video`, without a default and for nobody."""
+    profile = read_protocol(release_tree(version))
+    source = implementation(profile).replace("def get_max_frames_per_video(", "def get_something_else(")
+    found = [item.code for item in prove_conformance(source, "M", profile, PATH)]
+    assert found == (["VCG610"] if needed else [])
+    source = implementation(profile).replace("def encoder_eager_forward(", "def get_something_else(")
+    assert [item.code for item in prove_conformance(source, "M", profile, PATH)] == ["VCG610"]
+
+
 def test_hand_written_code_that_cannot_be_called_as_declared_is_found(release_tree: ReleaseTree) -> None:
     """0.33's InternVL names a parameter `values` that the protocol calls `inputs`, and has no `path`."""
     tree = release_tree("0.33.0")
