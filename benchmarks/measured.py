@@ -43,6 +43,7 @@ NAMES = {
     "deepseek_vl2": "DeepSeek-VL2",
     "minimax_m3": "MiniMax-M3",
     "idefics3": "Idefics3",
+    "molmo2": "Molmo 2",
 }
 
 

@@ -31,8 +31,9 @@ def pages() -> list[Page]:
         (`benchmarks/reach.py`).
 * *configuration*: `found` is the class that the model asks for, with its defaults. `given` are values in the shape
         of a checkpoint's `config.json` (`benchmarks/configs/`) for `verify --config`, for models whose values neither
-        vLLM nor transformers holds. With guessed values the proof covers a guessed configuration. Older rows have none.
-        OpenVLA ran with timm installed.""",
+        vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build the model. With
+        guessed values the proof covers a guessed configuration. Older rows have none. OpenVLA ran with timm
+        installed.""",
         *(part for survey in surveys for part in section(survey)),
     )
     return [Page("docs/reach.md", text)]
@@ -105,7 +106,7 @@ def counts(name: str, rows: list[Row]) -> list[str]:
 
 def alone(row: Row) -> bool:
     """Whether nobody had to give anything for a row that passed."""
-    return numeric(row) == "pass" and row["answers"] == "first" and row.get("config") != "given"
+    return numeric(row) == "pass" and row["answers"] == "first" and row.get("config") not in ("given", "recipe")
 
 
 def done(row: Row) -> list[str]:
@@ -114,7 +115,7 @@ def done(row: Row) -> list[str]:
     words = [f"`{row['architecture']}`", port, row["kind"], str(row["questions"]), row["answers"]]
     guessed = f"{len(row['guessed'])} values guessed" if row.get("guessed") else ""
     found = row.get("config", "") if row["numeric"] != "none" else ""
-    basis = ", ".join(filter(None, (found if found == "given" or not guessed else "", guessed)))
+    basis = ", ".join(filter(None, (found if found in ("given", "recipe") or not guessed else "", guessed)))
     return [*words, numeric(row) + checks, basis]
 
 

@@ -6,7 +6,8 @@
     python benchmarks/reach.py --again                   # verify also what was verified with today's code
 
 For some models neither vLLM nor transformers holds the configuration's values: those in configs/ARCHITECTURE.json, in
-the shape of the checkpoint's own config.json, are given to `verify --config`, and the row says so.
+the shape of the checkpoint's own config.json, are given to `verify --config`, and the row says so. `verify` builds all
+models by its automatic recipe; where that cannot, a shipped recipe does, and the row says that, too.
 
 Every architecture of the release's registry is drafted with the first candidate of each question (or, where that gives
 no port, with the answers in `GIVEN`), ported in memory with all static proofs, and run by `vitcg-scaffold verify`, one
@@ -29,12 +30,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matrix import fingerprint
+
+from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe
 
 if TYPE_CHECKING:
     from scaffold.diagnostics import DiagnosticError
@@ -138,17 +141,23 @@ def verify(draft: Draft, name: str, release: str) -> dict[str, Any]:
     """What `vitcg-scaffold verify` says of an architecture's draft: the numeric part of a row."""
     config = CONFIGS / f"{name}.json"
     given = ["--config", str(config)] if config.exists() else []
-    basis = {"config": "given" if given else "found", "guessed": []}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{draft.name}.yaml"
         path.write_text(draft.text, encoding="utf-8")
         run = [sys.executable, "-m", "scaffold.cli", "verify", str(path), "--vllm", release]
-        run += ["--device", "cpu", "--json", *given]
-        try:
-            done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, check=False)
-        except subprocess.TimeoutExpired:
-            return {**basis, "numeric": "none", "checks": 0, "reason": f"verify did not end in {LIMIT} s"}
-    return {**basis, **judged(done.returncode, done.stdout, done.stderr)}
+        run += ["--device", "cpu", "--json"]
+        found = _run([*run, "--recipe", AUTOMATIC, *given]) | {"config": "given" if given else "found"}
+        if found["numeric"] == "none" and is_recipe(draft.name):
+            found = _run(run) | {"config": "recipe"}
+    return found
+
+
+def _run(run: Sequence[str]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        return {"numeric": "none", "checks": 0, "reason": f"verify did not end in {LIMIT} s", "guessed": []}
+    return {"guessed": [], **judged(done.returncode, done.stdout, done.stderr)}
 
 
 def judged(code: int, out: str, err: str) -> dict[str, Any]:

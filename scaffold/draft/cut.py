@@ -27,7 +27,7 @@ from scaffold.draft.reentry import (
     put_hidden_size,
 )
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, Walker, against, is_pixels
+from scaffold.draft.steps import PartCall, Walker, against, asks_for_rank, is_pixels
 from scaffold.draft.units import draft_unit
 from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
 from scaffold.protocol.tree import SourceTree
@@ -150,9 +150,13 @@ def _refusal(tree: SourceTree, model: Located, root: PartCall, fields: dict[str,
 
 
 def _sites(step: PartCall) -> Iterator[tuple[PartCall, ...]]:
-    """The largest calls that can be captured, each with the ones inside of it."""
-    if _fits(step):
-        yield tuple(inner for inner in step.walk() if _fits(inner))
+    """The largest calls that can be captured, each with the ones inside of it.
+
+    What brings its units into one form itself gets them in several: the calls inside of it get that form.
+    """
+    fitting = tuple(inner for inner in step.walk() if _fits(inner))
+    if _fits(step) and not (asks_for_rank(step) and len(fitting) > 1):
+        yield fitting
     else:
         for child in step.children:
             yield from _sites(child)

@@ -230,13 +230,30 @@ def is_pixels(key: str) -> bool:
     return "pixel_values" in key or key == "images"
 
 
+def asks_for_rank(step: PartCall) -> bool:
+    """Whether the callee decides by the number of dimensions of its units."""
+    if step.entered is None:
+        return False
+    name, function = _units_of(step)
+    return any(
+        isinstance(node, ast.Compare) and ast.unparse(node.left) in (f"{name}.dim()", f"{name}.ndim")
+        for node in ast.walk(function)
+    )
+
+
+def _units_of(step: PartCall) -> tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The parameter of the callee that its units come to, if any, and the callee."""
+    assert step.entered is not None
+    function = step.entered.node
+    bound = bind_call(function, step.args, step.keywords, skip_first=True).given
+    return next((name for name, value in bound.items() if value is step.units), ""), function
+
+
 def _takes_list(step: PartCall) -> bool:
     """Whether the callee says that its units are a list."""
     if step.entered is None:
         return False
-    function = step.entered.node
-    bound = bind_call(function, step.args, step.keywords, skip_first=True).given
-    name = next((name for name, value in bound.items() if value is step.units), "")
+    name, function = _units_of(step)
     spec = function.args
     annotations = {argument.arg: argument.annotation for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
     return _is_several(annotations.get(name))

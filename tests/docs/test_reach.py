@@ -86,12 +86,30 @@ def test_a_configuration_that_is_there_is_given_and_said(name, tmp_path, monkeyp
 
     monkeypatch.setattr(reach.subprocess, "run", run)
     row = reach.verify(Draft("model", "x: 1", (), (), ()), "Model", RELEASE)
+    assert asked[asked.index("--recipe") + 1] == "automatic"
     assert (row["numeric"], row["config"], row["guessed"]) == (
         "pass",
         "given" if asked[-2] == "--config" else "found",
         ["depth"],
     )
     assert ("--config" in asked) == (name == "with a file")
+
+
+@pytest.mark.parametrize(("name", "recipe"), [("phi3v", True), ("model", False)])
+def test_a_shipped_recipe_serves_where_the_automatic_one_cannot(name, recipe, monkeypatch):
+    asked = []
+
+    def run(command, **options):
+        asked.append("--recipe" in command)
+        automatic = (6, "", "error[VCG668]: no model could be made\n")
+        return subprocess.CompletedProcess(command, *(automatic if asked[-1] else (0, json.dumps([REPORT]), "")))
+
+    monkeypatch.setattr(reach.subprocess, "run", run)
+    row = reach.verify(Draft(name, "x: 1", (), (), ()), "Model", RELEASE)
+    assert asked == [True, False][: 1 + recipe]
+    assert (row["numeric"], row["config"]) == (("pass", "recipe") if recipe else ("none", "found"))
+    row |= {"answers": "first", "code": "a", "verified": "a"}
+    assert not measured_reach.alone(row)
 
 
 def test_every_given_configuration_is_of_a_row():

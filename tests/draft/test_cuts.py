@@ -64,6 +64,8 @@ DRAFTED = {
     "Blip2ForConditionalGeneration": Case(
         "self._image_pixels_to_features(self.vision_model, pixels)", PIXELS | {"image_embeds": "batched"}
     ),
+    # The call around the tower's takes units with an axis of tiles, and without.
+    "ModernVBertModel": Case("self.vision_model(pixels)", PIXELS, {"image": ALL}, questions=("output.hidden_size",)),
     # The tower is a part of a part, whose size stands in a module's constant.
     "Phi3VForCausalLM": Case(
         "self.vision_embed_tokens.get_img_features(pixels)",

@@ -39,6 +39,7 @@ FURTHER = (
     ("llava_next", "0.29.0"),
     ("llava_onevision", "0.28.0"),
     ("mistral3", "0.32.0"),
+    ("molmo2", "0.26.0"),
     ("paligemma", "0.27.0"),
     ("phi3v", "0.23.0"),
     ("pixtral", "0.31.0"),

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Session, stacked
 
 sys.path.insert(0, str(Path(__file__).parent))
-from parts import CutRecipe, stacked
+from parts import CutRecipe
 
 
 class LlavaNextVideo(CutRecipe):

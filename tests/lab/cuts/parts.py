@@ -1,19 +1,14 @@
-"""What the recipes of this folder share: stand-ins for what a host makes beside its tower, and its own image tiles."""
+"""What the recipes of this folder share: a stand-in for a language model, and image tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, _LanguageModel
-
-LanguageModel = _LanguageModel
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
 
 #: Grids of tiles, in tiles.
 GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
@@ -22,25 +17,10 @@ LOW, SQUARE, WIDE = (28, 50), (50, 50), (28, 80)  # 3, 5 and 4 tiles
 
 
 class CutRecipe(Recipe):
-    """A recipe whose host's module has further names to stand in for: `stand_ins`."""
-
     modalities = ("image",)
-    stand_ins: dict[str, Any] = {}  # noqa: RUF012 - one recipe a process
-
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        module = import_module(f"vllm.model_executor.models.{self.module}")
-        for name, value in self.stand_ins.items():
-            assert hasattr(module, name)
-            setattr(module, name, value)
-        return super().build(host_class)
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         return None
-
-
-def stacked(items: list[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
-    """As vLLM batches an input: one tensor where all items are of one shape."""
-    return torch.stack(items) if len({item.shape for item in items}) == 1 else items
 
 
 class Tiles(CutRecipe):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 RECIPES = (
+    "aria",
     "internvl",
     "qwen2_vl",
     "qwen2_5_vl",
@@ -24,8 +25,10 @@ RECIPES = (
     "llava_next",
     "llava_onevision",
     "mistral3",
+    "molmo2",
     "paligemma",
     "phi3v",
+    "phi4mm",
     "pixtral",
     "cohere_compass",
     "deepseek_vl2",

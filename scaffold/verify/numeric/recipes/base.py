@@ -71,6 +71,9 @@ class Recipe(ABC):
     video_frames = 6
     #: Whether the recipe finds things out while it builds the pristine model: `facts`, for `recall` in other processes.
     learns = False
+    #: Names of the host's module, and what takes their place while the host is made; tiny towers, and language models
+    #: that are not made by the release's usual functions.
+    stand_ins: Mapping[str, Any] = MappingProxyType({})
     #: What an automatic recipe could not make, with the reason; its basis; values that nothing says.
     missing: Mapping[str, str] = MappingProxyType({})
     basis: Sequence[str] = ()
@@ -98,7 +101,7 @@ class Recipe(ABC):
         """
         cls = self.load_class(host_class)
         config = engine_config(self.model_config(), self.modalities)
-        with _without_language_model(sys.modules[self.load_class().__module__]):
+        with _without_language_model(sys.modules[self.load_class().__module__], self.stand_ins):
             host = cls(vllm_config=config, prefix="")
         _answer_processing_info(cls, config, self.video_frames)
         return host, config
@@ -152,7 +155,7 @@ class Recipe(ABC):
         return frozenset(name for name in inputs if name not in fields or fields[name].field.keep_on_cpu)
 
 
-class _LanguageModel(nn.Module):  # type: ignore[misc]
+class LanguageModel(nn.Module):  # type: ignore[misc]
     """Stands in for the language model: towers do not use it. Hosts copy these numbers of experts from it."""
 
     num_logical_experts = num_physical_experts = num_local_physical_experts = 0
@@ -167,19 +170,20 @@ class _LanguageModel(nn.Module):  # type: ignore[misc]
 
 
 @contextmanager
-def _without_language_model(module: ModuleType) -> Iterator[None]:
+def _without_language_model(module: ModuleType, further: Mapping[str, Any]) -> Iterator[None]:
     """Replace what a host's `__init__` calls beyond its tower, in the namespace of the host's module."""
     stand_ins: dict[str, Any] = {
-        "init_vllm_registered_model": _LanguageModel,
-        "initialize_model": _LanguageModel,
-        "Qwen3LLMForCausalLM": _LanguageModel,
-        "Ernie4_5_VLMoeForCausalLM": _LanguageModel,
-        "CohereCompassForCausalLM": _LanguageModel,
-        "LlamaModel": _LanguageModel,
+        "init_vllm_registered_model": LanguageModel,
+        "initialize_model": LanguageModel,
+        "Qwen3LLMForCausalLM": LanguageModel,
+        "Ernie4_5_VLMoeForCausalLM": LanguageModel,
+        "CohereCompassForCausalLM": LanguageModel,
+        "LlamaModel": LanguageModel,
         "cached_tokenizer_from_config": lambda *args, **kwargs: SimpleNamespace(vocab=defaultdict(int)),
         "supports_pp": lambda model: True,
         # The lab's own configuration is current already; the stand-in lacks what layers read of it.
         "set_current_vllm_config": lambda config: nullcontext(),
+        **further,
     }
     saved = {name: getattr(module, name) for name in stand_ins if hasattr(module, name)}
     for name in saved:
@@ -255,6 +259,11 @@ def configure(config: SimpleNamespace, session: Session | None, modalities: Sequ
     limits.clear()
     no_video = session is not None and session.max_frames == 0
     limits.update({modality: 8 for modality in modalities if not (no_video and modality == "video")})
+
+
+def stacked(items: Sequence[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
+    """As vLLM batches an input: one tensor where all items are of one shape."""
+    return torch.stack(list(items)) if len({item.shape for item in items}) == 1 else list(items)
 
 
 def randomise(host: nn.Module, seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
 
 
 class LlavaNext(Recipe):
@@ -58,9 +58,7 @@ class LlavaNext(Recipe):
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         tiles = [torch.randn(self._tiles(item), 3, self.SIDE, self.SIDE, generator=generator) for item in items]
-        # As the release's processor hands them over: one tensor where all images have as many tiles.
-        equal = len({len(image) for image in tiles}) == 1
-        return {"pixel_values": torch.stack(tiles) if equal else tiles, "image_sizes": torch.tensor(items)}
+        return {"pixel_values": stacked(tiles), "image_sizes": torch.tensor(items)}
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
 
 PATCH = 4
 MERGE = 2
@@ -53,8 +53,7 @@ class Mistral3(Recipe):
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         pixels = [torch.randn(3, h * PATCH + more, w * PATCH, generator=generator) for h, w, more in map(_whole, items)]
-        same = len(set(items)) == 1
-        return {"pixel_values": torch.stack(pixels) if same else pixels}
+        return {"pixel_values": stacked(pixels)}
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         return None  # this class takes none, though its processor has a field for them

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Session
-
-sys.path.insert(0, str(Path(__file__).parent))
-from parts import CutRecipe, LanguageModel
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
 
 
-class Aria(CutRecipe):
+class Aria(Recipe):
     """An item is the side of an image, and the height and width of what is no padding."""
 
     module = "aria"
     host_class = "AriaForConditionalGeneration"
+    modalities = ("image",)
     min_budget = 16
     stand_ins = {"AriaTextModel": LanguageModel, "ParallelLMHead": LanguageModel, "LogitsProcessor": LanguageModel}  # noqa: RUF012
 
@@ -62,6 +58,9 @@ class Aria(CutRecipe):
             Session("budgets 16, 64; 4 items", (16, 64), 4, 0, cases),
             Session("budget 128; 8 items", (128,), 8, 0, cases),
         )
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return None
 
 
 RECIPE = Aria()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Session
-
-sys.path.insert(0, str(Path(__file__).parent))
-from parts import CutRecipe, LanguageModel, stacked
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, stacked
 
 
 def small_tower(layer_idx: int = -1, **kwargs: Any) -> nn.Module:
@@ -27,11 +22,12 @@ def small_tower(layer_idx: int = -1, **kwargs: Any) -> nn.Module:
     return Idefics2VisionTransformer(config=config, require_post_norm=False, num_hidden_layers_override=1)
 
 
-class Phi4MM(CutRecipe):
+class Phi4MM(Recipe):
     """An item is a grid of crops, and the height and width in patches of what is no padding in it."""
 
     module = "phi4mm"
     host_class = "Phi4MMForCausalLM"
+    modalities = ("image",)
     min_budget = 256
     stand_ins = {  # noqa: RUF012
         **dict.fromkeys(("LlamaModel", "ParallelLMHead", "LogitsProcessor", "AudioEmbedding"), LanguageModel),
@@ -80,6 +76,9 @@ class Phi4MM(CutRecipe):
             Case("padded, reversed", "image", (wide, small)),
         )
         return (Session("budgets 768, 1536; 4 items", (768, 1536), 4, 0, cases),)
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return None
 
 
 RECIPE = Phi4MM()
