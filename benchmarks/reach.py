@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from matrix import fingerprint
 
+from scaffold.verify.numeric import UNDECIDED
 from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ CONFIGS = Path(__file__).resolve().parent / "configs"
 NEWEST = "0.33.0"
 #: Seconds that one model may take in the lab.
 LIMIT = 1800
-#: Problems of `verify` that prove nothing either way: nothing there can build the model.
-UNBUILT = {"VCG659", "VCG668"}
 #: How a failure of the pristine model is named, with which nothing of a port was compared.
 ORACLE = "the pristine model "
 #: How a failure of one modality is named for which the lab found no inputs.
@@ -169,7 +168,7 @@ def judged(code: int, out: str, err: str) -> dict[str, Any]:
     if code == 0 and checks:
         guessed = sorted({value for report in reports for value in report.get("guessed", ())})
         return {"numeric": "pass", "checks": checks, "reason": "", "guessed": guessed}
-    unbuilt = not checks and any(name in UNBUILT or ORACLE in message for name, message in problems)
+    unbuilt = not checks and any(name in UNDECIDED or ORACLE in message for name, message in problems)
     unbuilt |= bool(problems) and all(UNMADE in message for _, message in problems)
     last = (err.strip().splitlines() or ["verify said nothing"])[-1]
     reason = "; ".join(f"{name}: {message}" for name, message in problems)[:500] or last

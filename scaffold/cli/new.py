@@ -298,5 +298,7 @@ def _generate_adapters(console: Console, descriptor: str, mode: str | None, fold
     elif mode is None:
         console.report(publish_regeneration(plan, label=f"new {descriptor}", allow_dirty=allow_dirty))
     show_written(console, plan, "would change" if mode else "changed")
+    if plan.changes and not mode:
+        console.note(f"Proven statically only. To prove the adapters numerically: pytest {folder / 'tests'}")
     if mode == "check" and plan.changes:
         raise click.exceptions.Exit(Exit.DRIFT)

@@ -262,6 +262,7 @@ def test_revert_finds_the_tree(run, small_tree, monkeypatch, place):
 def test_revert_says_which_files_it_removes(run, tmp_path):
     done = run("new", "internvl")
     assert done.code == 0, done.err
+    assert "Proven statically only. To prove the adapters numerically: pytest generated/tests\n" in done.err
 
     back = run("revert", "generated")
 

@@ -52,6 +52,7 @@ SAID = {
     "right": ((0, json.dumps([REPORT]), ""), ("pass", 2, "")),
     "wrong": ((6, json.dumps([REPORT, WRONG]), ""), ("fail", 3, "VCG651: differs")),
     "no recipe": ((6, "", "x\nerror[VCG659]: no recipe\n = help: y\n"), ("none", 0, "VCG659: no recipe")),
+    "no time": ((6, "", "error[VCG655]: m: no result\n"), ("none", 0, "VCG655: m: no result")),
     "the pristine model fails": (
         (6, "", "error[VCG656]: m: the pristine model cannot embed the inputs: KeyError\n"),
         ("none", 0, "VCG656: m: the pristine model cannot embed the inputs: KeyError"),
