@@ -18,7 +18,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/**/*.md", "scaffold/cli/*.py")
+PAGES = ("*.md", "docs/**/*.md", "scaffold/cli/*.py", "scaffold/runtime/**/*.py")
 #: The most words of a sentence.
 LONGEST = 45
 

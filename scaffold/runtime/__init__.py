@@ -1,7 +1,7 @@
 """Vision-encoder graphs at run time: capture token budgets, replay what fits, run eager what does not.
 
 The core needs torch only and knows nothing of any model or serving engine; `scaffold.runtime.vllm` binds it to vLLM.
-Names are loaded when they are first used, so that the parts without torch (`budgets`, `trace`) stay cheap to import.
+The package loads a name at its first use, so that the parts without torch (`budgets`, `trace`) stay cheap to import.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The adapter protocol: what the manager must be told about an encoder, and nothing more.
+"""The adapter protocol: everything that the manager must know about an encoder, and nothing more.
 
 The manager never looks into a model. It asks an adapter for sizes, for buffer values and for forward passes. Rows are
-what the tower reads (patches), tokens are what it returns; both are counted per item (one image or one video).
+the tower's inputs (patches), tokens are its outputs. An item is one image or one video.
 This module knows torch only.
 """
 
@@ -24,9 +24,9 @@ PadFunction = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 class BufferKind(Enum):
-    """How a buffer that is recorded into a graph is padded. Each kind has one tested padder in `padding`."""
+    """How the runtime pads a buffer of a graph. Each kind has one tested padder in `padding`."""
 
-    #: One entry a row or tile; what lies behind the last one is zero.
+    #: One entry per row or tile, then zeros.
     ROWS = "rows"
     #: Offsets `[0, a, a+b, ...]`; the tail repeats the last one, or describes the padded rows (`BufferSpec.rows_of`).
     CUMULATIVE = "cumulative"
@@ -46,10 +46,10 @@ class BufferKind(Enum):
 class BufferSpec:
     """One named input of the captured forward.
 
-    `is_data` marks pixels: they are copied from the call's inputs every time and never memoised. `rows_of` names the
-    buffer whose rows a `CUMULATIVE` buffer counts: then the padded rows get sequences of their own, of at most
-    `bound` rows each, so that attention writes every row it reads. `pad` overrides the padder of the kind.
-    `owned` says that the capture must use the adapter's own tensor (a padder that looks addresses up needs this).
+    `is_data` marks pixels: every call copies them from its inputs, and no plan keeps them. `rows_of` names the buffer
+    whose rows a `CUMULATIVE` buffer counts. The padded rows then get sequences of their own, of at most `bound` rows
+    each, so that attention writes every row it reads. `pad` overrides the padder of the kind. `owned` makes the capture
+    use the adapter's own tensor, for a padder that looks addresses up.
     """
 
     kind: BufferKind = BufferKind.ROWS
@@ -62,7 +62,7 @@ class BufferSpec:
 
 @dataclass(frozen=True, slots=True)
 class PathSpec:
-    """One part of the encoder that is captured on its own (a global view, local tiles)."""
+    """One part of the encoder with graphs of its own (a global view, local tiles)."""
 
     min_budget: int | None = None
     may_be_idle: bool = False
@@ -70,7 +70,7 @@ class PathSpec:
 
 @dataclass(frozen=True, slots=True)
 class EncoderDescription:
-    """What stays the same for the life of a manager."""
+    """The facts about an encoder that stay the same for the life of a manager."""
 
     output_width: int
     modalities: tuple[str, ...] = ("image",)
@@ -100,7 +100,7 @@ class Item:
 
 
 class GraphKey(NamedTuple):
-    """What a graph was captured for. `budget` is in tokens."""
+    """The path, budget (in tokens) and capture-axis keys of a graph."""
 
     path: str
     budget: int
@@ -120,11 +120,12 @@ class Limits:
 
 
 class EncoderAdapter(Protocol):
-    """What the manager calls. All tensors of one call live on the device of the tower, sizes live on the host.
+    """The methods that the manager calls. All tensors of one call live on the tower's device, sizes live on the host.
 
-    An adapter may have more: `watched()` gives tensors whose addresses the debug mode checks, `passes_through(inputs)`
-    whether `whole` gives the tensors of all inputs of this signature as they are, and `quick_signature(inputs)` the
-    signature of inputs that are raw and pass through, with less work than `signature`, or None.
+    An adapter may have three more. `watched()` gives tensors whose addresses the debug mode checks.
+    `passes_through(inputs)` tells whether `whole` gives the tensors of all inputs of this signature as they are.
+    `quick_signature(inputs)` gives the signature of inputs that are raw and pass through, with less work than
+    `signature`, or None.
     """
 
     def describe(self) -> EncoderDescription:
@@ -134,10 +135,10 @@ class EncoderAdapter(Protocol):
         """Whether the inputs hold pixels. If not (precomputed embeddings), the manager calls `embed`."""
 
     def embed(self, inputs: Inputs) -> Sequence[torch.Tensor]:
-        """The model's own complete eager embedding: one tensor an item, in order."""
+        """The model's own complete eager embedding: one tensor per item, in order."""
 
     def signature(self, inputs: Inputs) -> Hashable | None:
-        """Everything that sizes and metadata depend on. None: plans for these inputs must not be memoised."""
+        """Everything that sizes and metadata depend on. None: the manager must not keep a plan for these inputs."""
 
     def items(self, inputs: Inputs) -> Sequence[Item]:
         """Sizes of every item, in order."""
@@ -155,7 +156,7 @@ class EncoderAdapter(Protocol):
         """Values for these inputs, unpadded or padded. None or absent: the buffer keeps what it holds."""
 
     def forward(self, values: dict[str, Any], path: str) -> torch.Tensor:
-        """The tower on buffers only. This is what is captured."""
+        """The tower on buffers only: the forward that a graph captures."""
 
     def eager(self, inputs: Inputs, path: str) -> torch.Tensor:
         """The tower on inputs, in the same format as `forward`, without padded rows."""
@@ -172,9 +173,9 @@ class EncoderAdapter(Protocol):
         inputs: Inputs,
         eager: Sequence[str],
     ) -> None:
-        """Put one tensor an item into `results`. `outputs` belong to the caller: they never alias graph memory.
+        """Put one tensor per item into `results`. `outputs` belong to the caller: they never alias graph memory.
 
-        `items` are all items of the call, `indices` those of this batch, `eager` the paths that were not replayed.
+        `items` are all items of the call, `indices` those of this batch, `eager` the paths that ran eager.
         """
 
 
@@ -183,7 +184,7 @@ def scatter_rows(
 ) -> None:
     """The plain `finish`: cut the output of one batch into its items.
 
-    An item that runs alone may claim more tokens than it has: that is how some ports keep it out of graphs.
+    An item that runs alone may claim more tokens than it has: some ports keep it out of graphs in this way.
     """
     sizes = [items[i].tokens for i in indices]
     if len(sizes) == 1:

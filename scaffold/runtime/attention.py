@@ -1,8 +1,8 @@
 """Variable-length attention for towers of one's own: each backend with its buffers and how they are padded.
 
-A tower calls `attend(q, k, v)` with `[rows, heads, head_dim]`; sequences are runs of rows. What differs between the
-kernels is what they do with rows that no sequence covers, so each backend declares its buffers, and with them one
-tested padder: offsets that go on to the last captured row, or two sections of offsets with zero-filled output.
+A tower calls `attend(q, k, v)` with `[rows, heads, head_dim]`; sequences are runs of rows. The kernels treat rows that
+no sequence covers differently. So each backend declares its buffers, and with them one tested padder: offsets that go
+on to the last captured row, or two sections of offsets with zero-filled output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 
 from scaffold.runtime.adapter import BufferKind, BufferSpec
 
-#: Backends that read lengths on the host in every call, so that no graph can replay them. Named, to be refused by name.
+#: Backends that read lengths on the host in every call, so that no graph can replay them. `choose_attention` knows them
+#: by name, to say why it refuses them.
 UNCAPTURABLE = {
     "torch_sdpa": "it splits the rows by lengths that it reads on the host; use 'torch', 'flash_attn' or 'flashinfer'",
     "xformers": "its block-diagonal mask is built from host lengths; use 'torch', 'flash_attn' or 'flashinfer'",

@@ -1,7 +1,7 @@
 """Capture and replay: the interface, and CUDA graphs.
 
-The manager speaks to this interface only. `recording.RecordingBackend` is the second implementation: it stands in for
-CUDA graphs on a machine without a GPU, with the same semantics.
+The manager speaks to this interface only. `recording.RecordingBackend` is the second implementation: it replaces CUDA
+graphs on a machine without a GPU, with the same semantics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 
 class CaptureError(RuntimeError):
-    """A forward that cannot be captured. The manager answers with eager execution for that key."""
+    """A forward that cannot be captured. The manager then has no graph for that key."""
 
 
 class Graph(Protocol):
@@ -35,14 +35,14 @@ class Timer(Protocol):
     """A clock that runs from its creation on the device's stream."""
 
     def stop(self) -> None:
-        """The end of what is measured."""
+        """End the measurement."""
 
     def ms(self) -> float | None:
         """Milliseconds, or None while the device has not passed the end."""
 
 
 class GraphBackend(Protocol):
-    """What the manager needs of a device."""
+    """The operations that the manager needs of a device."""
 
     name: str
 
@@ -56,13 +56,13 @@ class GraphBackend(Protocol):
         """Uninitialised host bytes that can be copied to the device asynchronously."""
 
     def capture(self, forward: Callable[[], torch.Tensor], pool: Any) -> Graph:
-        """Capture a forward on static buffers. Raises on what cannot be captured."""
+        """Capture a forward on static buffers. Raises if it cannot be captured."""
 
     def warm_up(self, forward: Callable[[], torch.Tensor]) -> int:
-        """Run a forward once, eagerly. Returns the peak of bytes that it needed."""
+        """Run a forward once, eagerly. Returns its peak memory in bytes."""
 
     def peak_of(self, forward: Callable[[], torch.Tensor]) -> int:
-        """Bytes that a pool needs for a forward, beyond its inputs; found without running it where possible."""
+        """Bytes that a pool needs for a forward, beyond its inputs. Does not run the forward if it can avoid that."""
 
     def reserve(self, pool: Any, nbytes: int) -> object:
         """Give a pool one contiguous block before its graphs are captured. It stays while the result lives."""
@@ -100,8 +100,8 @@ class _CudaGraph:
     def __init__(self, graph: torch.cuda.CUDAGraph, output: torch.Tensor) -> None:
         self._graph = graph
         self.output = output
-        # Bound once, below torch's Python wrapper, which only serves its debug mode: the replay path then makes one
-        # call and no look-ups.
+        # Bind the launch once, below torch's Python wrapper, which only serves its debug mode. The replay path then
+        # makes one call and no look-ups.
         launch = getattr(super(torch.cuda.CUDAGraph, graph), "replay", None)
         self.replay = graph.replay if launch is None or getattr(graph, "_tracker", None) is not None else launch
 
@@ -109,8 +109,8 @@ class _CudaGraph:
 def borrow(tensor: torch.Tensor) -> torch.Tensor:
     """An alias that does not keep its memory reserved.
 
-    The owner is dropped after the capture, so the pool may give the output's memory to the next graph. That is safe
-    because the manager copies the output before anything else replays. It saves one output buffer a graph (58 MB at
+    The owner goes away after the capture, so the pool may give the output's memory to the next graph. That is safe
+    because the manager copies the output before anything else replays. It saves one output buffer per graph (58 MB at
     8192 tokens of Qwen2.5-VL) and the copy into it.
     """
     memory = tensor.untyped_storage()
@@ -121,7 +121,7 @@ def borrow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _CudaTimer:
-    """Events around one replay, read later: never a host wait in the replay path."""
+    """Events around one replay. The manager reads them later, so the host never waits in the replay path."""
 
     __slots__ = ("_begin", "_end")
 
@@ -141,15 +141,16 @@ _SIDE_STREAMS: dict[int, torch.cuda.Stream] = {}
 
 
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One capture stream a device: cuBLAS keeps a workspace (32 MiB on Hopper) for every stream that it has seen."""
+    """One capture stream per device: cuBLAS keeps a workspace (32 MiB on Hopper) for every stream that it has seen."""
     index = torch.cuda.current_device() if device.index is None else device.index
     if index not in _SIDE_STREAMS:
         _SIDE_STREAMS[index] = torch.cuda.Stream(device)
     return _SIDE_STREAMS[index]
 
 
-#: How much more than its peak a forward needs when its tensors are cut from one block, gaps included. Measured on an
-#: H200 with five towers: 1.0 and 1.1 leave three of them with further segments of 320 to 770 MiB, 1.2 none.
+#: The memory that a forward needs when one block holds its tensors, relative to its peak: gaps come in addition.
+#: Measured on an H200 with five towers: 1.0 and 1.1 leave three of them with further segments of 320 to 770 MiB, 1.2
+#: none.
 RESERVE_SLACK = 1.2
 
 
@@ -176,9 +177,9 @@ class CudaGraphBackend:
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Captures run on one side stream with the garbage collector off.
+        """Run captures on one side stream with the garbage collector off.
 
-        `torch.cuda.graph` may collect garbage before each capture (about 330 ms a graph in a vLLM process), and a
+        `torch.cuda.graph` may collect garbage before each capture (about 330 ms per graph in a vLLM process), and a
         collection in the middle of a capture can free memory that the graph must not touch.
         """
         enabled = gc.isenabled()
@@ -224,13 +225,13 @@ class CudaGraphBackend:
         try:
             graph.capture_end()
         except RuntimeError:
-            # The runtime had invalidated the capture; then torch leaves its allocator routed to the pool, which
-            # refuses every later capture and never frees the pool.
-            # In torch 2.11 ending it by hand does not make the pool usable, so later captures get another one.
+            # The runtime had invalidated the capture. Torch then leaves its allocator routed to the pool. That pool
+            # refuses every later capture and is never freed. In torch 2.11 it stays unusable even if we end the capture
+            # by hand, so later captures get another pool.
             invalidated = True
             self._route_back(pool)
             self._successors[pool] = torch.cuda.graph_pool_handle()
-        with contextlib.suppress(RuntimeError):  # takes the error of the capture with it
+        with contextlib.suppress(RuntimeError):  # the error of the capture comes up here once more
             torch.cuda.synchronize(self.device)
         if invalidated:
             self._end_in_generator()
@@ -238,8 +239,8 @@ class CudaGraphBackend:
     def _end_in_generator(self) -> None:
         """Tell the generator of random numbers that no capture goes on.
 
-        One that was invalidated does not, and the next random number outside of a capture raises ("Offset increment
-        outside graph capture", torch 2.11). The end of a capture that works does.
+        The end of a working capture tells it; the end of an invalidated one does not. The next random number outside of
+        a capture would then raise "Offset increment outside graph capture" (torch 2.11).
         """
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         try:
@@ -273,7 +274,7 @@ class CudaGraphBackend:
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
         try:
-            # The allocator counts while capturing, too, and nothing runs: 26 ms of Step3-VL instead of 1 s.
+            # The allocator counts during a capture, too, while the device runs nothing: 26 ms of Step3-VL, not 1 s.
             self.capture(forward, torch.cuda.graph_pool_handle())
             peak = torch.cuda.max_memory_allocated(self.device) - before
         except Exception:
@@ -282,10 +283,11 @@ class CudaGraphBackend:
         return int(peak * RESERVE_SLACK)
 
     def reserve(self, pool: Any, nbytes: int) -> object:
-        """One block for the largest graph, which the tensors of all graphs are then cut from.
+        """Give the pool one block for the largest graph. The allocator then cuts the tensors of all graphs from it.
 
-        Left to itself the allocator gives each tensor that finds no gap a segment of its own: 1546 MiB for a forward of
-        Qwen2.5-VL whose peak is 1042 MiB, and 7116 for one of Step3-VL with 3655. So they take 1256 and 4390.
+        Without the block, the allocator gives each tensor that finds no gap a segment of its own: 1546 MiB for a
+        forward of Qwen2.5-VL whose peak is 1042 MiB, and 7116 for one of Step3-VL with 3655. With it they take 1256 and
+        4390.
         """
 
         def fill() -> torch.Tensor:
@@ -302,10 +304,10 @@ class CudaGraphBackend:
         return bool(torch.cuda.current_stream(self.device).query())
 
     def spoil(self, pool: Any) -> None:
-        """Fill the memory that the graphs of a pool share with NaN, by a graph that takes exactly that memory.
+        """Fill the memory that the graphs of a pool share with NaN, for checks only.
 
-        While it is captured, the allocator hands out the pool's free blocks: what the other graphs write into when
-        they replay. For checks only.
+        A further graph does it. During its capture, the allocator hands out the pool's free blocks, and the replays of
+        the other graphs write into exactly those.
         """
         if self._spoiler is None or self._spoiler[0] != pool:
 

@@ -1,7 +1,7 @@
-"""Which token budgets to capture: a geometric ladder by default, an optimal one from a trace, and what to leave out.
+"""Which token budgets to capture: a geometric ladder by default, an optimal one from a trace, and which to leave out.
 
-Pure arithmetic on integers; it does not need torch. A budget is the number of tokens that a graph was captured for; a
-batch runs on the smallest budget that holds it, and the difference is waste.
+This is pure arithmetic on integers, without torch. A budget is the number of tokens of a graph. A batch runs on the
+smallest budget that holds it, and the difference is waste.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-#: Steps an octave of the default ladder: at most 1/32 of a batch is padding, 1.1 % on average.
+#: Steps per octave of the default ladder: at most 1/32 of a batch is padding, 1.1 % on average.
 DEFAULT_STEPS = 32
 
 
@@ -37,8 +37,8 @@ def octave_ladder(low: int, high: int, steps: int = DEFAULT_STEPS) -> list[int]:
 def geometric_ladder(low: int, high: int, ratio: float = 1 + 1 / DEFAULT_STEPS, granule: int = 1) -> list[int]:
     """Budgets from `low` to `high`, neighbours at most `ratio` apart, above `low` multiples of `granule`.
 
-    A geometric ladder bounds the waste of every size alike, which is the best one can do without knowing the traffic.
-    Both ends are always in it. Where the integers (or the granule) are coarser than the ratio, every step is taken.
+    A geometric ladder bounds the waste of every size alike. Nothing is better without knowledge of the traffic. The
+    ladder always has both ends. Where the integers (or the granule) are coarser than the ratio, it has every step.
     """
     if low < 1 or high < low:
         raise ValueError(f"a ladder needs 1 <= low <= high, got {low} and {high}")

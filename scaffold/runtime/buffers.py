@@ -1,8 +1,8 @@
-"""Static memory that graphs share: one arena a data buffer, one for the metadata of large graphs, one staging ring.
+"""Static memory that graphs share: one arena per data buffer, one for the metadata of large graphs, one staging ring.
 
 A CUDA graph freezes addresses, not owners. Only one graph runs at a time and every replay rewrites what it reads, so
-the buffers of different budgets may overlap. vLLM gives every graph buffers of its own: 41 graphs of Qwen2.5-VL need
-3.0 GB there, 53 need 1.8 GB with shared maximal buffers (H200, reference run).
+the buffers of different budgets may overlap. In vLLM every graph has buffers of its own: 41 graphs of Qwen2.5-VL need
+3.0 GB there, and 53 need 1.8 GB with shared maximal buffers (H200, reference run).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from scaffold.runtime.adapter import BufferKind, BufferSpec, EncoderDescription,
 from scaffold.runtime.backend import GraphBackend
 from scaffold.runtime.padding import PADDERS, PadContext, cumulative_slots, exceeds
 
-#: Metadata up to `OWN_BYTES` have memory of their own while all of these together take no more than `OWN_TOTAL`. It
-#: holds what the last call of that graph put there, so a size that comes again copies no metadata, whatever ran
-#: between: about 15 us of 2 to 4 ms on an H200. Large graphs would not notice, and 48 of Qwen3-VL would take 800 MB.
+#: Metadata of at most `OWN_BYTES` have memory of their own while all of these together take no more than `OWN_TOTAL`.
+#: That memory keeps the metadata of the graph's last call, so a size that comes again copies no metadata, whatever ran
+#: between. This saves about 15 us of 2 to 4 ms on an H200. Large graphs would not notice, and 48 of Qwen3-VL would take
+#: 800 MB.
 OWN_BYTES, OWN_TOTAL = 4 << 20, 64 << 20
 
 #: Alignment of each metadata buffer inside the metadata arena, in bytes; kernels load at most 16 bytes at once.
@@ -37,19 +38,19 @@ def carve(arena: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
 
 
 class Arena:
-    """Flat bytes that grow only before the first view is taken; later needs get an arena of their own."""
+    """Flat bytes that grow only before their first use; larger graphs after that get an arena of their own."""
 
     def __init__(self, backend: GraphBackend) -> None:
         self._backend = backend
         self.memory: torch.Tensor | None = None
         self._wanted = 0
-        #: Bytes of `memory` that may hold something else than zero, from the start.
+        #: Bytes at the start of `memory` that may not be zero.
         self.dirty = 0
-        #: What the arena holds now: the blob that was copied last, by identity.
+        #: The blob that the arena holds a copy of now, by identity.
         self.holds: object | None = None
 
     def reserve(self, nbytes: int) -> None:
-        """Say how much some graph will need."""
+        """Note that some graph will need `nbytes` bytes."""
         self._wanted = max(self._wanted, nbytes)
 
     def take(self, nbytes: int) -> torch.Tensor | None:
@@ -70,13 +71,14 @@ class Slot:
 
     name: str
     offset: int
-    #: Shape and type only, without memory: the tensor that the capture was described with must not stay alive (83
-    #: graphs of Qwen3-VL would keep 1.3 GB of position embeddings).
+    #: A shape and a type without memory. The capture value must not stay alive: 83 graphs of Qwen3-VL would keep 1.3 GB
+    #: of position embeddings.
     like: torch.Tensor
     spec: BufferSpec
     context: PadContext
-    #: For an adapter's own padder, which may read its target (the last captured offset is the number of rows): what the
-    #: capture put there, on the host. In vLLM's manager the target is the graph's own buffer, which still holds it.
+    #: The capture value on the host, for an adapter's own padder. Such a padder may read its target: the last captured
+    #: offset is the number of rows. In vLLM's manager the target is the graph's own buffer, which still holds that
+    #: value.
     initial: torch.Tensor | None = None
 
 
@@ -104,9 +106,9 @@ class Layout:
         return carve(blob, slot.offset, slot.like)
 
     def write(self, blob: torch.Tensor, values: Mapping[str, torch.Tensor | None], staging: StagingRing) -> list[str]:
-        """Pad every value into a device blob; one host-to-device copy for all that lie on the host.
+        """Pad every value into a device blob, with one host-to-device copy for all values on the host.
 
-        Returns the names that had no value: their old contents stay.
+        Returns the names without a value: their old contents stay.
         """
         on_host = [n for n in self.slots if (v := values.get(n)) is not None and v.device.type == "cpu"]
         on_device = [n for n in self.slots if (v := values.get(n)) is not None and v.device.type != "cpu"]
@@ -139,7 +141,7 @@ class Layout:
 
 
 class StagingRing:
-    """Two pinned buffers in turn. One is reused only when the copy out of it is done, rarely with a host wait."""
+    """Two pinned buffers in turn. The ring reuses one when the copy out of it is done; the host rarely has to wait."""
 
     def __init__(self, backend: GraphBackend) -> None:
         self._backend = backend
@@ -148,7 +150,7 @@ class StagingRing:
         self._turn = 0
 
     def borrow(self, nbytes: int) -> _Loan:
-        """A host buffer of at least `nbytes`, as a context: leave it after the copy was issued."""
+        """A host buffer of at least `nbytes`, as a context: leave it after you have issued the copy."""
         return _Loan(self, nbytes)
 
     def _take(self, nbytes: int) -> torch.Tensor:
@@ -176,7 +178,7 @@ class _Loan:
 
 @dataclass(slots=True)
 class GraphBuffers:
-    """The static inputs of one graph: views into the shared arenas, and what the capture froze."""
+    """The static inputs of one graph: views into the shared arenas, and the values that the capture froze."""
 
     key: GraphKey
     layout: Layout
@@ -191,7 +193,7 @@ class GraphBuffers:
     contexts: dict[str, PadContext]
 
     def forward_values(self) -> dict[str, torch.Tensor | None]:
-        """What the captured forward is called with."""
+        """The arguments of the captured forward."""
         values: dict[str, torch.Tensor | None] = dict.fromkeys(self.absent)
         values.update(self.bounds)
         values.update((name, self.layout.view(self.metadata, name)) for name in self.layout.slots)
@@ -250,7 +252,7 @@ class SharedBuffers:
         return sum(a.nbytes for a in (*self._data.values(), self._metadata, *self._extra))
 
     def reserve(self, values: Mapping[str, torch.Tensor | None]) -> None:
-        """Announce a graph: arenas get the size of the largest announced one."""
+        """Announce a graph: arenas get the size of the largest announced graph."""
         data, metadata, _, _ = self._sort(values)
         for name, tensor in data.items():
             self._data.setdefault(name, Arena(self._backend)).reserve(nbytes_of(tensor))
@@ -299,7 +301,7 @@ class SharedBuffers:
         return arena, memory
 
     def release(self, buffers: GraphBuffers) -> None:
-        """Give back what only this graph had."""
+        """Give back the memory that only this graph had."""
         arena = buffers.metadata_arena
         if arena in self._extra:
             self._extra.remove(arena)

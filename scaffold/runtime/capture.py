@@ -20,9 +20,9 @@ from scaffold.runtime.options import CaptureReport, Options
 
 logger = logging.getLogger("scaffold.runtime")
 
-#: What an idle worker makes of the graphs of the start: so many steps per octave, whatever the traffic is.
+#: Budgets per octave that an idle worker captures in the end, whatever the traffic is.
 IDLE_STEPS = 8
-#: Uses of a budget without a graph after which an idle worker captures it. One alone may never come again.
+#: An idle worker captures a missing graph after so many batches needed it. A single size may never come again.
 WANTED_USES = 2
 
 
@@ -33,14 +33,14 @@ class Captured:
     key: GraphKey
     graph: Graph
     buffers: GraphBuffers
-    #: Tokens that it computes: fewer than the budget where tiles are coarser.
+    #: Tokens that the graph computes: fewer than the budget where tiles are coarser.
     tokens: int
     addresses: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Want:
-    """A budget without a graph: how often a batch needed it, and how much time it would have saved them together."""
+    """A missing graph: how many batches needed it, and how much time it would have saved them together."""
 
     uses: int = 0
     saving: float = 0.0
@@ -49,8 +49,9 @@ class Want:
 class GraphSet:
     """The graphs of one encoder, their shared buffers and their memory pool.
 
-    `small` are budgets of the ladders below those of the start: captured for the traffic only, for as many items as
-    they have tokens. Nothing raises for a key that cannot be captured: `report` says why, and its sizes run eager.
+    `small` are budgets of the ladders below those that start-up captures. An idle worker captures one of them only when
+    the traffic needs it, for at most as many items as the budget has tokens. A failed capture does not stop the others:
+    `report` has its reason.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class GraphSet:
         self.graphs.clear()
         self.pool: Any = None
         self.buffers = SharedBuffers(self.backend, self.description)
-        #: What the traffic lacks, by the key that its batches would fit.
+        #: Graphs that the traffic lacks, by key.
         self.wanted: dict[GraphKey, Want] = {}
         self._left = self.options.idle_graphs
         self._shapes: dict[Hashable, GraphKey] = {}
@@ -88,7 +89,7 @@ class GraphSet:
         self._full = False
 
     def keys(self) -> list[GraphKey]:
-        """The keys of the start: of every path and axis the ends of its ladder first, then ever finer steps."""
+        """The keys that start-up captures. Every path and axis gives the ends of its ladder first, then finer steps."""
         groups = [
             [GraphKey(path, budget, axes) for budget in start_ladder(ladder, self.options.start_steps)]
             for (path, axes), ladder in self._groups().items()
@@ -96,7 +97,7 @@ class GraphSet:
         return [key for stage in itertools.zip_longest(*groups) for key in stage if key is not None]
 
     def _groups(self) -> dict[tuple[str, AxisKeys], list[int]]:
-        """What is captured on its own, with its ladder from the smallest budget of the start."""
+        """The ladder of each path and axis, without the `small` budgets."""
         return {
             (path, axes): [b for b in ladder if b and b not in self._small.get(path, ())]
             for path, ladder in self.ladders.items()
@@ -104,13 +105,13 @@ class GraphSet:
         }
 
     def smallest(self, path: str) -> int:
-        """The smallest budget of the start: what is smaller still may take its graph."""
+        """The smallest budget of a path that is not `small`. Any smaller batch may use its graph."""
         return next((b for b in self.ladders[path] if b and b not in self._small.get(path, ())), 0)
 
     def limits_of(self, budget: int, items: int = 0) -> Limits:
-        """Limits of the graphs of a budget. A graph of few tokens is for as many items: each has a token at least.
+        """The limits of a graph of `budget` tokens. It holds at most as many items, since each has at least one token.
 
-        `items` are those of a batch: on one path of several, some have none.
+        `items` is the number of items in a batch. It may exceed the tokens of a path on which some items have none.
         """
         return replace(self.limits, items=min(self.limits.items, max(budget, items)))
 
@@ -120,7 +121,7 @@ class GraphSet:
             return dict(self.adapter.capture_values(key, self.limits_of(key.budget)))
 
     def capture(self, pool: Any = None) -> CaptureReport:
-        """Capture the keys of the start that fit the caps, after `clear`."""
+        """Capture the start-up keys that fit the caps, after `clear`."""
         started = time.perf_counter()
         self.pool = self.backend.new_pool() if pool is None else pool
         report = self.report = CaptureReport()
@@ -139,11 +140,11 @@ class GraphSet:
         return report
 
     def _warm_up(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
-        """Load libraries, size the arenas and the pool by the largest graphs, and drop what exceeds the memory cap.
+        """Load libraries, size the arenas and the pool for the largest graphs, and drop keys beyond the memory cap.
 
-        Two small forwards a path load kernels and make torch.compile settle on dynamic shapes. vLLM warms every graph
-        up, which doubles the capture time (28 ms of Python a forward); the largest graph alone took 1 s of Step3-VL's
-        start-up to run and takes 30 ms to capture.
+        The two smallest forwards of each path and axis load kernels and make torch.compile settle on dynamic shapes.
+        vLLM warms up every graph, which doubles the capture time (28 ms of Python per forward). The largest graph of
+        Step3-VL alone took 1 s to run and takes 30 ms to capture.
         """
         kept: list[GraphKey] = []
         most = 0
@@ -157,13 +158,13 @@ class GraphSet:
             kept += fits
             most = max(most, peak)
         kept_keys = set(kept)
-        self.backend.trim()  # the warm-up's memory would be held twice: here and in the graph pool
+        self.backend.trim()  # else the process would hold the warm-up's memory twice: here and in the graph pool
         if self.options.compact and most:
             self._anchor = self.backend.reserve(self.pool, most)
         return [key for key in keys if key in kept_keys]
 
     def _warm_up_one(self, key: GraphKey) -> int:
-        """Run the forward of a key once. Returns the peak of bytes that it needed, 0 if it failed."""
+        """Run the forward of a key once. Returns its peak memory in bytes, 0 if it failed."""
         try:
             values = self.values_of(key)
             return self.backend.warm_up(lambda: self.adapter.forward(dict(values), key.path))
@@ -172,7 +173,7 @@ class GraphSet:
             return 0
 
     def _fit_memory(self, keys: list[GraphKey], report: CaptureReport, *, measure: bool) -> tuple[list[GraphKey], int]:
-        """Keys of one path and axis, largest first, without those too large for the cap; bytes that the first needs."""
+        """The keys of one path and axis that fit the memory cap, largest first, and the peak bytes of the first."""
         cap = self.options.max_graph_bytes
         for position, key in enumerate(keys):
             try:
@@ -211,7 +212,8 @@ class GraphSet:
 
     def _capture_all(self, keys: list[GraphKey], report: CaptureReport, before: int, started: float) -> None:
         cap_bytes, cap_seconds = self.options.max_graph_bytes, self.options.max_capture_seconds
-        # The pool of a compact set is laid out already. Otherwise smaller graphs live in the memory of larger ones.
+        # A compact set has its pool laid out already. Otherwise larger graphs come first, and smaller ones reuse their
+        # memory.
         queue = keys if self.options.compact else sorted(keys, key=lambda key: -key.budget)
         ends = 2 * len(self._groups())
         for position, key in enumerate(queue):
@@ -249,7 +251,7 @@ class GraphSet:
             shape = self._shape_of(key, values)
             twin = self._shapes.get(shape)
             if twin in self.graphs:
-                # Budgets between two tiles describe the same graph: share it.
+                # Budgets between two tiles describe the same graph, so they share it.
                 assert twin is not None
                 self.graphs[key] = self.graphs[twin]
                 report.shared[key] = twin
@@ -263,7 +265,7 @@ class GraphSet:
         except Exception as error:
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
             report.failed[key] = why
-            # At start-up a smaller graph may still fit; later the memory is the server's.
+            # A smaller graph may still fit at start-up. After that, the memory belongs to the server.
             self._full = self._full or "out of memory" in why.lower() or isinstance(error, torch.OutOfMemoryError)
             logger.debug("encoder graph %s cannot be captured", key, exc_info=error)
             return
@@ -293,7 +295,7 @@ class GraphSet:
             except Exception as error:
                 if not self.options.retry:
                     raise
-                # Something may have been initialised lazily (a kernel compiled): run it eagerly and try once more.
+                # The forward may initialise something lazily (compile a kernel): run it eagerly once and try again.
                 logger.debug("capture of %s failed, trying again after a warm-up: %s", key, error)
                 self.backend.warm_up(forward)
                 graph = self.backend.capture(forward, self.pool)
@@ -304,10 +306,10 @@ class GraphSet:
         return Captured(key, graph, buffers, tokens, addresses)
 
     def next_key(self) -> GraphKey | None:
-        """What is best captured next when nothing waits; None when nothing is missing, or nothing more may be made.
+        """The key to capture next while nothing waits. None if nothing is missing, or no more graphs are allowed.
 
-        First what the traffic needed more than once, by the time that it would have saved; then what the start left
-        out, up to `IDLE_STEPS`.
+        Graphs that the traffic needed more than once come first, ordered by the time that they would have saved.
+        Budgets that start-up left out follow, up to `IDLE_STEPS` per octave.
         """
         cap = self.options.max_graph_bytes
         if self.pool is None or self._full or self._left <= 0 or (cap and self.report.device_bytes >= cap):
@@ -316,7 +318,7 @@ class GraphSet:
         largest: dict[tuple[str, AxisKeys], int] = {}
         for key in self.graphs:
             largest[key.path, key.axes] = max(largest.get((key.path, key.axes), 0), key.budget)
-        # What the memory cap dropped, and what is larger, must not come back.
+        # Graphs that the memory cap dropped must not come back, and no larger ones either.
         wanted = {
             key: want.saving
             for key, want in self.wanted.items()
@@ -333,9 +335,9 @@ class GraphSet:
         return None
 
     def capture_next(self) -> GraphKey | None:
-        """Capture what `next_key` says. Returns the key if it has a graph now, None if there is none to capture.
+        """Capture the graph of `next_key`. Returns its key, or None if there is none to capture.
 
-        Raises CaptureError if it cannot be captured: the next one may.
+        Raises CaptureError if the capture fails. The next key may still work.
         """
         key = self.next_key()
         if key is None:
@@ -356,14 +358,14 @@ class GraphSet:
         raise CaptureError(self.report.failed[key])
 
     def drop(self, key: GraphKey, why: str) -> None:
-        """Give a graph up, and whatever shares it: those sizes run eager from now on."""
+        """Drop a graph, and every key that shares it. Their sizes then run on a larger graph, or eager."""
         captured = self.graphs.get(key)
         for other in [k for k, c in self.graphs.items() if c is captured]:
             del self.graphs[other]
             self.report.failed[other] = why
 
     def addresses(self, buffers: GraphBuffers) -> dict[str, int]:
-        """Addresses of everything that a graph on these buffers reads, by a name for people. They must not change."""
+        """Addresses of every tensor that a graph on these buffers reads, by a readable name. They must not change."""
         addresses = {
             f"buffer {name}": value.data_ptr()
             for name, value in buffers.forward_values().items()

@@ -1,12 +1,12 @@
-"""Compile at start-up what Triton would compile while a request waits.
+"""Compiles at start-up the Triton kernels that a request would otherwise wait for.
 
-Triton makes a kernel of its own for each kind of each whole number that a kernel is called with: multiples of 16, and
-others. Qwen3-VL interpolates its position embeddings with one that takes the height and the width of an image, and a
-capture asks for one or two of the four; the first image of another kind then waited for a compiler: 144 ms on an H200,
-186 on an H100, in a stream of calls of 5 to 40 ms (`benchmarks/stream_gpu.py`).
+Triton compiles a separate variant of a kernel for each kind of each whole number among its arguments: multiples of 16,
+and others. Qwen3-VL interpolates its position embeddings with a kernel that takes the height and the width of an image,
+so it has four variants. A capture needs one or two of them, and the first image of another kind then waited for a
+compiler: 144 ms on an H200, 186 on an H100, in a stream of calls of 5 to 40 ms (`benchmarks/stream_gpu.py`).
 
-So what runs while capture values are made is noted, and compiled for the other kinds in a thread beside the captures.
-Knows Triton and nothing of models; where there is no Triton, nothing is noted.
+So we note the kernels that run while an adapter makes capture values. A thread beside the captures compiles their other
+variants. This module knows Triton and nothing of models. Without Triton it notes nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import torch
 
 logger = logging.getLogger("scaffold.runtime")
 
-#: Numbers of one kernel whose kinds are compiled, at most: eight kernels.
+#: The most numbers of a kernel that we compile variants for: three numbers make eight variants.
 MOST_NUMBERS = 3
-#: What Triton looks at, and what it takes memory to be aligned to.
+#: Triton distinguishes numbers that are multiples of this, and addresses of memory as well.
 MULTIPLE = 16
 
 
 class Launches:
-    """The Triton kernels that ran within `noted`, each with the arguments of one launch."""
+    """The Triton kernels that ran within `noted`, each with the arguments of its first launch."""
 
     def __init__(self) -> None:
         self._first: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
@@ -38,8 +38,8 @@ class Launches:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what is launched within."""
-        # A model that has kernels has imported it.
+        """Note the kernels that the block launches."""
+        # A model with kernels has imported Triton.
         kernels = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
         if kernels is None:
             yield
@@ -58,29 +58,29 @@ class Launches:
 
     def _note(self, kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if kernel not in self._first and not any(isinstance(value, torch.Tensor) for value in named.values()):
-            # Types in place of tensors, whose memory is the allocator's again when the capture values are made.
+            # Keep types instead of tensors: the allocator takes their memory back once the capture values are made.
             self._first[kernel] = (tuple([_without_memory(value) for value in args]), named)
 
     def compile_others(self) -> None:
-        """Begin to compile what was noted for the other kinds of its numbers. `wait` waits for the end."""
+        """Begin to compile the noted kernels for the other kinds of their numbers. `wait` waits for the end."""
         if self._first:
             device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
             self._thread = threading.Thread(target=self._compile, args=(device,), name="compile-kernels")
             self._thread.start()
 
     def _compile(self, device: int | None) -> None:
-        if device is not None:  # a thread begins on the first one
+        if device is not None:  # a thread begins on the first device
             torch.cuda.set_device(device)
         for kernel, (args, named) in self._first.items():
             for variant in variants_of(kernel, args):
                 try:
                     kernel.warmup(*variant, grid=(1,), **named)
-                except Exception as error:  # the request that needs it compiles it, as without us
+                except Exception as error:  # the first request that needs the variant compiles it, as without us
                     logger.debug("%s cannot be compiled ahead of requests", kernel, exc_info=error)
                     break
 
     def wait(self) -> None:
-        """Until everything is compiled; forget what was noted."""
+        """Wait until everything is compiled, and forget the noted kernels."""
         if self._thread is not None:
             self._thread.join()
         self._thread = None
@@ -96,7 +96,7 @@ def _without_memory(value: Any) -> Any:
 def variants_of(kernel: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """`args` with a number of each kind in place of each whole number that the kernel is specialised for.
 
-    Empty where there are too many, or none, or memory that is not aligned: what it is next time cannot be told.
+    Empty for too many numbers, for none, and for unaligned memory, which may be aligned next time.
     """
     numbers = [
         place
@@ -105,7 +105,7 @@ def variants_of(kernel: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     ]
     if not 0 < len(numbers) <= MOST_NUMBERS or any(value is None for value in args):
         return []
-    # Near to what it was: Triton tells numbers of 32 bits from larger ones, too.
+    # Stay near the original number: Triton also tells numbers of 32 bits from larger ones.
     kinds = [(even := max(MULTIPLE, -(-args[place] // MULTIPLE) * MULTIPLE), even + 1) for place in numbers]
     found = []
     for chosen in itertools.product(*kinds):

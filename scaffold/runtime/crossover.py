@@ -1,4 +1,4 @@
-"""When is a replay not worth it? Measured times, and the decision.
+"""Decides from measured times whether a replay is worth it.
 
 A replay costs the time of its budget; eager costs the time of the tokens, but not less than its launches. For small
 inputs a replay wins by far (Qwen2.5-VL, 64 tokens, H200: 4 ms against 23). For large ones both wait for the same
@@ -16,10 +16,11 @@ from scaffold.runtime.packing import REPLAY_OVERHEAD_TOKENS
 
 @dataclass(slots=True)
 class Curve:
-    """Milliseconds as a function of tokens: linear between samples, and beyond the last as before it.
+    """Milliseconds as a function of tokens: linear between samples.
 
-    Before the first it goes on as behind it, to half of the first at least: graphs of a few tokens are captured for
-    the traffic only, so none is there to be timed (4 tokens take 0.75 to 0.85 of 64 on an H100).
+    Beyond the last sample, and before the first, the curve goes on with the nearest slope. It never falls below half of
+    the first sample: graphs of a few tokens do not exist at start-up, so nothing can time them then. On an H100, 4
+    tokens take 0.75 to 0.85 times as long as 64.
     """
 
     points: list[tuple[int, float]] = field(default_factory=list)
@@ -67,7 +68,7 @@ class Crossover:
     """
 
     replay: Curve = field(default_factory=Curve)
-    #: How much slower a replay must be predicted before eager is chosen without a trial.
+    #: Eager wins without a trial where a replay is predicted to be slower by more than this factor.
     margin: float = 1.02
     launch_ms: float | None = None
     extra_ms: float | None = None
@@ -90,9 +91,9 @@ class Crossover:
         return ratio is not None and ratio > self.margin
 
     def saving(self, tokens: int, budget: int, captured: int | None) -> float:
-        """How much sooner `tokens` would be done on a graph of `budget` than on one of `captured` tokens, or eagerly.
+        """The time that a graph of `budget` would save `tokens` over the graph of `captured` tokens, or over eager.
 
-        In milliseconds if there are samples, else in tokens; 0 if not at all.
+        In milliseconds if there are samples, else in tokens; 0 if it saves nothing.
         """
         new, eager = self.replay.at(budget), self.eager_at(tokens)
         if new is None or eager is None:

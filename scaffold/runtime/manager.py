@@ -1,19 +1,23 @@
 """The shared manager: capture budgets once, replay what fits, run eager what does not.
 
-`capture` holds what becomes a graph and when, `plans` what is kept of a call, and this module how a call is run.
+This module runs calls. `capture` decides which graphs to capture and when; `plans` keeps the plans of calls.
 
-Contract, whatever the adapter does: outputs never alias graph memory; padded rows never reach an output; a batch that
-exceeds any capacity runs eager and is counted with its reason; zero items never reach the model; a capture that fails
-costs one warning and means eager for that key.
+The contract holds for every adapter:
 
-A call runs by a plan. Sizes, packing, padding and metadata are computed once for each signature of sizes; of each batch
-that a graph serves, a plan holds one function that replays it (`_replay_of`), and nothing else describes a replay. It
-makes four device operations: a copy of pixels, a copy of metadata (none if the graph still holds them), the replay, a
-copy of the output. All calls must come from one stream at a time.
+* Outputs never alias graph memory.
+* Padded rows never reach an output.
+* A batch that exceeds any capacity runs eager, and the statistics count its reason.
+* Zero items never reach the model.
+* Captures that fail cost one warning; a larger graph or eager execution serves their sizes.
 
-What the host does before the launch delays the call; what it does after is hidden by the replay. Between two images a
-server does much else, so this code runs in cold caches, where it takes six times as long as in a loop, and each frame,
-look-up and call into torch counts. So `_run` launches first, and counts, checks and cuts afterwards.
+A call runs by a plan. The manager computes sizes, packing, padding and metadata once for each signature of sizes. For
+each batch that a graph serves, the plan holds one function that replays it (`_replay_of`), and nothing else describes a
+replay. That function makes four device operations: a copy of pixels, a copy of metadata (none if the graph still holds
+them), the replay, a copy of the output. All calls must come from one stream at a time.
+
+Host work before the launch delays the call; the replay hides host work after it. A server does much else between two
+images, so this code runs in cold caches, where it takes six times as long as in a loop. Each frame, look-up and call
+into torch counts. So `_run` launches first, and counts, checks and cuts afterwards.
 """
 
 from __future__ import annotations
@@ -45,10 +49,10 @@ from scaffold.runtime.trace import Trace
 logger = logging.getLogger("scaffold.runtime")
 
 
-#: A missing graph is replaced by one at most so many times as large, and by the smallest one always.
+#: The graph that serves in place of a missing one is at most so many times as large; the smallest graph always may.
 MAX_STRETCH = 2.0
 
-#: Replaces the replay of one batch: `(inputs, budget, path, axes) -> output or None` (a subclass of a drop-in).
+#: A subclass of the drop-in replaces the replay of one batch: `(inputs, budget, path, axes) -> output or None`.
 ReplayHook = Callable[[Inputs, int, str, AxisKeys], "torch.Tensor | None"]
 
 
@@ -57,7 +61,7 @@ class AddressChanged(RuntimeError):
 
 
 def _warn_of(what: str, keys: Mapping[GraphKey, str]) -> None:
-    """One warning for any number of graphs, with the reason of the first; the report has all."""
+    """Log one warning for any number of graphs, with the reason of the first. The report has all reasons."""
     if keys:
         names = [str(key) for key in keys]
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -65,7 +69,7 @@ def _warn_of(what: str, keys: Mapping[GraphKey, str]) -> None:
 
 
 def _improves(key: GraphKey, captured: Captured, plan: CallPlan) -> bool:
-    """Whether a new graph may serve a batch of a plan better than what the plan has for it."""
+    """Whether a new graph may serve a batch of a plan better than the graph that the plan has for it, if any."""
     return any(
         (run.path, run.axes) == (key.path, key.axes)
         and run.tokens <= captured.tokens
@@ -90,10 +94,11 @@ def _clear_behind(arena: Arena, used: int, capacity: int) -> None:
 
 
 class EncoderGraphManager:
-    """Graphs of one encoder. `ladders` maps each path to its sorted token budgets (a leading 0 means: may be idle).
+    """Graphs of one encoder.
 
-    `small` maps a path to further budgets, below its ladder, which are captured for the traffic only, each for as many
-    items as it has tokens.
+    `ladders` maps each path to its sorted token budgets; a leading 0 means that a batch may leave the path idle.
+    `small` maps a path to further budgets below its ladder. An idle worker captures one of them only when the traffic
+    needs it, for at most as many items as the budget has tokens.
     """
 
     def __init__(
@@ -124,7 +129,7 @@ class EncoderGraphManager:
             raise ValueError(f"no budgets for the paths {sorted(missing)}")
         if any(not axis for axis in self.description.axes):
             raise ValueError("a capture axis needs at least one key")
-        # On the CPU the recording backend stands in: slower than eager, for trying things out and for tests.
+        # On the CPU the recording backend replaces CUDA graphs. It is slower than eager: use it for trials and tests.
         self.backend = backend or (RecordingBackend(device) if device.type == "cpu" else CudaGraphBackend(device))
         self.group = group
         self.stats = stats or Stats()
@@ -137,7 +142,7 @@ class EncoderGraphManager:
         self._trials = self.options.trials
         self._until_sample = self.options.sample_every
         self._pending: tuple[GraphKey, Any] | None = None
-        # Where items are spread over ranks, a call is never one plan of this rank.
+        # A call whose items are spread over ranks is never one plan of this rank.
         alone = group is None or group.size <= 1
         self._quick_signature = getattr(adapter, "quick_signature", None) if alone else None
 
@@ -145,12 +150,12 @@ class EncoderGraphManager:
 
     @property
     def graphs(self) -> Mapping[GraphKey, Captured]:
-        """What is captured. Budgets between two tiles share a graph."""
+        """The captured graphs by key. Budgets between two tiles share a graph."""
         return self._graph_set.graphs
 
     @property
     def report(self) -> CaptureReport:
-        """What was captured, and why what is missing is missing."""
+        """The graphs that were captured, and the reason for each one that is missing."""
         return self._graph_set.report
 
     @property
@@ -163,7 +168,7 @@ class EncoderGraphManager:
         self._graph_set.pool = pool
 
     def keys_to_capture(self) -> list[GraphKey]:
-        """Every key of the start in capture order: of each ladder its ends first, then ever finer steps."""
+        """Every key that start-up captures, in capture order: the ends of each ladder first, then ever finer steps."""
         return self._graph_set.keys()
 
     def capture(self, pool: Any = None) -> CaptureReport:
@@ -178,9 +183,10 @@ class EncoderGraphManager:
         return report
 
     def capture_when_idle(self, most: int | None = None) -> int:
-        """Capture what would serve the traffic better, `most` graphs at most. Returns how many were captured.
+        """Capture at most `most` graphs that would serve the traffic better. Returns how many were captured.
 
-        For a moment in which no call waits: a graph takes 20 to 70 ms. Sizes that one fits better are planned anew.
+        Call it while no call waits: a graph takes 20 to 70 ms. The plans of sizes that a new graph may serve better are
+        dropped, and the next call of such a size makes a new plan.
         """
         captured = 0
         while most is None or captured < most:
@@ -200,7 +206,7 @@ class EncoderGraphManager:
         return self._graph_set.next_key() is not None
 
     def drop(self, key: GraphKey, why: str) -> None:
-        """Give a graph up, and whatever shares it: those sizes run eager from now on."""
+        """Drop a graph, and every key that shares it. Their sizes then run on a larger graph, or eager."""
         self._graph_set.drop(key, why)
         self._plans.forget()
 
@@ -218,28 +224,28 @@ class EncoderGraphManager:
     def calibrate(self, limit_ms: float) -> None:
         """Measure replay times of a few budgets, smallest first, and the eager time of the smallest.
 
-        Stops when `limit_ms` are spent on a path; beyond its last sample a curve goes on in proportion. Eager is timed
-        as the captured forward run without a graph: the same kernels with the host in the way.
+        It stops when `limit_ms` are spent on a path; a curve goes on with its last slope beyond its last sample. The
+        eager time is that of the captured forward without a graph: the same kernels, launched by the host.
         """
         for path, ladder in self.ladders.items():
             crossover = self.crossover[path]
             spent = 0.0
             captured = {k.budget: c for k, c in self.graphs.items() if k.path == path}
             for budget in sample_budgets([b for b in ladder if b in captured], 10):
-                # Three samples at least: two give a slope, which goes on beyond the last one.
+                # Take at least three samples: the last two give the slope beyond them.
                 if spent > limit_ms and len(crossover.replay.points) >= 3:
                     break
                 graph, buffers = captured[budget].graph, captured[budget].buffers
                 values = buffers.forward_values
                 with torch.inference_mode():
-                    # All graphs share their buffers: what another one left there may be no valid index for this one.
+                    # All graphs share their buffers: an index that another graph left there may be out of range here.
                     buffers_fill(buffers, self._graph_set.values_of(captured[budget].key))
                     # The very first runs may still load kernels; the curve keeps the smaller time.
                     for _ in range(1 if crossover.replay.points else 2):
                         replay = self.backend.elapsed_ms(graph.replay)
                         crossover.replay.add(captured[budget].tokens, replay)
                         spent += replay
-                        if len(crossover.replay.points) == 1:  # the smallest shows what launching alone costs
+                        if len(crossover.replay.points) == 1:  # the smallest graph shows the cost of launching alone
                             eager = self.backend.elapsed_ms(lambda v=values, p=path: self.adapter.forward(dict(v()), p))  # type: ignore[misc]
                             crossover.launch_ms = min(crossover.launch_ms or eager, eager)
                             spent += eager
@@ -248,7 +254,7 @@ class EncoderGraphManager:
     # -- execution ----------------------------------------------------------------------------------------------
 
     def execute(self, inputs: Inputs) -> list[torch.Tensor]:
-        """One output tensor an item, `[tokens, width]`, in the order of the call. The caller owns them."""
+        """One output tensor per item, `[tokens, width]`, in the order of the call. The caller owns them."""
         outputs = self.execute_known(inputs)
         if outputs is not None:
             return outputs
@@ -262,7 +268,7 @@ class EncoderGraphManager:
         return self.execute_local(inputs)
 
     def execute_known(self, inputs: Inputs) -> list[torch.Tensor] | None:
-        """As `execute` for sizes whose plan is known; None: take the long way. Counts the call if it runs it."""
+        """Run and count a call whose plan is known. None: `execute` must take the longer way."""
         if self._quick_signature is None or self.replay_hook is not None:
             return None
         signature = self._quick_signature(inputs)
@@ -289,7 +295,7 @@ class EncoderGraphManager:
             return self._run(plan, inputs)
 
     def _run(self, plan: CallPlan, inputs: Inputs) -> list[torch.Tensor]:
-        """Launch every batch of a plan, then do what may wait."""
+        """Launch every batch of a plan, then count, check and cut."""
         adapter = self.adapter
         launched = []
         for step in plan.steps:
@@ -303,7 +309,7 @@ class EncoderGraphManager:
                 if clock is not None:
                     clock.stop()
             launched.append((step, batch, outputs))
-        # The device is at work: from here on time costs nothing.
+        # The device is at work: host time costs nothing from here on.
         results: dict[int, torch.Tensor] = {}
         for step, batch, outputs in launched:
             eager = self._count(step, outputs)
@@ -319,7 +325,7 @@ class EncoderGraphManager:
         return adapter.whole(inputs)[0] if step.whole else adapter.select(inputs, step.indices)[0]
 
     def _count(self, step: Step, outputs: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-        """What one batch was, for the statistics and the trace. Returns the paths that ran eager."""
+        """Note one batch in the statistics and the trace. Returns the paths that ran eager."""
         items = len(step.indices)
         eager = []
         for run in step.runs:
@@ -331,7 +337,7 @@ class EncoderGraphManager:
                 want.saving += run.saving
             if not run.eager and run.captured is not None:
                 self.stats.hit(run.captured.key, items, run.tokens, run.captured.tokens)
-            elif run.reason:  # none: whoever replaced the replay counts it
+            elif run.reason:  # no reason: the hook that replaced the replay counts it
                 eager.append(run)
         for position, run in enumerate(eager):
             whole = position == 0 and len(eager) == len(step.runs)
@@ -344,7 +350,7 @@ class EncoderGraphManager:
         return rows is not None and output.shape[0] < rows
 
     def _run_otherwise(self, run: Run, step: Step, batch: Inputs) -> torch.Tensor:
-        """Eager, or the replay of whoever replaced it."""
+        """Run a batch eager, or through the hook that replaces the replay."""
         if step.passes:
             batch = self._batch_of(step, batch)
         if self.replay_hook is not None and run.budget:
@@ -356,7 +362,7 @@ class EncoderGraphManager:
         return self.adapter.eager(batch, run.path)
 
     def replay_on(self, key: GraphKey, inputs: Inputs) -> torch.Tensor | None:
-        """Run one batch on one graph, whatever a plan would choose. None if the graph is missing or too small."""
+        """Run one batch on the graph of `key`, without a plan. None if that graph is missing or too small."""
         items = list(self.adapter.items(inputs))
         captured = self.graphs.get(key)
         with torch.inference_mode():
@@ -385,9 +391,9 @@ class EncoderGraphManager:
         )
 
     def _start_trials(self, plan: CallPlan) -> None:
-        """From now on compare replay and eager for what is near the crossover.
+        """Compare replay and eager from now on for the sizes near the crossover.
 
-        Predictions are good to a few per cent, which is all that a graph gains for large inputs: kernels then hide the
+        Predictions are good to a few per cent. A graph gains no more than that for large inputs: their kernels hide the
         launches, and 2 % of padding can cost more than a graph saves.
         """
         for step in plan.steps:
@@ -404,7 +410,7 @@ class EncoderGraphManager:
                     run.trial = Trial()
 
     def _next_trial(self, run: Run, trial: Trial) -> Any:
-        """Note the time of the last call, then decide, or choose the way of this one and return a running clock."""
+        """Note the time of the last call, then decide, or choose replay or eager for this call and return its clock."""
         run.eager, run.reason = False, ""
         if trial.clock is not None:
             ms = trial.clock.ms()
@@ -416,7 +422,7 @@ class EncoderGraphManager:
         if verdict is not None:
             run.eager, run.trial = verdict, None
         elif not self.backend.idle():
-            # Behind other work eager's launches would be hidden, and a trial would call eager the faster one.
+            # Other work on the device would hide the launches of eager, and the trial would prefer eager wrongly.
             return None
         else:
             run.eager = trial.eager = not trial.eager
@@ -436,8 +442,8 @@ class EncoderGraphManager:
     ) -> Callable[[Inputs], torch.Tensor]:
         """The function that replays a graph for these sizes: copy, replay, copy out.
 
-        `selected` are the inputs of one such batch and `values` what the adapter makes of them. No allocation but the
-        output, no host sync, nothing that depends on the model.
+        `selected` are the inputs of one such batch, and `values` the adapter's buffer values for them. The function
+        allocates nothing but the output, never waits for the device, and knows nothing of the model.
         """
         buffers = captured.buffers
         keep = self.adapter.output_rows(path, tokens)
@@ -459,11 +465,11 @@ class EncoderGraphManager:
         for name, value in metadata.items():
             if value is None:
                 metadata[name] = self._constant(captured.key, name)
-        # What hardly any graph needs before its launch.
+        # Further steps before the launch; hardly any graph has one.
         further: list[Callable[[], object]] = []
         blob: torch.Tensor | None = None
         if loose or not plan.memoised:
-            # Values that were computed from pixels: this plan is good for this call only.
+            # The adapter computed these values from pixels, so this plan is good for this call only.
             plan.memoised = False
             further.append(partial(self._write_loose, captured, loose | metadata))
         elif buffers.layout.nbytes:
@@ -497,8 +503,8 @@ class EncoderGraphManager:
                 graph.replay()
             else:
                 self._sample(captured)
-            # The graph's memory belongs to whoever replays next, so the output leaves it here, before the model's own
-            # post-processing can forget to (Step3-VL does, 0.22 to 0.33).
+            # The next replay overwrites the graph's memory, so we copy the output here. The model's own post-processing
+            # may forget to (Step3-VL does, 0.22 to 0.33).
             return copy_out()
 
         return replay
@@ -548,12 +554,12 @@ class EncoderGraphManager:
             return []
         if self.options.packing == "greedy":
             return packing.pack_greedy(items, self.ladders, self.limits.items)
-        # Costs in tokens, not in measured times: predictions of budgets that were never timed once split batches that
-        # fit into one replay (3 to 4 % lost), and ranks that decide by their own clocks may disagree.
+        # The packer counts costs in tokens, not in measured times. Predictions for untimed budgets once split batches
+        # that fit into one replay (3 to 4 % lost), and ranks that decide by their own clocks may disagree.
         return packing.pack_planned(items, self.ladders, self.limits.items)
 
     def _plan_run(self, plan: CallPlan, selected: Inputs, run: Run, items: int) -> None:
-        """Choose how one path of a batch of so many items runs."""
+        """Choose how one path of a batch of `items` items runs."""
         path, tokens = run.path, run.tokens
         budget = run.budget
         if budget is None:
@@ -564,9 +570,9 @@ class EncoderGraphManager:
         if self.replay_hook is not None:
             return
         started = time.perf_counter()
-        # A model pads to these limits, so that a graph of few tokens holds the values of what fits into it.
+        # A model pads to these limits, so that the values of a small batch fit into a graph of few tokens.
         values = self.adapter.replay_values(selected, self._graph_set.limits_of(budget, items), path)
-        # An eager call prepares the same metadata before its first kernel; the smallest time seen is the least noisy.
+        # An eager call prepares the same metadata before its first kernel. The smallest time has the least noise.
         crossover = self.crossover[path]
         extra = (time.perf_counter() - started) * 1e3
         crossover.extra_ms = min(crossover.extra_ms or extra, extra)
@@ -581,7 +587,7 @@ class EncoderGraphManager:
             run.lacks = key if run.saving > 0 else None
 
     def _choose(self, run: Run, values: Mapping[str, torch.Tensor | None], budget: int) -> Captured | None:
-        """The smallest captured graph whose every capacity fits, or None with the reason in `run`."""
+        """The smallest captured graph that holds every value, or None with the reason in `run`."""
         run.reason = "not-captured"
         ladder = self.ladders[run.path]
         stretched = budget * MAX_STRETCH
@@ -612,7 +618,7 @@ class EncoderGraphManager:
         return len(axes) == len(declared) and all(a in keys for a, keys in zip(axes, declared, strict=True))
 
     def _constant(self, key: GraphKey, name: str) -> torch.Tensor:
-        """What the capture put into a buffer that replays leave alone. The shared arena cannot keep it."""
+        """The capture value of a buffer that replays leave alone. The shared arena cannot keep it."""
         value = self._constants.get((key, name))
         if value is None:
             value = self._graph_set.values_of(key)[name]

@@ -1,4 +1,4 @@
-"""What a user may choose of the runtime, and what a capture reports."""
+"""The options of the runtime, and the report of a capture."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from scaffold.runtime.adapter import GraphKey
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose. The defaults are safe and fast.
+    """A user's choices. The defaults are safe and fast.
 
     At start-up the manager captures `start_steps` budgets per octave of every ladder (None: all budgets). An idle
-    worker captures more, `idle_graphs` at most: what the traffic lacks, and finer steps.
-    `max_graph_bytes` and `max_capture_seconds` cap the start-up: the largest budgets are dropped for memory; what is
-    left when the time is over is captured when the worker is idle. `sample_every` times one replay in so many.
-    `calibration_ms` bounds the time spent on measuring the crossover at start-up; 0 never measures and always replays.
-    From its `trial_after`-th use on, a size for which replay and eager are predicted to be close runs both ways in
-    turn, at most `trials` sizes in all; the faster one stays. `compact` captures the largest graph once beforehand to
-    lay the pool out for it; leave it off where graphs hold collectives, which may register the addresses of a graph
-    that is thrown away. `retry` runs a forward whose capture failed once eagerly and captures again; not where it holds
-    collectives, which the other ranks, whose capture worked, would not take part in.
+    worker captures at most `idle_graphs` more: graphs that the traffic lacks, and finer steps.
+
+    `max_graph_bytes` and `max_capture_seconds` cap the start-up. The memory cap drops the largest budgets. Budgets that
+    the time cap leaves out wait until the worker is idle.
+
+    `calibration_ms` bounds the time for measuring the crossover at start-up; 0 never measures. Where replay and eager
+    are predicted to be close, a size runs both ways in turn from its `trial_after`-th use on, and the faster way stays.
+    At most `trials` sizes do so. `sample_every` times one replay in so many.
+
+    `compact` captures the largest graph once beforehand to lay the pool out for it. Leave it off where graphs hold
+    collectives: these may register the addresses of that graph, which is thrown away. `retry` runs a forward once
+    eagerly after its capture failed, and captures it again. Leave it off for collectives, too: the other ranks, whose
+    capture worked, would not take part.
     """
 
     packing: str = "planned"
@@ -45,12 +49,12 @@ class Options:
 
 @dataclass(slots=True)
 class CaptureReport:
-    """What `capture` did. `dropped` and `failed` say why, in words."""
+    """The result of `capture`. `dropped` and `failed` give the reasons in words."""
 
     captured: list[GraphKey] = field(default_factory=list)
     #: How many more graphs may be captured while the worker is idle.
     idle: int = 0
-    #: How many of the start's the time cap left for then.
+    #: How many start-up graphs the time cap left for an idle worker.
     late: int = 0
     shared: dict[GraphKey, GraphKey] = field(default_factory=dict)
     dropped: dict[GraphKey, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""An adapter for a plain torch tower on packed rows: all that such a tower needs to be captured.
+"""An adapter for a plain torch tower on packed rows. Such a tower needs nothing else to be captured.
 
 The tower is called as `tower(rows, attend)`, where `attend(q, k, v)` is variable-length attention within each image. An
 image is a run of rows; `rows_per_token` rows become one output token.

@@ -74,8 +74,8 @@ def pack_greedy(items: Sequence[Item], ladders: Mapping[str, Sequence[int]], max
 def _together(items: Sequence[Item], ladders: Mapping[str, Sequence[int]], max_items: int) -> list[Batch] | None:
     """One batch of all items, where no cut can be cheaper: a second replay costs more than the padding of this one.
 
-    With the default ladder that is every call that fits into a replay; it saves a third of the manager's own part of a
-    plan.
+    With the default ladder this holds for every call that fits into a replay. It saves a third of the manager's own
+    part of a plan.
     """
     if len(ladders) != 1 or not 0 < len(items) <= max_items:
         return None
@@ -94,8 +94,8 @@ def pack_planned(
 ) -> list[Batch]:
     """The cut of the size-sorted items into batches with the least predicted time, O(n * max_items).
 
-    A replay costs the tokens of its budget and a fixed overhead, eager twice as much. Within a batch the items keep the
-    order of the call, so that a batch of everything needs no gathering of pixels.
+    A replay costs the tokens of its budget and a fixed overhead; eager costs twice its own tokens and overhead. Items
+    keep the order of the call within a batch, so that a batch of everything needs no gathering of pixels.
     """
     paths = tuple(ladders)
     together = _together(items, ladders, max_items)
@@ -122,8 +122,8 @@ def pack_planned(
                 elif budget:
                     cost += budget + REPLAY_OVERHEAD_TOKENS
             if oversized and end - start > 1:
-                break  # items that need eager run alone: others must not lose their graph to them
-            if best[start] + cost <= best[end]:  # of equal cuts the one with fewer batches
+                break  # an item that needs eager runs alone: the others must not lose their graph to it
+            if best[start] + cost <= best[end]:  # among equal cuts, take the one with fewer batches
                 best[end], start_of[end], budgets_of[end] = best[start] + cost, start, budgets
     batches = []
     end = n

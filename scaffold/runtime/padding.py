@@ -16,7 +16,7 @@ from scaffold.runtime.adapter import BufferKind
 
 @dataclass(frozen=True, slots=True)
 class PadContext:
-    """What a padder may need: rows of the captured graph and the longest sequence that it was captured for."""
+    """The rows of the captured graph and its longest sequence, for padders that need them."""
 
     end: int | None = None
     longest: int | None = None
@@ -46,11 +46,12 @@ def pad_mask(target: torch.Tensor, source: torch.Tensor, context: PadContext) ->
 def pad_cumulative(target: torch.Tensor, source: torch.Tensor, context: PadContext) -> None:
     """Offsets, then either empty sequences or sequences that cover the padded rows.
 
-    Without `context.end` the last offset is repeated: zeros would run backwards and give a sequence of negative length.
-    With it, the rows between the last real offset and `end` are cut into sequences of at most `longest` rows, so that
-    no attention kernel leaves a row of its output unwritten (FlashAttention 3 multiplies such rows by probability zero,
-    and zero times a stale NaN is NaN). What does not fit into the free slots stays uncovered; `cumulative_slots` says
-    how many are needed.
+    Without `context.end` the last offset repeats: zeros would run backwards and give a sequence of negative length.
+
+    With it, sequences of at most `longest` rows cover the rows between the last real offset and `end`, so that no
+    attention kernel leaves a row of its output unwritten. FlashAttention 3 multiplies such rows by probability zero,
+    and zero times a stale NaN is NaN. Rows beyond the free slots stay uncovered; `cumulative_slots` tells how many
+    slots are needed.
     """
     n = source.shape[0]
     target[:n].copy_(source, non_blocking=True)
@@ -90,7 +91,7 @@ def pad_permutation(target: torch.Tensor, source: torch.Tensor, context: PadCont
 
 
 def pad_bound(target: torch.Tensor, source: torch.Tensor, context: PadContext) -> None:
-    """Nothing: the capture froze it. `exceeds` is what guards it."""
+    """Do nothing: the capture froze the bound. `exceeds` guards it."""
 
 
 PADDERS: dict[BufferKind, Padder] = {

@@ -37,10 +37,10 @@ class TorchGroup:
 
 
 def assign_by_cost(costs: Sequence[int], ranks: int) -> list[list[int]]:
-    """Indices for each rank: dearest first, always to the rank with the least work (LPT; at most 4/3 of the optimum).
+    """Indices for each rank: the dearest item first, always to the rank with the least work.
 
-    Ties go to the lower rank and the lower index, so every rank computes the same assignment. Within a rank the
-    original order is kept.
+    This is the LPT rule; its worst rank has at most 4/3 of the optimal work. Ties go to the lower rank and the lower
+    index, so every rank computes the same assignment. Items keep the order of the call within a rank.
     """
     work = [0] * ranks
     assigned: list[list[int]] = [[] for _ in range(ranks)]
@@ -61,10 +61,10 @@ def run_sharded(
     device: torch.device,
     dtype: torch.dtype,
 ) -> list[torch.Tensor]:
-    """Run this rank's items and gather everybody's. Returns one `[tokens, width]` tensor an item, in order.
+    """Run this rank's items and gather those of all ranks. Returns one `[tokens, width]` tensor per item, in order.
 
-    `run` is not called on a rank without items, but such a rank still takes part in the gather. All ranks pad to the
-    same number of rows, which follows from sizes alone.
+    A rank without items does not call `run`, but still takes part in the gather. All ranks pad to the same number of
+    rows, which follows from sizes alone.
     """
     assignment = assign_by_cost(costs, group.size)
     rows = [sum(tokens[i] for i in indices) for indices in assignment]

@@ -1,7 +1,7 @@
-"""Everything about a call that follows from its sizes, kept by their signature: batches, paths, copies and metadata.
+"""The plans of calls, kept by the signature of their sizes: batches, paths, copies and metadata.
 
-A plan is made at the first call of its sizes (`EncoderGraphManager._build_plan`) and used again by later ones. Nothing
-in it refers back to it, so that one which is dropped gives its memory back at once.
+The first call of some sizes makes their plan (`EncoderGraphManager._build_plan`), and later calls use it again. Nothing
+in a plan refers back to the plan, so a dropped plan gives its memory back at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import torch
 from scaffold.runtime.adapter import AxisKeys, GraphKey, Inputs, Item
 from scaffold.runtime.capture import Captured
 
-#: Timed calls of each way: after the first number a clear difference decides a trial, after the second any does. Clocks
-#: of a hot chip wander by half a per cent from call to call, and the smallest of three was off by as much.
+#: Timed calls of replay and of eager. After the first number a clear difference decides a trial, after the second any
+#: difference does. Clocks of a hot chip wander by half a per cent from call to call, and the smallest of three times
+#: was off by as much.
 TRIAL_CALLS = (3, 7)
-#: What is clear.
+#: The relative difference that is clear.
 TRIAL_CLEAR = 0.02
 #: A replay must be slower than eager by this much to lose a trial: it leaves the host free.
 TRIAL_MARGIN = 0.003
-#: A trial is for predictions that may be wrong by this much; eager far from the crossover would cost a call dearly.
+#: A trial runs only where the predicted ratio of replay to eager lies in this range: farther from the crossover, the
+#: slower of the two would cost a call dearly.
 TRIAL_RANGE = (0.8, 1.25)
 
 
@@ -37,7 +39,7 @@ class Trial:
     clock: Any = None
 
     def verdict(self) -> bool | None:
-        """Whether eager is faster; None: more calls must tell. Smallest and median time must agree for eager."""
+        """Whether eager is faster; None before enough calls. Eager must win by its smallest and its median time."""
         replay, eager = self.ms
         calls = min(len(replay), len(eager))
         if calls < TRIAL_CALLS[0]:
@@ -56,15 +58,15 @@ class Run:
     tokens: int
     budget: int | None
     axes: AxisKeys
-    #: Why it runs eager.
+    #: The reason to run eager.
     reason: str = ""
     captured: Captured | None = None
-    #: Runs the graph on a batch; what it returns belongs to the caller. None: there is no graph for these sizes.
+    #: Runs the graph on a batch; the caller owns the output. None: there is no graph for these sizes.
     replay: Callable[[Inputs], torch.Tensor] | None = None
-    #: Eager in this call, though there may be a graph: it is faster for these sizes, or on trial.
+    #: Run eager in this call. With a graph at hand, eager is faster for these sizes or on trial.
     eager: bool = True
     trial: Trial | None = None
-    #: The graph that these sizes lack, and how much time one would save a call.
+    #: The missing graph for these sizes, and how much time it would save per call.
     lacks: GraphKey | None = None
     saving: float = 0.0
 
@@ -74,7 +76,7 @@ class Step:
     """One batch."""
 
     indices: tuple[int, ...]
-    #: All items in order, and their inputs are those of the call.
+    #: The batch is the whole call, and its inputs are the inputs of the call as they are.
     passes: bool
     whole: bool
     runs: list[Run]
@@ -82,7 +84,7 @@ class Step:
 
 @dataclass(slots=True)
 class CallPlan:
-    """Everything about a call that follows from its sizes."""
+    """Everything that the sizes of a call determine."""
 
     items: list[Item]
     steps: list[Step]
@@ -92,9 +94,9 @@ class CallPlan:
 
 
 class PlanCache(OrderedDict[Hashable, CallPlan]):
-    """Plans by the signature of their calls; the one that was used longest ago goes first.
+    """Plans by the signature of their calls. A full cache drops the plan that was used longest ago.
 
-    `entries` plans at most, whose metadata take `nbytes` bytes of the device at most.
+    It holds at most `entries` plans, and their metadata take at most `nbytes` bytes of the device.
     """
 
     def __init__(self, entries: int, nbytes: int) -> None:
@@ -104,7 +106,7 @@ class PlanCache(OrderedDict[Hashable, CallPlan]):
         self._nbytes = 0
 
     def remember(self, signature: Hashable, plan: CallPlan) -> None:
-        """Keep a plan, in place of another one of these sizes."""
+        """Keep a plan. It replaces an older plan of the same sizes."""
         self._forget_one(self.pop(signature, None))
         self._nbytes += plan.nbytes
         self[signature] = plan
@@ -112,7 +114,7 @@ class PlanCache(OrderedDict[Hashable, CallPlan]):
             self._forget_one(self.popitem(last=False)[1])
 
     def forget(self, unless: Callable[[CallPlan], bool] = lambda plan: False) -> None:
-        """Drop all plans but those that still hold."""
+        """Drop all plans, except those that `unless` accepts."""
         for signature in [signature for signature, plan in self.items() if not unless(plan)]:
             self._forget_one(self.pop(signature))
 

@@ -1,9 +1,12 @@
-"""A stand-in for CUDA graphs on the CPU, with the semantics that bite.
+"""A stand-in for CUDA graphs on the CPU, with their traps.
 
-A capture runs the forward once under a dispatch mode and keeps the list of operators with their arguments; a replay
-runs the same operators on the same storages. So, as on a GPU: Python values and shapes are frozen, only what lies in
-static buffers changes, what a kernel does not write holds garbage (here NaN), a host read of a device value fails, and
-an output is overwritten as soon as any graph of the pool replays.
+A capture runs the forward once under a dispatch mode and keeps the list of operators with their arguments. A replay
+runs the same operators on the same storages. So the rules of a GPU hold:
+
+* Python values and shapes are frozen; only the contents of static buffers change.
+* Unwritten memory holds garbage (here NaN).
+* A host read of a device value fails.
+* The next replay of any graph of the pool overwrites an output.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from torch.utils._pytree import tree_flatten
 from scaffold.runtime.backend import CaptureError, Graph
 
 _aten = torch.ops.aten
-#: Operators whose output shape depends on values: a capture on a GPU fails in them, since they wait for the device.
+#: Operators whose output shape depends on values. They wait for the device, so a capture on a GPU fails in them.
 _SYNCHRONISING = {
     "aten::nonzero",
     "aten::masked_select",
@@ -41,7 +44,7 @@ _UNINITIALISED = {
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Fill with what makes any use visible: NaN, or the largest integer."""
+    """Fill a tensor with NaN, or the largest integer, so that any use shows."""
     if tensor.is_floating_point() or tensor.is_complex():
         tensor.fill_(float("nan"))
     elif tensor.dtype is torch.bool:
@@ -58,7 +61,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, bodies: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__()
         self._bodies = bodies
-        #: Operator, arguments, outputs with storage of their own (by position), whether it leaves them unwritten.
+        #: Operator, arguments, outputs with storage of their own (by position), whether the operator leaves them
+        #: unwritten.
         self.steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[tuple[int, torch.Tensor]], bool]] = []
         self.made: dict[int, torch.Tensor] = {}
         #: Values that live on the host in a real capture: Python data (`torch.tensor(3)`) and frozen bounds.
@@ -82,7 +86,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[misc]
         if name == "aten::lift_fresh":
             self.host.update(_storage(t) for t in outputs)
             return result
-        # By storage, not by schema: `reshape` and `to` may or may not alias.
+        # Compare storages, not schemas: `reshape` and `to` may or may not alias.
         known = {_storage(a) for a in inputs}
         fresh = [(i, t) for i, t in enumerate(outputs) if _storage(t) not in known]
         for _, t in fresh:
@@ -109,7 +113,7 @@ class RecordedGraph:
         self._tape = tape
         self.output = output
         self.replays = 0
-        #: Whether its memory holds results: nothing else writes there.
+        #: Whether its memory still holds its results.
         self._holds = True
 
     def replay(self) -> None:
@@ -159,13 +163,13 @@ class RecordingBackend:
         self, device: torch.device | None = None, bodies: Mapping[str, Callable[..., Any]] | None = None
     ) -> None:
         self.device = device or torch.device("cpu")
-        #: Python bodies of custom operators by qualified name: recorded step by step instead of as one opaque step.
+        #: Python bodies of custom operators by qualified name. A capture records their steps, not one opaque step.
         self.bodies = bodies or {}
         self.is_capturing = False
         self.graphs: list[RecordedGraph] = []
         self.captures = 0
         self.copies = 0
-        #: Set by tests: raise for these captures (by order), or pretend that memory is used.
+        #: Tests set these two: raise for a capture (by its number), or pretend that memory is in use.
         self.fail: Callable[[int], bool] = lambda number: False
         self.bytes_per_graph = 0
         self.peak = 0
@@ -201,7 +205,7 @@ class RecordingBackend:
         if not isinstance(output, torch.Tensor):
             raise CaptureError(f"the captured forward returned {type(output).__name__}, not a tensor")
         graph = RecordedGraph(self, tape, output)
-        graph.spoil()  # a capture does not execute: nothing that it made holds a result
+        graph.spoil()  # a capture does not execute, so its memory holds no result
         self.graphs.append(graph)
         return graph
 

@@ -1,7 +1,7 @@
-"""A start-up check: does every graph give what eager gives, also with garbage in all memory that it may not read?
+"""A start-up check that every graph equals eager, with garbage in all memory that the graph must not read.
 
-Cheap (one eager run and one replay a graph) and on request. It needs no inputs: the static buffers hold the values of
-the capture, and the same forward runs on them once eagerly and once as a replay.
+A user asks for it. It is cheap: one eager run and one replay per graph. It needs no inputs: the static buffers hold the
+values of the capture, and the same forward runs on them once eagerly and once as a replay.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Finding:
 
     key: GraphKey
     ok: bool
-    #: Largest absolute difference, NaN if the replay had a NaN that eager had not.
+    #: Largest absolute difference; NaN if the replay has a NaN where eager has none.
     error: float
     detail: str = ""
 
 
 def check_graphs(manager: EncoderGraphManager, *, rtol: float = 2e-2, atol: float = 2e-2) -> list[Finding]:
-    """Replay every graph once on its capture values after poisoning the pool. Restores nothing: run it at start-up."""
+    """Fill the pool with NaN, then replay every graph on its capture values. Restores nothing: run it at start-up."""
     findings = []
     for key, captured in sorted(manager.graphs.items()):
         if captured.key != key:
@@ -45,7 +45,7 @@ def _check_one(manager: EncoderGraphManager, captured: Captured, rtol: float, at
     for name in buffers.data:
         value = values.get(name)
         if value is not None and value.is_floating_point():
-            values[name] = torch.randn_like(value)  # zeros would hide what is not read
+            values[name] = torch.randn_like(value)  # zeros would hide inputs that the graph does not read
     buffers_fill(buffers, values)
     expected = manager.adapter.forward(dict(buffers.forward_values()), captured.key.path).clone()
     poison_pool(manager)
@@ -57,7 +57,7 @@ def _check_one(manager: EncoderGraphManager, captured: Captured, rtol: float, at
 def _compare(key: GraphKey, actual: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> Finding:
     if actual.shape != expected.shape:
         return Finding(key, False, float("nan"), f"shape {tuple(actual.shape)}, eager has {tuple(expected.shape)}")
-    # Rows that eager itself leaves unwritten say nothing. Where it leaves all, nothing says that the graph is right.
+    # Rows that eager itself leaves unwritten prove nothing. If it leaves all of them, nothing proves the graph.
     comparable = torch.isfinite(expected.float())
     if expected.numel() and not bool(comparable.any()):
         return Finding(key, False, float("nan"), "eager has no finite value to compare with, all is nan or infinite")
@@ -69,9 +69,9 @@ def _compare(key: GraphKey, actual: torch.Tensor, expected: torch.Tensor, rtol: 
 
 
 def poison_pool(manager: EncoderGraphManager) -> None:
-    """Fill the memory of the graphs with NaN: the intermediate values that a replay must write before it reads them.
+    """Fill the memory of the graphs with NaN: a replay must write its intermediate values before it reads them.
 
-    On a GPU another graph of the same pool does it: the allocator gives it the memory that the others use.
+    On a GPU another graph of the same pool does it, since the allocator gives it the memory of the others.
     """
     spoil = getattr(manager.backend, "spoil", None)
     if spoil is not None:

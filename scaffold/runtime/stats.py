@@ -1,7 +1,7 @@
 """Counters that a program can read, and their export to Prometheus.
 
-Counting costs a few dictionary operations a call. Nothing here touches the device; replay times are sampled by the
-manager and handed in.
+Counting costs a few dictionary operations per call. Nothing here touches the device: the manager samples replay times
+and hands them in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scaffold.runtime.adapter import GraphKey
 
 @dataclass(slots=True)
 class KeyStats:
-    """What one graph did. `tokens` is what was asked, `budget_tokens` what was computed."""
+    """The counters of one graph. Batches had `tokens` tokens in all, and the graph computed `budget_tokens`."""
 
     replays: int = 0
     items: int = 0
@@ -28,7 +28,7 @@ class KeyStats:
 
     @property
     def waste(self) -> float:
-        """Share of computed tokens that were padding."""
+        """Share of padding among the computed tokens."""
         return 0.0 if self.budget_tokens == 0 else 1 - self.tokens / self.budget_tokens
 
     @property
@@ -61,7 +61,7 @@ class Stats:
         self.hits += items
 
     def miss(self, reason: str, items: int, *, whole: bool = True) -> None:
-        """Items that ran eager. Not `whole`: only one path of them did, another path was replayed."""
+        """Items that ran eager. Not `whole`: a graph replayed another path of theirs, or they count already."""
         self.reasons[reason] += items
         if whole:
             self.misses += items
@@ -140,7 +140,7 @@ def export_to_prometheus(stats: Stats, registry: Any = None, **labels: str) -> P
         return None
     collector = PrometheusCollector(stats, labels)
     registry = registry or prometheus_client.REGISTRY
-    # A registry refuses the same names twice: the newest manager of a model is the one that serves.
+    # A registry refuses the same names twice. The newest manager of a model serves, so its counters replace the others.
     key = (id(registry), *sorted(labels.items()))
     if (former := _exported.pop(key, None)) is not None:
         with contextlib.suppress(KeyError):  # another registry had this identity

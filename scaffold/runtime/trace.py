@@ -1,7 +1,7 @@
 """Record which sizes the traffic has, and fit a ladder to them. Does not need torch.
 
 A trace is a small JSON file: `{"version": 1, "paths": {"default": {"1196": 17, ...}}}`, batch size in tokens to count.
-A reader refuses a version that it does not know: what such a file means is not its to guess.
+A reader refuses an unknown version instead of guessing what such a file means.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MOST = 10**15
 
 
 class TraceError(ValueError):
-    """A mistake in a trace. `place` is the keys that lead there, `at` the offset of what is no JSON.
+    """A mistake in a trace. `place` holds the keys that lead to it, `at` the offset of a JSON error.
 
-    `kind` is "json", "form", "version" or "size". For a key that is given twice, `place` means the last one.
+    `kind` is "json", "form", "version" or "size". If a file gives a key twice, `place` means the second one.
     """
 
     def __init__(self, kind: str, message: str, place: tuple[str, ...] = (), at: int | None = None) -> None:
@@ -36,16 +36,16 @@ class TraceError(ValueError):
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as it stands, with the keys that are given twice."""
+    """A JSON object as the file has it, with repeated keys."""
 
 
 def _integer(digits: str) -> int | float:
-    """An integer of a trace. Python refuses to read more than 4,300 digits, with an error that has no place."""
+    """An integer of a trace. Python refuses more than 4,300 digits, and its error has no place."""
     return int(digits) if len(digits) <= 20 else float(digits)
 
 
 def _shown(value: Any) -> str:
-    """A value of a trace as a message has it: short, and without what moves a cursor."""
+    """A value of a trace for a message: short, and without control characters."""
     if isinstance(value, list):
         return "an object" if isinstance(value, _Pairs) else "a list"
     text = json.dumps(value)
@@ -70,7 +70,7 @@ class Trace:
     paths: dict[str, Counter[int]] = field(default_factory=dict)
 
     def add(self, path: str, tokens: int, count: int = 1) -> None:
-        """One batch, or several of one size. A batch of no tokens runs nothing and is not kept."""
+        """Count one batch, or several of one size. A batch of no tokens runs nothing and does not count."""
         if tokens <= 0:
             return
         sizes = self.paths.get(path)
@@ -138,10 +138,9 @@ class Trace:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file so that whoever reads it meanwhile sees the old one. Raises OSError; the old one stays then.
+    """Replace a file as a whole: a reader sees the old text or the new one. Raises OSError; the old file stays then.
 
-    The draft beside it has a name that nobody knows before, and must be new: a link that somebody planted in its place
-    is not followed.
+    The draft beside it has a random name and must be new, so that nobody can plant a link in its place.
     """
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     with draft.open("x", encoding="utf-8") as stream:
@@ -156,7 +155,7 @@ def write_whole(file: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """How much is wasted with a number of graphs."""
+    """The waste with a number of graphs."""
 
     graphs: int
     waste: float
@@ -164,11 +163,11 @@ class CurvePoint:
 
 
 def waste_curve(sizes: Mapping[int, int], counts: Iterable[int], always: Sequence[int] = ()) -> list[CurvePoint]:
-    """The optimal ladder and its waste for several numbers of graphs, those that are possible."""
+    """The optimal ladder and its waste for each of several numbers of graphs, where there is one."""
     wanted = sorted(set(counts))
     try:
         ladders = optimal_ladders(sizes, max(wanted, default=0), always=always)
-    except ValueError:  # no room for what must stay
+    except ValueError:  # no room for the budgets that must stay
         return []
     return [CurvePoint(n, waste(sizes, ladders[n]), tuple(ladders[n])) for n in wanted if n in ladders]
 

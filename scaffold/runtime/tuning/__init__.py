@@ -1,8 +1,8 @@
-"""Tower tuning: make what is captured fast, without changing what it computes.
+"""Tower tuning: make the captured forward fast, without changing its result.
 
-Applied after weight loading and before capture (`scaffold.runtime.vllm` does), on the host's own modules. Each tuning
-is a small class with a precondition; what does not meet it stays untouched, and the outcome says why. Names are loaded
-when they are first used: `choice` needs no torch.
+`scaffold.runtime.vllm` tunes the host's own modules after weight loading and before capture. Each tuning is a small
+class with a precondition. A module that does not meet it stays untouched, and the outcome has the reason. The package
+loads a name at its first use: `choice` needs no torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a tuning is: a named change of modules with a precondition, that can be undone exactly."""
+"""The base of tunings. A tuning is a named change of modules with a precondition; `Undo` takes it back exactly."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Modules = Mapping[str, nn.Module]
 
 
 class Undo:
-    """Changes that were made, to take back in reverse order."""
+    """A list of changes. `roll_back` takes them back in reverse order."""
 
     def __init__(self) -> None:
         self._actions: list[Callable[[], None]] = []
-        #: Device memory that the changes took in addition, in bytes.
+        #: Additional device memory of the changes, in bytes.
         self.extra_bytes = 0
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of an object; undone, the object has what it had, or nothing of its own again."""
+        """Set an attribute of an object. Undone, the object has its old value again, or no value of its own."""
         own = vars(owner)
         held = name in own or name in getattr(owner, "_modules", ())
         previous = getattr(owner, name) if held else None
@@ -41,10 +41,10 @@ class Undo:
     def replace_data(
         self, parameter: torch.Tensor, new: torch.Tensor, restore: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        """Give a parameter other data. The old data are not kept: `restore` makes them again from the new ones."""
+        """Give a parameter other data. Nothing keeps the old data: `restore` makes them again from the new ones."""
         self.extra_bytes += new.numel() * new.element_size() - parameter.numel() * parameter.element_size()
 
-        # A parameter stays what it is: one made outside of inference mode can only be loaded again as such.
+        # Keep the kind of the parameter: vLLM can load a parameter made outside of inference mode only as such.
         inference = parameter.is_inference()
 
         def back() -> None:
@@ -64,7 +64,7 @@ class Undo:
 
 @dataclass
 class Outcome:
-    """What one tuning did: the modules that it changed, and why it left others alone."""
+    """The result of one tuning: the modules that it changed, and its reasons to leave others alone."""
 
     name: str
     applied: list[str] = field(default_factory=list)
@@ -87,32 +87,32 @@ class Outcome:
 
 
 class Tuning(ABC):
-    """One kind of change. `sites` names the modules that it is about, `refusal` decides, `apply` acts."""
+    """One kind of change. `sites` names the candidate modules, `refusal` decides, `apply` acts."""
 
     name: ClassVar[str]
     #: One line: what it does.
     summary: ClassVar[str]
     #: `exact`: equal in real arithmetic, and the same roundings. `rounding`: equal in real arithmetic.
     level: ClassVar[str]
-    #: What it alone did to an exact graph on one H200 (`benchmarks/results/tuning_h200.json`, `single`).
+    #: Its effect alone on an exact graph on one H200 (`benchmarks/results/tuning_h200.json`, `single`).
     measured: ClassVar[str]
-    #: Whether it is slower than what it replaces where Triton is missing.
+    #: Whether it is slower than the original code where Triton is missing.
     needs_triton: ClassVar[bool] = False
 
     @abstractmethod
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
-        """The modules, by path, that look like something for this tuning."""
+        """The modules, by path, that this tuning may suit."""
 
     @abstractmethod
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
-        """Why this module must be left alone; None if it may be tuned. Changes nothing."""
+        """The reason to leave this module alone; None if this tuning may change it. Changes nothing."""
 
     @abstractmethod
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
-        """Tune one module that `refusal` let pass."""
+        """Tune one module that `refusal` accepts."""
 
     def run(self, tower: Modules, undo: Undo, dry: bool = False) -> Outcome:
-        """Tune every module that may be tuned. `dry` only says which."""
+        """Tune every module that `refusal` accepts. With `dry`, only name them."""
         outcome = Outcome(self.name)
         before = undo.extra_bytes
         for path, module in list(self.sites(tower)):
@@ -140,7 +140,7 @@ def common_refusal(path: str, module: nn.Module, tower: Modules) -> str | None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody watches or changes what goes through a module."""
+    """Whether hooks watch or change the inputs and outputs of a module."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
@@ -156,8 +156,8 @@ _LINEARS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "RowParallelLi
 def plain_linear(module: nn.Module | None) -> str | None:
     """Why a module is no linear layer with plain weights; None if it is one.
 
-    A tensor-parallel shard is one: its rows, or columns, are those of a smaller layer. It must not gather its outputs
-    or split its inputs itself, as the two layers of an MLP do not.
+    A tensor-parallel shard is one, with the rows or columns of a smaller layer. It must not gather its outputs or split
+    its inputs itself. The two layers of an MLP do neither.
     """
     if module is None:
         return "there is no linear layer"

@@ -1,4 +1,4 @@
-"""Which tunings a user chose. Knows their names only, so that settings can be read without torch."""
+"""Reads which tunings a user chose. It knows only their names, so that it needs no torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NAMES = (
     "fused-activations", "gelu-epilogue", "pad-mlp", "fused-norms", "fused-residuals", "inplace-rotary",
     "unsplit-attention", "fitted-attention", "small-windows", "channels-last",
 )  # fmt: skip
-#: Those that run by default: all are equal to the untuned tower up to rounding.
+#: The tunings that run by default: each equals the untuned tower up to rounding.
 DEFAULT = NAMES
 
 
 @dataclass(frozen=True, slots=True)
 class TuningChoice:
-    """Which tunings to run. `dry` says what they would do and changes nothing."""
+    """The tunings to run. With `dry`, they tell what they would do and change nothing."""
 
     names: tuple[str, ...] = DEFAULT
     dry: bool = False

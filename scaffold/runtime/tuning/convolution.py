@@ -11,7 +11,7 @@ from scaffold.runtime.tuning.base import Modules, Tuning, Undo, is_from_vllm
 
 
 class ChannelsLast(Tuning):
-    """A convolution's weight in the layout that cuDNN's kernels read: otherwise every call transposes it."""
+    """Keep a convolution's weight in the layout that cuDNN's kernels read: otherwise every call transposes it."""
 
     name = "channels-last"
     summary = "keep the weights of convolutions in the layout that cuDNN reads"

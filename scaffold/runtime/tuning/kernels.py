@@ -1,8 +1,8 @@
 """Fused element-wise kernels for a captured vision forward, and the torch functions that they must equal.
 
-Each public function runs its Triton kernel on a GPU and its reference anywhere else. The references are written with
-the same intermediate roundings as the modules that they replace; the kernels round where the references round.
-All rows are along the last dimension, and inputs must be contiguous in it.
+Each public function runs its Triton kernel on a GPU and its reference anywhere else. The references round where the
+modules that they replace round, and the kernels round where the references do. A row is the last dimension of a tensor,
+and inputs must be contiguous in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-#: What a norm computes: `rms` has no mean and no bias and rounds before it multiplies by the weight, as vLLM's does.
+#: The kinds of norms. `rms` has no mean and no bias, and rounds before it multiplies by the weight, as vLLM's does.
 NORMS = ("rms", "layer")
 
 
@@ -52,7 +52,7 @@ def add_norm_reference(
 def norm_add_reference(
     x: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, kind: str
 ) -> torch.Tensor:
-    """`x + norm(branch)`: the residual of a tower that normalises behind its layers."""
+    """`x + norm(branch)`: the residual of a tower that normalises after its layers."""
     return x + norm_reference(branch, weight, bias, eps, kind)
 
 
@@ -205,7 +205,7 @@ def _launch_activation(x: torch.Tensor, width: int, name: str) -> torch.Tensor:
 
 
 def rotate_in_place(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Rotate `x`, `[rows, heads, size]` with any row stride, where it stands."""
+    """Rotate `x`, `[rows, heads, size]` with any row stride, in place."""
     if x.stride(-1) != 1 or not runs_triton(x):
         x.copy_(rotate_reference(x, cos, sin))
         return
@@ -222,9 +222,9 @@ def rotate_in_place(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> No
 def window_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, longest: int, scale: float
 ) -> torch.Tensor:
-    """Attention inside packed sequences of at most `longest` rows each; rows outside of all are zero.
+    """Attention inside packed sequences of at most `longest` rows each. Rows outside of all sequences are zero.
 
-    One program holds a whole sequence of one head, so nothing is read twice.
+    One program holds a whole sequence of one head, so it reads nothing twice.
     """
     if not runs_triton(q):
         return window_attention_reference(q, k, v, offsets, scale)

@@ -13,12 +13,12 @@ from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, plain_linear
 from scaffold.runtime.tuning.forwards import Link, chain_of
 
-#: Element-wise activations: a column of zeros behind the first layer meets a column of zeros in the second.
+#: Element-wise activations: a column of zeros after the first layer meets a column of zeros in the second.
 _ELEMENTWISE = {
     "GELU", "GELUTanh", "QuickGELU", "NewGELU", "FastGELU", "SiLU", "ReLU", "ReLUSquaredActivation", "Tanh", "Sigmoid",
     "FusedActivation",
 }  # fmt: skip
-#: Activations of the halves of a row: `act(a) * b`.
+#: Activations of the two halves of a row: `act(a) * b`.
 _GATED = {"SiluAndMul", "GeluAndMul"}
 
 
@@ -55,7 +55,7 @@ def aligned_size(size: int) -> int:
 
 
 class PadMlp(Tuning):
-    """Zero columns in the second matrix, and zero rows in the first one that make them."""
+    """Pad the inner size of an MLP: zero rows in the first matrix, and zero columns in the second one to match them."""
 
     name = "pad-mlp"
     summary = "pad an MLP's inner size with zeros to what matrix kernels load fast"
@@ -128,7 +128,7 @@ def _pad(parameter: Any, layout: _Rows | _Columns, undo: Undo) -> None:
         return
 
     def load(target: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load into the plain layout, as the layer's own loader knows it, then into the padded memory.
+        """Load weights in the plain layout that the layer's own loader knows, then copy them into the padded memory.
 
         The memory stays where it is, so graphs see the new weights.
         """
@@ -145,7 +145,7 @@ def _pad(parameter: Any, layout: _Rows | _Columns, undo: Undo) -> None:
 
 
 class FusedActivation(nn.Module):  # type: ignore[misc]
-    """Stands in for an activation of one tower: vLLM shares activation objects, so none may be changed itself."""
+    """Replaces an activation of one tower. vLLM shares activation objects, so a tuning must not change one itself."""
 
     def __init__(self, kernel: Callable[[torch.Tensor], torch.Tensor], original: nn.Module) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class FusedActivation(nn.Module):  # type: ignore[misc]
 
 
 class FusedActivations(Tuning):
-    """SiLU-and-multiply and quick GELU as one kernel each, where vLLM runs two or three."""
+    """Run SiLU-and-multiply and quick GELU as one kernel each, where vLLM runs two or three."""
 
     name = "fused-activations"
     summary = "run SiLU-and-multiply and quick GELU as one kernel each"
@@ -185,7 +185,7 @@ class FusedActivations(Tuning):
 
 
 class GeluEpilogue(Tuning):
-    """GELU (tanh) in the epilogue of the first matrix product, which computes exactly that approximation."""
+    """Compute GELU (tanh) in the epilogue of the first matrix product, which computes exactly that approximation."""
 
     name = "gelu-epilogue"
     summary = "compute GELU (tanh) in the epilogue of the matrix product before it"
@@ -221,7 +221,7 @@ class GeluEpilogue(Tuning):
 
 
 def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """`gelu(x @ weight.T + bias)`, tanh approximation. Only cuBLASLt's epilogue is that one; on the CPU it is erf."""
+    """`gelu(x @ weight.T + bias)`, tanh approximation, in cuBLASLt's epilogue. Torch's fused GELU on a CPU uses erf."""
     if not x.is_cuda:
         return F.gelu(F.linear(x, weight, bias), approximate="tanh")
     rows = x.reshape(-1, x.shape[-1])

@@ -1,4 +1,4 @@
-"""Tunings of norms: one kernel for each, and one for a residual sum together with the norm that follows it."""
+"""Tunings of norms: one kernel for each norm, and one for a residual sum together with the norm after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_norm(module: nn.Module | None) -> bool:
 
 
 def norm_refusal(module: nn.Module) -> str | None:
-    """Why a norm cannot be computed by the fused kernel."""
+    """The reason why the fused kernel cannot compute a norm; None if it can."""
     if has_hooks(module):
         return "it has hooks"
     if type(module) is nn.LayerNorm:
@@ -39,7 +39,7 @@ def norm_refusal(module: nn.Module) -> str | None:
 
 
 class Norm:
-    """A norm's numbers, read when they are needed: weights may be loaded again."""
+    """A norm's numbers. It reads them at each use, since vLLM may load other weights."""
 
     __slots__ = ("kind", "module")
 
@@ -57,13 +57,13 @@ class Norm:
         return weight, None, module.variance_epsilon, "rms"
 
     def fits(self, x: torch.Tensor) -> bool:
-        """Whether the weight has the type of the rows. Mixed types round elsewhere, so the module's own code runs."""
+        """Whether the weight has the type of the rows. Mixed types round elsewhere: then the module's own code runs."""
         weight = self.numbers[0]
         return weight is None or weight.dtype is x.dtype
 
 
 class FusedNorms(Tuning):
-    """Every norm of the tower as one kernel."""
+    """Run every norm of the tower as one kernel."""
 
     name = "fused-norms"
     summary = "run each RMS or layer norm as one kernel"
@@ -98,7 +98,7 @@ class FusedNorms(Tuning):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How a block of a known forward is made: its children and layer scales by name, and where it normalises."""
+    """The parts of a block with a known forward: its children and layer scales by name, and where it normalises."""
 
     norm1: str = "norm1"
     attention: str = "attn"
@@ -106,11 +106,11 @@ class Block:
     mlp: str = "mlp"
     scales: tuple[str, str] | None = None
     norms_behind: bool = False
-    #: Keywords that the block gives its attention beside its own arguments.
+    #: Keywords that the block passes to its attention besides its own arguments.
     constants: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Forwards of blocks, by digest. All but Step3-VL's normalise before each branch.
+#: Forwards of blocks, by digest. All except Step3-VL's normalise before each branch.
 BLOCKS = {
     "53875db83eb65109": Block(constants={"sequence_lengths": None}),  # Qwen2.5-VL, 0.20 and 0.21
     "6dd36b0da2a1d1ca": Block(),  # Qwen2.5-VL
@@ -122,9 +122,9 @@ BLOCKS = {
 
 
 class _Handover:
-    """What a block has already normalised for the next one: the sum by identity, and its norm.
+    """A sum that one block has already normalised for the next one: the sum by identity, and its norm.
 
-    Holding the sum keeps its identity from being given to another tensor. `hands_through` has proved that nothing
+    Holding the sum keeps Python from giving its identity to another tensor. `hands_through` has proved that nothing
     changes it between the blocks.
     """
 
@@ -144,7 +144,7 @@ class _Handover:
 
 
 class FusedResiduals(Tuning):
-    """The residual sum (with its layer scale) and the norm behind it in one kernel, across blocks, too."""
+    """Run the residual sum (with its layer scale) and the norm after it in one kernel, across blocks, too."""
 
     name = "fused-residuals"
     summary = "add a residual and normalise the sum in one kernel"
@@ -183,7 +183,7 @@ class FusedResiduals(Tuning):
         undo.set(module, "forward", forward)
 
     def _next(self, path: str, tower: Modules) -> nn.Module | None:
-        """The block that surely reads what this one returns."""
+        """The block that provably reads the result of this one, if any."""
         layers, _, index = path.rpartition(".")
         owner_path, _, name = layers.rpartition(".")
         owner, following = tower.get(owner_path), tower.get(f"{layers}.{int(index) + 1}" if index.isdigit() else "")
@@ -194,7 +194,7 @@ class FusedResiduals(Tuning):
 
 
 def _handover(path: str, tower: Modules, undo: Undo) -> _Handover:
-    """One for all blocks of a list: they run one after the other."""
+    """The handover of a list of blocks. They share one, since they run one after the other."""
     layers = tower.get(path.rpartition(".")[0])
     if layers is None:
         return _Handover()
@@ -209,7 +209,7 @@ def _norm_before(module: nn.Module, block: Block, following: Norm | None, handov
     """`x += scale1 * attention(norm1(x)); x += scale2 * mlp(norm2(x))`."""
     original = module.forward
     norm1, norm2 = Norm(getattr(module, block.norm1)), Norm(getattr(module, block.norm2))
-    # A block hands its own arguments on by name, those that its caller left out, too.
+    # A block hands its own arguments on by name, including those that its caller left out.
     rest = list(inspect.signature(original).parameters.values())[1:]
     names = [parameter.name for parameter in rest]
     fixed = {parameter.name: parameter.default for parameter in rest if parameter.default is not parameter.empty}

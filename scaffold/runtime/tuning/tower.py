@@ -25,8 +25,8 @@ from scaffold.runtime.tuning.norms import FusedNorms, FusedResiduals
 
 logger = logging.getLogger("scaffold.runtime.tuning")
 
-#: In the order of application: activations first, since padding asks what stands between two layers; of attention, the
-#: most special last, since each falls back to the one before it.
+#: In the order of application. Activations come first, since padding asks which activation is between two layers. The
+#: most special tuning of attention comes last, since each falls back to the one before it.
 TUNINGS: tuple[Tuning, ...] = (
     FusedActivations(),
     GeluEpilogue(),
@@ -41,10 +41,10 @@ TUNINGS: tuple[Tuning, ...] = (
 )
 assert tuple(tuning.name for tuning in TUNINGS) == NAMES
 
-#: Largest accepted error of a tuned tower, relative to its largest output, by the type of its weights, and how many
-#: times the tower's own rounding it may be where that is more: what the output moves by when every pixel changes by at
-#: most half a step of that type. On an H200 tuned towers differ by 0.8 to 1.2 times their own rounding (0.01 to 0.04
-#: in bfloat16, 24 to 32 layers); a wrong row is off by the size of the values.
+#: Largest accepted error of a tuned tower, relative to its largest output, by the type of its weights. `OWN_ROUNDING`
+#: times the tower's own rounding is accepted where that is more. A tower's own rounding is the change of its output
+#: when every pixel changes by at most half a step of that type. On an H200 tuned towers differ by 0.8 to 1.2 times
+#: their own rounding (0.01 to 0.04 in bfloat16, 24 to 32 layers). A wrong row is off by the size of the values.
 BOUNDS = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-6}
 OWN_ROUNDING = 1.5
 
@@ -55,21 +55,21 @@ _MARK = "_vitcg_tuned"
 
 @dataclass
 class Tuned:
-    """What was done to a host. `undo()` gives it back bit for bit."""
+    """The tunings of a host. `undo()` restores the host bit for bit."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    #: How far the untuned tower moves when its pixels do by half a step; None without a proof.
+    #: The change of the untuned tower's output when its pixels change by half a step; None without a proof.
     rounding: float | None = None
     _changes: list[Undo] = field(default_factory=list, repr=False)
     _host: Any = field(default=None, repr=False)
 
     @property
     def extra_bytes(self) -> int:
-        """Device memory that the tuned tower takes in addition."""
+        """Additional device memory of the tuned tower."""
         return sum(change.extra_bytes for change in self._changes)
 
     def undo(self) -> None:
-        """Take all tunings back. Graphs that were captured before must not be replayed any more."""
+        """Take all tunings back. The caller must not replay graphs of the tuned tower any more."""
         while self._changes:
             self._changes.pop().roll_back()
         if self._host is not None and vars(self._host).get(_MARK) is self:
@@ -77,7 +77,7 @@ class Tuned:
 
 
 def vision_modules(host: Any) -> dict[str, nn.Module]:
-    """The modules of a host that are not its language model, by path. Empty if they cannot be told apart."""
+    """The modules of a host outside its language model, by path. Empty if the language model cannot be found."""
     if not isinstance(host, nn.Module):
         return {}
     language = _language_model(host)
@@ -94,13 +94,13 @@ def _language_model(host: nn.Module) -> nn.Module | None:
     getter = getattr(host, "get_language_model", None)
     try:
         found = getter() if getter is not None else None
-    except Exception:  # vLLM's default asks the model about names that it may not have
+    except Exception:  # vLLM's default asks the model for names that it may not have
         return None
     return found if isinstance(found, nn.Module) and found is not host else None
 
 
 def general_refusal() -> str | None:
-    """Why nothing is tuned in this process, if so."""
+    """The reason to tune nothing in this process, or None."""
     if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
         return "VLLM_BATCH_INVARIANT asks for vLLM's own kernels"
     if torch.version.hip is not None:
@@ -108,15 +108,15 @@ def general_refusal() -> str | None:
     return None
 
 
-#: Runs the tower on fixed random inputs; with a step, every pixel is moved by at most half of it, relatively.
+#: Runs the tower on fixed random inputs. A step moves every pixel by at most half of it, relative to the pixel.
 Proof = Callable[[float], "Sequence[torch.Tensor]"]
 
 
 def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = None) -> Tuned:
     """Apply tunings to the vision tower of a host, each one whole or not at all. Never raises for a tuning.
 
-    With `prove`, the output after each tuning is compared with that of the untuned tower, and a tuning that exceeds
-    the bound (`BOUNDS`, `OWN_ROUNDING`) is taken back.
+    With `prove`, it compares the output after each tuning with that of the untuned tower, and takes a tuning back whose
+    error exceeds the bound (`BOUNDS`, `OWN_ROUNDING`).
     """
     choice = choice or TuningChoice()
     tuned = Tuned()
@@ -191,7 +191,7 @@ def _outputs(prove: Proof, step: float) -> list[torch.Tensor]:
 
 
 def moved(pixels: torch.Tensor, step: float, seed: int = 0) -> torch.Tensor:
-    """Pixels, each moved by at most half a step relative to its size; the same ones for the same seed."""
+    """Pixels, each moved by at most half a step relative to its size. The same seed gives the same pixels."""
     if step == 0.0:
         return pixels
     generator = torch.Generator(pixels.device).manual_seed(seed)

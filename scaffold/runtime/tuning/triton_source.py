@@ -1,7 +1,7 @@
-"""The Triton kernels of `scaffold.runtime.tuning.kernels`. Imported only where Triton is installed.
+"""The Triton kernels of `scaffold.runtime.tuning.kernels`, which imports them only where Triton is installed.
 
-Compiled at the first launch (0.2 to 1 s each, then kept in Triton's cache on disk); nothing here allocates or
-synchronises, so a launch can be captured.
+Triton compiles a kernel at its first launch (0.2 to 1 s each) and keeps it in its cache on disk. Nothing here allocates
+or synchronises, so a graph can capture a launch.
 """
 # mypy: ignore-errors
 
@@ -15,7 +15,7 @@ def norm_kernel(
     RMS: tl.constexpr, AFTER: tl.constexpr, ADD: tl.constexpr, SCALE: tl.constexpr, WEIGHT: tl.constexpr,
     BIAS: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row a program. `AFTER`: x + norm(branch); else norm(x + branch * scale), with the sum to `total`."""
+    """One row per program. `AFTER`: x + norm(branch); else norm(x + branch * scale), with the sum to `total`."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
@@ -53,7 +53,7 @@ def norm_kernel(
 
 @triton.jit
 def silu_mul_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr):
-    """A part of one row a program."""
+    """A part of one row per program."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -67,7 +67,7 @@ def silu_mul_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def quick_gelu_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr):
-    """A part of one row a program. Rounds once, where three torch kernels round three times."""
+    """A part of one row per program. It rounds once, where three torch kernels round three times."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -81,7 +81,7 @@ def window_attention_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, offsets_ptr, scale, q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One sequence of one head a program. `scale` holds log2(e), so that the softmax can use powers of two."""
+    """One sequence of one head per program. `scale` holds log2(e), so that the softmax can use powers of two."""
     start = tl.load(offsets_ptr + tl.program_id(0)).to(tl.int64)
     length = (tl.load(offsets_ptr + tl.program_id(0) + 1) - start).to(tl.int32)
     if length <= 0:
@@ -107,7 +107,7 @@ def rotary_kernel(
     x_ptr, cos_ptr, sin_ptr, x_row, x_head, cos_row, sin_row,
     HEADS: tl.constexpr, HALF: tl.constexpr, HEADS_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """All heads of one row a program: (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), rounded once."""
+    """All heads of one row per program: (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), rounded once."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, HEADS_BLOCK)
     lane = tl.arange(0, HALF_BLOCK)

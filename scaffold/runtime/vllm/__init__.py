@@ -21,9 +21,9 @@ __all__ = [
 
 
 def install(manager: type[Any] = EncoderCudaGraphManager, original: type[Any] | None = None) -> type[Any]:
-    """Put our manager in the place of vLLM's, also where it was imported already. Returns vLLM's own class.
+    """Replace vLLM's manager class by ours, also in modules that have imported it already. Returns vLLM's own class.
 
-    `original` is given while vLLM's module is still being imported.
+    A caller passes `original` while vLLM's module is still being imported.
     """
     if original is None:
         from vllm.v1.worker import encoder_cudagraph

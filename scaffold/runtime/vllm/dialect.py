@@ -1,9 +1,13 @@
-"""Which generation of the encoder-graph protocol a vLLM speaks, read off its own data classes.
+"""Reads which generation of the encoder-graph protocol a vLLM speaks from its own data classes.
 
-No version numbers: a fork or a nightly says by its fields what it expects. The generations, by first release:
-0.20 (three size getters, pixels outside the buffers), 0.22 (item specs, post-processing hook), 0.23 (one dictionary of
-values, padding hooks), 0.24 (two fixed paths), 0.27 (named paths, eager results post-processed too), 0.30 (capture
-axes).
+It reads no version numbers: the fields of a fork or a nightly tell what it expects. The generations, by first release:
+
+* 0.20: three size getters, pixels outside the buffers.
+* 0.22: item specs, a post-processing hook.
+* 0.23: one dictionary of values, padding hooks.
+* 0.24: two fixed paths.
+* 0.27: named paths; the hook post-processes eager results too.
+* 0.30: capture axes.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True)
 class ManagerDialect:
-    """What differs between generations, one fact a field."""
+    """The differences between generations, one fact per field."""
 
     #: `get_encoder_cudagraph_item_specs` instead of three getters (0.22).
     item_specs: bool
@@ -76,7 +80,7 @@ def read_dialect(defs: ModuleType) -> ManagerDialect:
 
 @lru_cache(maxsize=1)
 def installed_dialect() -> ManagerDialect:
-    """The dialect of the vLLM that is importable."""
+    """The dialect of the installed vLLM."""
     from vllm.v1.worker import encoder_cudagraph_defs
 
     return read_dialect(encoder_cudagraph_defs)

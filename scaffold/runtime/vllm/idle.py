@@ -1,15 +1,15 @@
-"""The moment in which an idle worker captures: where the process of a manager waits for work.
+"""Captures graphs while the process of a manager waits for work.
 
-Both runners of vLLM, V1 and V2, are called by the same two loops (0.23 to 0.33), and these know whether anything waits:
+The same two loops call both runners of vLLM, V1 and V2 (0.23 to 0.33), and they know whether anything waits:
 
 * `EngineCoreProc._process_input_queue` waits for a request when no request is left. With one rank the worker lives in
   this process.
 * A worker process of its own (tensor or pipeline parallelism) waits in `MessageQueue.dequeue(indefinite=True)`.
 
-Both are wrapped: while nothing comes for `QUIET` seconds, one graph is captured, then it is looked again. A request
-that comes during a capture waits for the rest of that one graph, and the next pause is left alone, so that no two
-requests in a row wait. An engine without these loops (in the process of its user) never tells that it is idle: there
-`is_seen` stays False, and `ServedManager` captures now and then, within a small share of the time.
+We wrap both. After `QUIET` seconds without work, the wrapper captures one graph and looks again. A request that comes
+during a capture waits for the rest of that one graph. The wrapper then skips the next pause, so that no two requests in
+a row wait. An engine in the process of its user has no such loop and never tells that it is idle. There `is_seen` stays
+False, and `ServedManager` captures now and then, within a small share of the time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _LOOPS = {
 
 
 class Captures(Protocol):
-    """A manager that captures when idle."""
+    """A manager that captures graphs while its worker is idle."""
 
     @property
     def wants_graphs(self) -> bool:
         """Whether there is anything to capture."""
 
     def capture_when_idle(self, most: int | None = None) -> int:
-        """Capture at most so many graphs."""
+        """Capture at most `most` graphs."""
 
 
 _managers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -70,7 +70,7 @@ def watch(manager: Captures) -> None:
 
 
 def use_pause(comes: Callable[[float], bool]) -> None:
-    """Capture graph by graph until work comes. `comes(seconds)` waits for it at most so long."""
+    """Capture graph by graph until work comes. `comes(seconds)` waits at most that long, and tells whether it came."""
     _Pauses.seen = True
     if _Pauses.rests:
         _Pauses.rests = False
@@ -118,13 +118,13 @@ def _around_dequeue(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_written(queue: Any) -> bool:
-    """Whether the next message of a shared-memory queue is there, as its readers look it up."""
+    """Whether the next message of a shared-memory queue is there. It looks the message up as the queue's readers do."""
     with queue.buffer.get_metadata(queue.current_idx) as flags:
         return bool(flags[0]) and not flags[queue.local_reader_rank + 1]
 
 
 def _guarded(action: Callable[[], None]) -> None:
-    """No fault of ours stops the engine's loop: whoever fails captures no more."""
+    """Run an action. If it fails, no manager of this process captures while idle any more, and vLLM's loop goes on."""
     try:
         action()
     except Exception as error:

@@ -1,7 +1,8 @@
 """The drop-in for vLLM's `EncoderCudaGraphManager`: its constructor, public methods and contract, for 0.20 to 0.33.
 
 Subclasses and tests replace single steps by name (`_get_item_specs`, `_select_items`, `_run_budget_graph`) and make
-objects without `__init__`, so state beyond vLLM's own attributes is created on first use and every step stays a method.
+objects without `__init__`. So the manager creates state beyond vLLM's own attributes on first use, and every step stays
+a method.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from scaffold.runtime.vllm.settings import Settings, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
-#: Tokens of the smallest budget that a tuning is proved on.
+#: The proof of a tuning runs on the smallest budget of at least so many tokens.
 PROOF_TOKENS = 256
 
 
 def _in_words(ladders: Mapping[str, Sequence[int]]) -> str:
-    """`default 64 to 8192 (225)`: a ladder may have hundreds of budgets."""
+    """Ladders in short, such as `default 64 to 8192 (225)`: one may have hundreds of budgets."""
     ends = {path: [budget for budget in ladder if budget] for path, ladder in ladders.items()}
     words = [f"{path} {b[0]} to {b[-1]} ({len(b)})" if b else f"{path} (none)" for path, b in ends.items()]
     return ", ".join(words)
@@ -60,7 +61,7 @@ class VllmGroup:
 class EncoderCudaGraphManager:
     """Budget graphs of a vision encoder, with the interface of vLLM's class of the same name."""
 
-    # What objects made without `__init__` have. Their packing is vLLM's, exactly.
+    # Defaults of objects made without `__init__`. They pack exactly as vLLM does.
     settings: Settings = Settings(options=Options(packing="greedy", calibration_ms=0, trials=0, start_steps=None))
     options: Options = settings.options
     device: torch.device = torch.device("cpu")
@@ -73,9 +74,9 @@ class EncoderCudaGraphManager:
     path_token_budgets: dict[str, list[int]] | None = None
     _capture_axes: tuple[tuple[Hashable, ...], ...] = ()
     _core: EncoderGraphManager | None = None
-    #: What was tuned; None before the first capture.
+    #: The tunings of the tower; None before the first capture.
     tuned: Tuned | None = None
-    #: Why there can be no graphs; None while nothing speaks against them.
+    #: The reason why no graph can serve this model; None if there is none.
     refused: Refusal | None = None
     _base_hits: int = 0
     _base_misses: int = 0
@@ -113,7 +114,7 @@ class EncoderCudaGraphManager:
         return installed_dialect()
 
     def _choose_budgets(self, compilation: Any, dialect: ManagerDialect) -> None:
-        """As vLLM: items a batch never exceed the smallest budget, since a captured item needs a token at least."""
+        """As in vLLM, a batch has at most as many items as the smallest budget has tokens: each item needs one."""
         user_budgets = compilation.encoder_cudagraph_token_budgets
         user_items = compilation.encoder_cudagraph_max_vision_items_per_batch
         if user_budgets and user_items > 0:
@@ -134,7 +135,7 @@ class EncoderCudaGraphManager:
             )
         if dialect.validates_budgets and low > high:
             raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
-        low = min(low, high)  # such a release captures the largest alone, which an image hardly fits
+        low = min(low, high)  # a release that does not validate captures the largest alone, which hardly any image fits
         if user_items > 0:
             self.token_budgets = self.settings.ladder(min(max(low, user_items), high), high)
             self.max_batch_size = min(user_items, self.token_budgets[0])
@@ -172,7 +173,7 @@ class EncoderCudaGraphManager:
             self.local_token_budgets = [0, *self._path_ladder("local", self.config.local_token_per_patch, top)]
 
     def _path_ladder(self, path: str, low: int, top: int) -> list[int]:
-        """Budgets of one path of several. vLLM refuses to start where none fits, or captures what nothing can use."""
+        """Budgets of one path. Where none fits, it runs eager; vLLM refuses to start, or captures useless graphs."""
         if low <= top:
             return self.settings.ladder(low, top, path)
         logger.warning("the encoder path %r needs budgets from %d and the largest is %d: it runs eager", path, low, top)
@@ -183,8 +184,8 @@ class EncoderCudaGraphManager:
         if vllm_config.compilation_config.encoder_cudagraph_token_budgets:
             options = replace(options, start_steps=None)  # the user named the graphs to capture
         if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
-            # The tower's own collectives are in the graphs. All ranks must capture together, inside vLLM's
-            # `graph_capture`, and must decide alike, which clocks of different ranks do not.
+            # The graphs hold the tower's own collectives. All ranks must capture together, inside vLLM's
+            # `graph_capture`, and must decide alike. The clocks of different ranks would not.
             steps = options.start_steps
             options = replace(
                 options, start_steps=steps and max(steps, IDLE_STEPS), idle_graphs=0, max_capture_seconds=None,
@@ -201,9 +202,9 @@ class EncoderCudaGraphManager:
         return {"default": self.token_budgets}
 
     def _small(self, adapter: VllmAdapter) -> dict[str, list[int]]:
-        """Budgets below those that the model names, for what is smaller still (a 56x56 icon has 4 tokens of 64).
+        """Budgets below those that the model names, for smaller images: a 56x56 icon has 4 tokens, the least budget 64.
 
-        Not where the user named the budgets, and not for models whose tokens come by the tile.
+        Empty if the user named the budgets, and for models whose tokens come by the tile.
         """
         compilation = getattr(getattr(self, "vllm_config", None), "compilation_config", None)
         if compilation is None or compilation.encoder_cudagraph_token_budgets:
@@ -245,7 +246,7 @@ class EncoderCudaGraphManager:
         return self._core
 
     def _make_backend(self) -> GraphBackend | None:
-        """None: what the device calls for."""
+        """The backend of the core. None: the core chooses one for its device."""
         return None
 
     # -- public contract
@@ -255,7 +256,7 @@ class EncoderCudaGraphManager:
         return modality in self.config.modalities
 
     def is_captured(self) -> bool:
-        """Whether graphs are there to replay."""
+        """Whether there are graphs to replay."""
         return self.graph_pool is not None
 
     def clear(self) -> None:
@@ -282,7 +283,7 @@ class EncoderCudaGraphManager:
         core = self.core
         self.refused = refusal_of(getattr(self, "vllm_config", None), self.model)
         if self.tuned is None and (self.refused is None or self.refused.tunable):
-            # Eager calls run the same modules, so they are tuned, too: both ways differ by rounding only.
+            # Eager calls run the same tuned modules, so a replay and an eager call differ by rounding only.
             self.tuned = tune(self.model, read_choice(self.settings.tuning), self._proof())
         if self.refused is not None:
             logger.warning("there are no encoder graphs, and every image runs eager: %s", self.refused.why)
@@ -295,7 +296,7 @@ class EncoderCudaGraphManager:
         self._publish_graphs()
 
     def _proof(self) -> Proof | None:
-        """The forward that each tuning is proved on: random pixels, one budget a path. None: no proof is wanted."""
+        """The forward that proves each tuning: random pixels, one budget per path. None if no setting asks for it."""
         if not self.settings.tuning_check:
             return None
         core = self.core
@@ -311,7 +312,7 @@ class EncoderCudaGraphManager:
 
         def make_call(key: GraphKey) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
             values = dict(core.adapter.capture_values(key, core.limits))
-            # The same on all ranks that share a tower: they judge the same outputs.
+            # All ranks that share a tower use the same seed, so that they judge the same outputs.
             seed = torch.Generator(self.device).manual_seed(0)
             pixels = {
                 name: torch.randn(value.shape, dtype=value.dtype, device=value.device, generator=seed)
@@ -337,7 +338,7 @@ class EncoderCudaGraphManager:
                 self.core.drop(finding.key, "differs from eager in the self-check")
 
     def _publish_graphs(self) -> None:
-        """Fill `budget_graphs` in the shape that this generation has."""
+        """Fill `budget_graphs` in the form of this generation."""
         flat = not self._dialect.path_argument
         for path in self._ladders():
             if not flat:
@@ -347,7 +348,7 @@ class EncoderCudaGraphManager:
             (self.budget_graphs if flat else self.budget_graphs[key.path])[name] = captured
 
     def capture_when_idle(self, most: int | None = None) -> int:
-        """Capture what would serve the traffic better, `most` graphs at most. Returns how many were captured."""
+        """Capture at most `most` graphs that would serve the traffic better. Returns how many were captured."""
         captured = self._core.capture_when_idle(most) if self._core is not None else 0
         if captured:
             self._publish_graphs()
@@ -359,7 +360,7 @@ class EncoderCudaGraphManager:
         return self._core is not None and self._core.wants_graphs
 
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """One tensor an item, in order; they never alias graph memory."""
+        """One tensor per item, in order. None of them aliases graph memory."""
         core = self._core or self.core
         if self.refused is not None:
             return self._without_graphs(core, mm_kwargs, self.refused.reason)
@@ -401,7 +402,7 @@ class EncoderCudaGraphManager:
             keywords["axis_keys"] = axes
         return self._run_budget_graph(inputs, budget, **keywords)
 
-    # -- steps that can be replaced by name
+    # -- steps that a subclass or a test may replace by name
 
     def _get_item_specs(self, mm_kwargs: dict[str, Any]) -> Any:
         with sync_allowed():

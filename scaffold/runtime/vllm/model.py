@@ -1,7 +1,7 @@
-"""A vLLM model as an `EncoderAdapter`: every generation of the protocol, spoken through the manager's own methods.
+"""A vLLM model as an `EncoderAdapter`. It speaks every generation of the protocol through the manager's own methods.
 
-Two facts make plans memoisable, and both are measured on the first call of each kind, not assumed: that selecting all
-items gives the inputs themselves, and that metadata do not depend on pixels.
+Two facts make plans memoisable: selecting all items gives the inputs themselves, and metadata do not depend on pixels.
+The adapter assumes neither. It measures both on the first call of each kind.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from scaffold.runtime.vllm.dialect import ManagerDialect
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
-#: Patches of the longest side for which a model is asked. One image of a whole budget is a strip, one token high.
-#: vLLM's rotary tables have so many positions, and on a GPU an index behind one ends the process.
+#: The longest side, in patches, of an image that we ask a model for. One image of a whole budget is a strip, one token
+#: high. vLLM's rotary tables have so many positions, and on a GPU an index beyond them ends the process.
 LONGEST_SIDE = 8192
 
 
@@ -68,7 +68,7 @@ def _sync_permission() -> Callable[[], AbstractContextManager[Any]]:
 
 
 def _describe(value: Any) -> Hashable:
-    """A hashable copy of everything but pixels. Raises TypeError for what has none."""
+    """A hashable copy of everything but pixels. Raises TypeError for a value without one."""
     if isinstance(value, torch.Tensor):
         shape = value.shape
         if _is_data(value):
@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:
 def _fitted(kind: BufferKind, one: torch.Tensor, many: torch.Tensor, rows: int, rounded: int) -> torch.Tensor | None:
     """`one`, the value of a buffer for one image of `rows` rows, with room for as many sequences as `many` has.
 
-    None where the two differ in something else than rounded rows and the number of sequences.
+    None if the two differ in anything but rounded rows and the number of sequences.
     """
     if one.ndim != many.ndim or one.dtype != many.dtype or one.shape[1:] != many.shape[1:]:
         return None
@@ -158,7 +158,7 @@ class _Buffers(Mapping[str, BufferSpec]):
 
     def _infer(self, name: str) -> BufferSpec:
         hook = self._hooks.get(name)
-        # A hook that looks addresses up (Kimi-K2.5, 0.30 and 0.31) must see the tensor that the model made.
+        # Some hooks look addresses up (Kimi-K2.5, 0.30 and 0.31): they must see the tensor that the model made.
         owned = hook is not None and "data_ptr" in getattr(getattr(hook, "__code__", None), "co_names", ())
         if "max_seqlen" in name or name.endswith("max_len"):
             return BufferSpec(BufferKind.BOUND)
@@ -174,7 +174,7 @@ class _Buffers(Mapping[str, BufferSpec]):
 
 
 class VllmAdapter:
-    """Speaks one generation. `owner` is the drop-in manager; its overridable methods are honoured."""
+    """Speaks one generation. `owner` is the drop-in manager; the adapter calls its replaceable steps."""
 
     def __init__(self, owner: Any, dialect: ManagerDialect) -> None:
         self.owner = owner
@@ -182,12 +182,12 @@ class VllmAdapter:
         self.model = owner.model
         self.config = owner.config
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
-        #: By set of input names: (all items selected is the inputs themselves, metadata do not depend on pixels).
+        #: By set of input names: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[frozenset[str], tuple[bool, bool]] = {}
-        #: Capture inputs besides buffers, by rows of pixels (0.20 to 0.22 pass them next to the buffers).
+        #: Capture inputs besides buffers, by rows of pixels: 0.20 to 0.22 pass them next to the buffers.
         self._static: dict[int, dict[str, Any]] = {}
         self._kept: dict[frozenset[str], tuple[str, ...]] = {}
-        #: By names in their order: the types of what holds pixels, None for what holds sizes (`quick_signature`).
+        #: By input names in their order: the type of an input that holds pixels, None for one that holds sizes.
         self._types: dict[tuple[str, ...], tuple[torch.dtype | None, ...]] = {}
         self._specs: _Buffers | None = None
         #: Rows per token of models that pack rows, by path.
@@ -215,7 +215,7 @@ class VllmAdapter:
         )
 
     def _has_plain_post(self) -> bool:
-        """Whether the model's post-processing is the protocol's own: cut the rows into items."""
+        """Whether the model's post-processing is the protocol's own, which cuts the rows into items."""
         if not self.dialect.post_hook:
             return True
         from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
@@ -260,7 +260,7 @@ class VllmAdapter:
             return None
 
     def _learn_types(self, inputs: Inputs) -> bool:
-        """Let `quick_signature` know inputs with these names, if pixels and small tensors are all that they hold."""
+        """Let `quick_signature` take inputs with these names, if they hold nothing but pixels and small tensors."""
         names, values = tuple(inputs), tuple(inputs.values())
         if names in self._types or not all(
             isinstance(v, torch.Tensor) and _is_pixels(v) == _is_data(v) for v in values
@@ -272,8 +272,8 @@ class VllmAdapter:
     def quick_signature(self, inputs: Inputs) -> Hashable | None:
         """The signature of inputs whose names and types were seen before, or None.
 
-        Half of our Python before a replay, in cold caches: there an attribute of a tensor takes 2 us, `tolist` 6 and
-        `repr` of its result 3 more than a tuple. What `signature` asks of every call is known here by the names.
+        It is half of our Python before a replay. In cold caches an attribute of a tensor takes 2 us, `tolist` 6, and
+        `repr` of its result 3 more than a tuple. `signature` examines every input; this function looks its names up.
         """
         names = tuple(inputs)
         types = self._types.get(names)
@@ -331,10 +331,10 @@ class VllmAdapter:
             return {name: inputs[name] for name in self._kept[kind]}, ()
         return self.select(inputs, range(len(self.items(inputs))))
 
-    # -- what is measured on the first call of a kind
+    # -- measurements on the first call of a kind
 
     def _measure(self, kind: frozenset[str], inputs: Inputs) -> tuple[bool, bool]:
-        """(identity, purity) for inputs with these names. Costs a few metadata computations, once."""
+        """(identity, purity) for inputs with these names. It costs a few metadata computations, once."""
         if "_select_items" in self.owner.__dict__ or "_get_item_specs" in self.owner.__dict__:
             return False, False
         count = len(self.items(inputs))
@@ -367,7 +367,7 @@ class VllmAdapter:
     # -- buffers and tower
 
     def packs_rows(self, path: str, budget: int, limits: Limits) -> bool:
-        """Whether a graph of one token is a matter of as many rows as one token of `budget` has."""
+        """Whether a graph of one token has as many rows as each token of `budget` has."""
         one = replace(limits, items=1)
         try:
             rows = [
@@ -394,10 +394,10 @@ class VllmAdapter:
         return self._in_buckets(values) if self._flashinfer else values
 
     def _in_buckets(self, values: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
-        """Bounds of sequence lengths as the tower's metadata have them with FlashInfer: rounded up to a bucket.
+        """Round bounds of sequence lengths up to a bucket, as the tower's metadata do with FlashInfer.
 
-        Models give the capture the bare bound (0.20 to 0.33). That is less than the bound of almost every replay, which
-        would then run eager.
+        Models give the capture the bare bound (0.20 to 0.33). Almost every replay has a larger bound and would run
+        eager.
         """
         from vllm.model_executor.layers.attention.mm_encoder_attention import bucket_flashinfer_max_seqlen
 
@@ -429,10 +429,10 @@ class VllmAdapter:
         """Capture values with no more rows than the budget has.
 
         Models divide a budget evenly over items (and frames) and round up: 1196 tokens become 1200 for eight images, or
-        1216 with frames. Those rows are computed for nothing, and matrix products of other sizes may take slower
+        1216 with frames. A graph computes those rows for nothing, and matrix products of other sizes may take slower
         kernels. With them, calls were 4 % above an exact graph for 1196 tokens of Qwen3-VL and 1732 of Qwen2-VL (fitted
-        ladders); without them, in another run, 1 % above and 1 % below. One image has no remainder.
-        Its offsets are prolonged to as many sequences as before. Where anything else differs, the model's values stay.
+        ladders); without them, in another run, 1 % above and 1 % below. One image has no remainder, so we take its
+        values and extend its offsets to as many sequences as before. If anything else differs, the model's values stay.
         """
         specs = self.describe().buffers
         data = [name for name, value in values.items() if value is not None and specs[name].is_data]
@@ -450,7 +450,7 @@ class VllmAdapter:
         except Exception:  # a model may refuse a batch of one, or of no frames
             return values
         if rows == 0 or rows % key.budget or rows > pixels.shape[0] or single.keys() != values.keys():
-            return values  # a tile, of many tokens
+            return values  # a tile of many tokens
         self._rows_per_token[key.path] = rows // key.budget
         if rows == pixels.shape[0]:
             return values
@@ -503,10 +503,10 @@ class VllmAdapter:
 
     @contextmanager
     def _without_nested_sharding(self) -> Iterator[None]:
-        """Keep a tower from spreading over the ranks what the manager has spread already.
+        """Keep a tower from spreading items over the ranks that the manager has spread already.
 
-        With `mm_encoder_tp_mode="data"`, InternVL, MiniCPM-V and Step3-VL (to 0.33) gather inside their forward; ranks
-        that replay different batches, or none, then wait for each other or mix their outputs.
+        With `mm_encoder_tp_mode="data"`, InternVL, MiniCPM-V and Step3-VL (to 0.33) gather inside their forward. Ranks
+        that replay different batches, or none, would then wait for each other or mix their outputs.
         """
         if not self.owner.use_dp or not isinstance(self.model, torch.nn.Module):
             yield
@@ -542,7 +542,7 @@ class VllmAdapter:
             # `clone` is for outputs in graph memory; ours never are.
             hook(outputs, list(indices), tokens, results, clone=False, batch_mm_kwargs=inputs)
         elif dialect.dual_path and self.config.enable_dual_path_graph:
-            # Also when both paths ran eager: the release's own code for that case adds up the wrong items.
+            # Call it when both paths ran eager, too: the release's own code for that case adds up the wrong items.
             hook(
                 outputs["global"],
                 list(indices),
@@ -553,7 +553,7 @@ class VllmAdapter:
                 local_output=outputs.get("local"),
             )
         elif eager and not len(outputs["default"]):
-            # A port that cuts the encoder out: what it makes without a graph is the model's own code's alone.
+            # A port that cuts the encoder out: without a graph, the model's own code makes the results.
             results.update(zip(indices, self.embed(inputs), strict=True))
         elif eager:
             scatter_rows(outputs["default"], indices, items, results)  # before 0.27 eager results are final
@@ -577,9 +577,9 @@ def attention_backend(model: Any) -> str | None:
 def zero_filled_attention() -> Iterator[None]:
     """Let FlashAttention write into zeros while capturing, in releases whose wrapper does not do so (up to 0.30).
 
-    FlashAttention 3 leaves rows unwritten that no sequence covers. Those rows are multiplied by probability zero in
-    the next layer, and zero times a NaN that another graph left in the pool is NaN: 0.26 gives NaN for every padded
-    replay on an H200.
+    FlashAttention 3 leaves rows unwritten that no sequence covers. The next layer multiplies those rows by probability
+    zero, and zero times a NaN that another graph left in the pool is NaN: 0.26 gives NaN for every padded replay on an
+    H200.
     """
     if not _needs_zero_fill():
         yield

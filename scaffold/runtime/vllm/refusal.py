@@ -1,4 +1,4 @@
-"""What no encoder graph can serve, found before any is captured: every image then runs eager, and the reason counts."""
+"""Finds configurations that no encoder graph can serve. Every image then runs eager, and the counters tell why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`reason` is the statistics' name for it, `why` a sentence with the way out. `tunable`: the tower may be tuned."""
+    """`reason` is its name in the statistics, `why` a sentence with the way out. `tunable`: the tower may be tuned."""
 
     reason: str
     why: str

@@ -1,4 +1,4 @@
-"""Our manager as vLLM's runners get it from the plugin: no fault of ours, or of an adapter, stops the server.
+"""The manager that the plugin gives vLLM's runners: no fault of ours, or of an adapter, stops the server.
 
 The runners of all releases run a batch eager when the manager does not support its modality (`supports_modality`), was
 not captured (`is_captured`, V2) or gives None for it (`execute`). Every fault ends in one of these, with one warning.
@@ -25,21 +25,20 @@ from scaffold.runtime.vllm.settings import read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
-#: After so many faults in a row the graphs are given up: each costs a plan, and the log a line.
+#: After so many faults in a row the manager gives the graphs up: each fault costs a plan and a line of the log.
 FAULTS = 3
-#: Where the engine does not tell when it is idle: most of the time since the start that captures may take, and batches
-#: between two of them.
+#: For an engine that does not tell when it is idle: the largest share of the time that captures may take, and the
+#: number of batches between two captures.
 SHARE, BATCHES = 0.01, 2
-#: Seconds from an image that the files lack to the next writing of the trace and the counters, and between two lines in
-#: the log.
+#: Seconds from a new image to the next writing of the trace and the counters, and between two lines in the log.
 SAVE_AFTER, LOG_EVERY = 10.0, 60.0
 
 
 class ServedManager(EncoderCudaGraphManager):
-    """As its base, but a fault means eager instead of an exception."""
+    """As its base, but a fault makes images run eager instead of raising."""
 
     token_budgets: list[int] = []  # noqa: RUF012 - what vLLM reads of a manager that could not be set up
-    #: Why there are no graphs, None while all is well.
+    #: The fault that took the graphs away; None while all is well.
     fault: str | None = None
     _faults_in_a_row: int = 0
     _ranks: int = 1
@@ -97,7 +96,7 @@ class ServedManager(EncoderCudaGraphManager):
         return self.fault is None and super().wants_graphs
 
     def _capture_now_and_then(self) -> None:
-        """One graph after a batch, where no loop of this process says when nothing waits."""
+        """Capture one graph after a batch, where no loop of this process tells when nothing waits."""
         self._since_capture += 1
         spent = time.monotonic() - self._started
         if self._since_capture <= BATCHES or self._captured_s > SHARE * spent or not self.wants_graphs:
@@ -117,7 +116,7 @@ class ServedManager(EncoderCudaGraphManager):
             self._give_up("they cannot be captured", error)
 
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor] | None:  # type: ignore[override]
-        """As the base; None, which makes the runner encode eagerly, where that raises."""
+        """As the base. If that fails, one of several ranks raises; a single rank returns None: vLLM encodes eagerly."""
         if self.fault is not None:
             return None
         try:
@@ -148,7 +147,7 @@ class ServedManager(EncoderCudaGraphManager):
 
     def save(self) -> None:
         """Write the trace and the counters to the files that the settings name."""
-        self._writer = None  # images from here on need another writing
+        self._writer = None  # later images need another writing
         try:
             self.save_trace()
             if self.settings.stats:
@@ -158,10 +157,10 @@ class ServedManager(EncoderCudaGraphManager):
             logger.warning("the trace or the counters cannot be written, and no more are: %s", _words(error))
 
     def _save_soon(self) -> None:
-        """Write once, later, in a thread of its own.
+        """Write the files once, later, in a thread of its own.
 
-        No request waits for the disk, and all images are in the files even if no other follows: vLLM may kill a process
-        before it can write at its end.
+        No request waits for the disk. The files get the last images too: vLLM may kill a process before it can write at
+        its end.
         """
         self._writer = threading.Timer(SAVE_AFTER, self.save)
         self._writer.daemon = True
@@ -172,7 +171,7 @@ class ServedManager(EncoderCudaGraphManager):
         self._at_end = Finalize(None, self.save, exitpriority=0)
 
     def keep_files(self) -> None:
-        """Write nothing more, at the end of the process neither."""
+        """Write nothing more, not even at the end of the process."""
         if self._writer is not None:
             self._writer.cancel()
         if self._at_end is not None:
@@ -195,7 +194,7 @@ class ServedManager(EncoderCudaGraphManager):
             self._publish_graphs()
 
     def _exchange(self, value: Any) -> list[Any]:
-        """What every rank of the tensor-parallel group gives, in the order of ranks."""
+        """The values of all ranks of the tensor-parallel group, in the order of ranks."""
         from vllm.distributed import get_tp_group
 
         values: list[Any] = [None] * self._ranks
@@ -230,7 +229,7 @@ class ServedManager(EncoderCudaGraphManager):
 
 
 def served_manager(original: type[Any], models: frozenset[str]) -> type[ServedManager]:
-    """The class that vLLM gets. A model that is not in `models` (empty: all are) gets vLLM's own manager."""
+    """The manager class for vLLM. A model that is not in `models` (empty: all are) gets vLLM's own manager."""
 
     class PluginManager(ServedManager):
         def __new__(cls, vllm_config: Any, device: Any, dtype: Any, model: Any) -> Any:
@@ -242,7 +241,7 @@ def served_manager(original: type[Any], models: frozenset[str]) -> type[ServedMa
 
 
 def model_names(model: Any) -> set[str]:
-    """How `VITCG_MODELS` may call a model: its class, or that class's module."""
+    """The names of a model in `VITCG_MODELS`: its class, and the module of that class."""
     return {type(model).__name__, type(model).__module__.rpartition(".")[2]}
 
 

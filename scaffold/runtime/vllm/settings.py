@@ -1,4 +1,4 @@
-"""What a vLLM user can set: `additional_config={"encoder_graphs": {...}}`, or JSON in `VITCG_ENCODER_GRAPHS`.
+"""The settings of a vLLM user: `additional_config={"encoder_graphs": {...}}`, or JSON in `VITCG_ENCODER_GRAPHS`.
 
 vLLM's own options (`encoder_cudagraph_token_budgets` and so on) keep their meaning and win.
 """
@@ -23,7 +23,7 @@ from scaffold.runtime.tuning.choice import read_choice
 KEY = "encoder_graphs"
 VARIABLE = "VITCG_ENCODER_GRAPHS"
 
-#: Settings that are handed on to the core.
+#: Settings of the core (`Options`).
 _FROM_OPTIONS = (
     "packing", "start_steps", "idle_graphs", "max_graph_bytes", "max_capture_seconds", "calibration_ms", "trial_after",
     "trials", "sample_every", "compact", "debug_addresses",
@@ -46,7 +46,7 @@ def _or_none(check: tuple[str, Callable[[Any], bool]]) -> tuple[str, Callable[[A
 _FLAG = ("true or false", lambda value: isinstance(value, bool))
 _FILE = ("the name of a file, or null", lambda value: value is None or (isinstance(value, str) and value != ""))
 _SECONDS = ("a number above 0", lambda value: (_is_int(value) or isinstance(value, float)) and 0 < value < math.inf)
-#: What each setting may be, in words and as a check. `tuning` has a reader of its own.
+#: The allowed values of each setting, in words and as a check. `tuning` has a reader of its own.
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "steps": _at_least(1),
     "trace": (
@@ -81,10 +81,13 @@ def _are_names(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`steps` an octave of the default ladder; `trace` is a file, or several, that a ladder of `graphs` is fitted to;
-    `record` is a file that sizes are recorded in, `stats` one for the counters; `self_check` compares every graph with
-    eager at start-up; `tuning` chooses tower tunings (`docs/tuning.md`), and `tuning_check` proves each of them at
-    start-up."""
+    """The settings, and the `options` of the core among them.
+
+    `steps` is the number of budgets per octave of the default ladder. `trace` names one or several files, and the
+    ladder then has at most `graphs` budgets that fit their sizes. `record` names a file for the sizes of the traffic,
+    `stats` one for the counters. `self_check` compares every graph with eager at start-up. `prometheus` exports the
+    counters. `tuning` chooses tower tunings (`docs/tuning.md`), and `tuning_check` proves each of them at start-up.
+    """
 
     steps: int = DEFAULT_STEPS
     trace: str | Sequence[str] | None = None
@@ -106,8 +109,8 @@ class Settings:
                     merged.merge(Trace.from_json(Path(file).read_text(encoding="utf-8")))
                 except ValueError as error:
                     raise ValueError(f"{file}: {error}") from error
-            # What is smaller gets graphs when idle. As a budget it would bound the items of every batch: a captured
-            # item needs a token at least.
+            # An idle worker captures graphs for smaller sizes. A smaller budget here would bound the items of every
+            # batch: a captured item needs at least one token.
             within = {size: count for size, count in merged.sizes(path).items() if low <= size <= high}
             if within:
                 return optimal_ladder(within, self.graphs, always=[low, high])
