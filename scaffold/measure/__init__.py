@@ -1,8 +1,9 @@
-"""What is measured on a GPU: where a tower's time goes (`profile`), and managers side by side (`bench`).
+"""Measurements on a GPU: where a tower's time goes (`profile`), and managers side by side (`bench`).
 
-A profile sets kernels by class against the floor that the tower's arithmetic and bytes set. `towers` builds a shipped
-model's real vision classes at real sizes with random weights, `runs` runs them under torch's profiler and `bench` under
-the managers (both need a GPU), `trace` reads what the profiler wrote, `analyse` and `report` need neither.
+A profile compares kernels by class with the floor that the tower's arithmetic and bytes set. `towers` builds a shipped
+model's real vision classes at real sizes with random weights. `runs` runs them under torch's profiler, and `bench`
+under the managers; both need a GPU. `trace` reads the profiler's events. `analyse` and `report` need no GPU and no
+torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kernel records into classes, floors and findings. Knows names of kernels and modules, no torch.
+"""Turns kernel records into classes, floors and findings. It knows names of kernels and modules, and needs no torch.
 
 The floor counts matrix products and attention only: operations at the measured matrix rate, or bytes at the measured
-copy bandwidth, whichever takes longer. Everything else could ride along with them.
+copy bandwidth, whichever takes longer. Fused kernels could do everything else along with them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def classify(record: KernelRecord) -> KernelClass:
 
 
 def product_size(record: KernelRecord) -> tuple[int, int, int] | None:
-    """Rows, columns and inner size of a matrix product, from its operator's arguments; None if they do not say."""
+    """Rows, columns and inner size of a matrix product, from its operator's arguments; None if they do not tell."""
     op = record.op.split("/")[0]
     shapes = record.shapes
     if op in ("aten::addmm", "aten::_addmm_activation") and len(shapes) >= 3:
@@ -149,7 +149,7 @@ def _ms(records: Iterable[KernelRecord]) -> float:
 
 
 def _misaligned(records: list[KernelRecord], ceilings: Ceilings) -> list[AvoidableCost]:
-    """Products whose inner or outer size breaks 16-byte loads, against how well the aligned ones do."""
+    """Products whose inner or outer size breaks 16-byte loads, compared with the rate of the aligned ones."""
     sized = [(record, size) for record in records if (size := product_size(record)) is not None]
     speeds = [
         _product_floor(size, ceilings) / (record.us / 1e3)
@@ -190,7 +190,7 @@ def _unfused(records: list[KernelRecord], what: str, ceilings: Ceilings, remedy:
 
 
 def _largest(records: Iterable[KernelRecord]) -> int:
-    """Bytes of the rows: the largest bf16 argument, or the largest one at two bytes a number."""
+    """Bytes of the rows: the largest bf16 argument, or the largest one at two bytes per number."""
     return max((2 * _count(shape) for r in records for shape in r.shapes), default=0)
 
 
@@ -204,7 +204,7 @@ def _whole(records: list[KernelRecord], what: str) -> list[AvoidableCost]:
 
 
 def _remedy(copies: list[KernelRecord]) -> str:
-    """How to do without these copies, where their operators and modules tell."""
+    """The way to avoid these copies, if their operators and modules tell one."""
     operators = {record.op.split("/")[-1] for record in copies}
     if operators & set(_PRODUCT_OPS):
         return "none: workspace of a split product"
@@ -218,7 +218,7 @@ def _remedy(copies: list[KernelRecord]) -> str:
 
 
 def _added(records: list[KernelRecord]) -> list[AvoidableCost]:
-    """Element-wise kernels beside norms: what a fused norm takes along (half of their time is their own reading)."""
+    """Element-wise kernels beside norms. A fused norm does their work and saves half of their time, their reading."""
     found = []
     for place, members in _by_place(records).items():
         spent = _ms(members)

@@ -1,8 +1,8 @@
 """One model's encoder on a GPU, four ways side by side: eager, exact graphs, vLLM's manager, ours. Needs CUDA and vLLM.
 
-`exact` is a CUDA graph that was captured for exactly that input: no padding and no host work, the practical limit.
-Calls rotate over sizes and ways, so that no manager finds its buffers filled by the same size and no way always runs on
-a hot chip. Every result is compared with eager first; what is wrong is shown as wrong and not as fast.
+`exact` is a CUDA graph of exactly that input: no padding and no host work, the practical limit. Calls rotate over sizes
+and ways, so that no manager finds its buffers filled by the same size and no way always runs on a hot chip. The
+benchmark compares every result with eager first. It marks a wrong result as wrong, however fast it was.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from scaffold.measure.runs import captured_forward
 from scaffold.measure.towers import DEVICE, DTYPE, Subject
 from scaffold.verify.numeric.real import start_vllm
 
-#: Calls before anything is timed: what our manager captures between them, and compares, is settled then.
+#: Untimed calls at the start. Our manager has captured its graphs and finished its trials after them.
 WARM_CALLS = 12
-#: All ways share one tower, which must be the same for all of them: tuning it is measured by benchmarks/tuning_gpu.py.
+#: All ways share one tower, which must be the same for all of them: benchmarks/tuning_gpu.py measures tuned towers.
 OUR_SETTINGS = {"encoder_graphs": {"tuning": "off"}}
 #: Largest difference to eager, relative to its largest value, that is rounding in bf16 and not a wrong row.
 ROUNDING = 0.05
@@ -39,10 +39,10 @@ def run_bench(
     backend: str,
     note: Callable[[str], None],
 ) -> Benchmark:
-    """One row a size, in output tokens; without sizes, the model's usual mix of single items and batches.
+    """One row per size in output tokens; without sizes, the model's usual mix of single items and batches.
 
-    The installed tree's own implementation is measured, or the stand-alone adapter where it has none. Raises ValueError
-    for a configuration that the model cannot be built from.
+    It measures the installed tree's own implementation, or the stand-alone adapter if there is none. Raises ValueError
+    if the model cannot be built from the configuration.
     """
     context = start_vllm(backend)
     try:
@@ -82,7 +82,7 @@ def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable
         managers[kind], seconds = _captured(partial(make, config, DEVICE, DTYPE, host))
         note(f"{kind}: captured in {seconds:.2f} s")
     errors: dict[tuple[str, str], float] = {}
-    for _ in range(2):  # the second round finds buffers that other sizes have filled
+    for _ in range(2):  # in the second round, other sizes have filled the buffers
         for label, inputs in calls.items():
             for kind, manager in managers.items():
                 found = error_of(manager.execute(dict(inputs)), want[label])
@@ -121,7 +121,7 @@ def _adapter(subject: Subject) -> str:
 
 
 def _captured(make: Callable[[], Any]) -> tuple[Any, float]:
-    """A manager with its graphs, and how long they took, in seconds."""
+    """A manager with its graphs, and the seconds of its capture."""
     from vllm.distributed.parallel_state import graph_capture
 
     manager = make()
@@ -133,7 +133,7 @@ def _captured(make: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int) -> Callable[[], None]:
-    """Replays graphs that were captured for exactly these inputs, one a path that has work."""
+    """Replays graphs of exactly these inputs, one for each path that has work."""
     graphs: list[Any] = []
     kept: list[Any] = []
     for path in subject.paths:
@@ -148,8 +148,8 @@ def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int
             with torch.cuda.graph(graph):
                 output = forward()
         graphs.append(graph)
-        # What the graph reads (the values in the forward) and writes has to live as long as it: memory that is free
-        # goes back to the device when a manager captures on demand.
+        # The inputs (the values in the forward) and the output must live as long as the graph: free memory goes back to
+        # the device when a manager captures on demand.
         kept += [forward, output]
 
     def replay(alive: list[Any] = kept) -> None:
@@ -162,7 +162,7 @@ def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int
 def _interleave(
     ways: Mapping[str, Mapping[str, Callable[[], Any]]], rounds: int, when_idle: Callable[[], object]
 ) -> dict[tuple[str, str], list[float]]:
-    """Milliseconds of every way of every size; what ran before differs from round to round."""
+    """Milliseconds of every way of every size. Each round runs them in another order."""
     shuffle = random.Random(0).shuffle
     samples: dict[tuple[str, str], list[float]] = {}
     with torch.inference_mode():

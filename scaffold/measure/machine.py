@@ -1,4 +1,4 @@
-"""Whether this machine can profile. Looks at what is installed before it imports anything."""
+"""Tells whether this machine can profile. It looks for the packages before it imports any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 def missing() -> str | None:
-    """What a profile lacks here, in words; None if a GPU, torch and vLLM are there."""
+    """The missing requirement of a profile, in words; None if a GPU, torch and vLLM are there."""
     if find_spec("torch") is None:
         return "torch is not installed here"
     import torch

@@ -1,4 +1,4 @@
-"""What a profile consists of: small frozen values, no torch."""
+"""The parts of a profile: small frozen values, no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class KernelClass(str, Enum):
-    """What a kernel does for the tower."""
+    """The purpose of a kernel in the tower."""
 
     PRODUCT = "matrix product"
     ATTENTION = "attention"
@@ -56,19 +56,19 @@ class AttentionCall:
         return 4 * self.heads * self.lanes * sum(n * n for n in self.lengths)
 
     def bytes(self, size: int) -> int:
-        """Queries, keys, values and the result, once each, at `size` bytes a number."""
+        """Queries, keys, values and the result, once each, at `size` bytes per number."""
         return 4 * self.heads * self.lanes * size * sum(self.lengths)
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What this machine reached in the same run: bf16 matrix products, and copying (bytes read plus written)."""
+    """The machine's rates in the same run: bf16 matrix products, and copying (bytes read plus written)."""
 
     tflops: float
     tbytes: float
 
     def ms(self, operations: float, bytes_moved: float) -> float:
-        """The time that neither bound allows to go below."""
+        """The least time under both bounds."""
         return max(operations / (self.tflops * 1e9), bytes_moved / (self.tbytes * 1e9))
 
 
@@ -100,7 +100,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class ClassTotal:
-    """All kernels of one class. `floor_ms` is None where nothing says that the work must be done at all."""
+    """All kernels of one class. `floor_ms` is None for classes whose work may be avoidable."""
 
     kind: KernelClass
     ms: float
@@ -110,7 +110,7 @@ class ClassTotal:
 
 @dataclass(frozen=True, slots=True)
 class AvoidableCost:
-    """Time that need not be spent: what, in which module (layers as `*`), how much, and how to get it back."""
+    """Avoidable time: what, in which module (layers as `*`), how much, and how to get it back."""
 
     what: str
     module: str
@@ -134,7 +134,7 @@ class Profile:
 
     @property
     def floor_ms(self) -> float:
-        """Matrix products and attention at the ceilings, everything else for nothing."""
+        """The time of matrix products and attention at the ceilings; everything else counts as free."""
         return sum(total.floor_ms or 0.0 for total in self.totals)
 
 

@@ -30,7 +30,7 @@ def title_of(profile: Profile) -> str:
 
 
 def to_markdown(profiles: Sequence[Profile]) -> str:
-    """One section a profile: the sum, the classes, the findings."""
+    """One section per profile: the sum, the classes, the findings."""
     out = ["# Where the vision tower's time goes", ""]
     for profile in profiles:
         out += _section(profile)
@@ -74,7 +74,7 @@ def _section(profile: Profile) -> list[str]:
 
 
 def to_svg(profiles: Sequence[Profile], width: int = 760) -> str:
-    """One bar a profile, cut into classes, with a mark at the floor."""
+    """One bar per profile, cut into classes, with a mark at the floor."""
     left, right, bar, step, top = 220, 70, 26, 52, 20
     longest = max((p.kernel_ms for p in profiles), default=1.0) or 1.0
     kinds = [kind for kind in KernelClass if any(t.kind is kind for p in profiles for t in p.totals)]

@@ -1,4 +1,4 @@
-"""Runs a tower on a GPU under torch's profiler, and measures what the machine can do. Needs CUDA and vLLM."""
+"""Runs a tower on a GPU under torch's profiler, and measures the machine's rates. Needs CUDA and vLLM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaffold.measure.towers import DEVICE, Subject
 from scaffold.measure.trace import MODULE_RANGE, read_trace, strip_trace
 from scaffold.verify.numeric.real import start_vllm
 
-#: Attributes of a host that are no part of its vision encoder.
+#: Attributes of a host outside its vision encoder.
 _LANGUAGE = ("language_model",)
 
 
@@ -52,7 +52,7 @@ def _median_ms(action: Callable[[], Any], rounds: int = 10) -> float:
 def module_ranges(host: torch.nn.Module, describe: bool) -> Iterator[list[AttentionCall]]:
     """Open a profiler range around every call of a vision module; `describe` collects the attention calls.
 
-    Describing reads offsets back from the device, so it belongs into a run that is not timed.
+    Describing reads offsets back from the device, so use it in an untimed run.
     """
     numbers = itertools.count()
     open_ranges: list[Any] = []
@@ -190,7 +190,7 @@ def run_profile(
 ) -> list[Recording]:
     """Recordings of one model at about so many tokens each, and with `tuned` a second one of each, of the tuned tower.
 
-    Raises ValueError for a configuration that the model cannot be built from.
+    Raises ValueError if the model cannot be built from the configuration.
     """
     context = start_vllm(backend)
     try:

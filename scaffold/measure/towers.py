@@ -1,7 +1,8 @@
 """Real vision towers at real sizes with random weights on a GPU: for profiles and benchmarks.
 
-Speed does not depend on the values of weights, so nothing is loaded from a network. The hosts are built by the lab's
-recipes (`scaffold.verify.numeric.recipes`) from a configuration of real sizes: a preset, or a model's `config.json`.
+Speed does not depend on the values of weights, so nothing comes from a network. The lab's recipes
+(`scaffold.verify.numeric.recipes`) build the hosts from a configuration of real sizes: a preset, or a model's
+`config.json`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Subject:
         self._config: Any = None
 
     def real_config(self) -> Any:
-        """The configuration to build from. Raises ValueError for a file that this model cannot be built from."""
+        """The configuration to build from. Raises ValueError if this model cannot be built from a given file."""
         if self._config is None:
             self._config = self._make_config(self.recipe.model_config())
         return self._config
@@ -106,7 +107,7 @@ class Subject:
         except (AttributeError, KeyError, TypeError) as error:
             if self.configuration is None:
                 raise
-            # What a checkpoint's own configuration class would fill in is in no file.
+            # No file has the values that a checkpoint's own configuration class would fill in.
             raise ValueError(f"the vision tower cannot be built from it: {error}") from error
         finally:
             torch.set_default_dtype(torch.float32)
@@ -121,7 +122,7 @@ class Subject:
                 parameter.data.normal_(0, 0.02, generator=generator)
             else:
                 # Norms (`norm1`, `ln_q`) and layer scales: a zero there would hide every error before it. Step3-VL adds
-                # what its norms return: with weights of 1 its 63 layers amplify a rounding to half of the output.
+                # the results of its norms: with weights of 1 its 63 layers amplify a rounding to half of the output.
                 parameter.data.fill_(0.1 if self.name == "step3_vl" else 1.0)
         for module in host.modules():
             method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
@@ -159,7 +160,7 @@ class Subject:
         return {"pixel_values": noise(rows, columns), "image_grid_thw": torch.tensor(items)}
 
     def items_of(self, tokens: int) -> list[Any]:
-        """Items of about so many output tokens in one call: one image, or as many tiles as it takes."""
+        """The items of one call with about `tokens` output tokens: one image, or a number of tiles."""
         if self.name == "internvl":
             vision = self.real_config().vision_config
             each = (vision.image_size // vision.patch_size) ** 2 // 4
@@ -171,7 +172,7 @@ class Subject:
 
 
 def _configured(config: Any, given: Mapping[str, Any]) -> Any:
-    """`config` with the sizes of a model's `config.json`: the vision part whole, of the rest what decides on sizes."""
+    """`config` with the sizes of a model's `config.json`: the whole vision part, and other values that fix sizes."""
     vision = given.get("vision_config")
     if not isinstance(vision, Mapping):
         raise ValueError("the configuration has no `vision_config`")

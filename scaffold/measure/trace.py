@@ -1,7 +1,7 @@
-"""Reads what torch's profiler writes (Chrome trace events) into kernel records.
+"""Reads the events of torch's profiler (Chrome trace events) into kernel records.
 
-A kernel belongs to the operator and the module whose host ranges enclose its launch: that also covers kernels that no
-torch operator launches (Triton, compiled code), which the profiler's own tree leaves without a parent.
+A kernel belongs to the operator and the module whose host ranges enclose its launch. This also covers kernels that no
+torch operator launches (Triton, compiled code). The profiler's own tree leaves those without a parent.
 """
 
 from __future__ import annotations
