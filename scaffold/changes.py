@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 class FileChange:
     """One file of the target tree, as bytes. `before` is None for a new file, `after` is None for a removed one.
 
-    `path` is relative to the tree's root, with forward slashes. The file mode is kept for existing files.
+    `path` is relative to the tree's root, with forward slashes. Existing files keep their mode.
     """
 
     path: str

@@ -1,11 +1,12 @@
-"""The only place that runs `git`: read-only, and nothing that the repository's own configuration names is run.
+"""The only place that runs `git`. It reads only, and runs nothing that the repository's own configuration names.
 
-A repository can come with a tree that somebody else packed, so what its `config` and attributes say is not trusted:
-no hooks, no file-system monitor, no fetch of what a partial clone left out, no pager, no question on the terminal, no
-repository that lies bare inside of another. That leaves programs that single commands run for files or commits (clean
-filters, text conversions, external differences, `gpg`): callers use plumbing that does none of it, such as `ls-files`,
-`ls-tree`, `rev-list` and `cat-file`, never `status`, `diff`, `log` or `show`. A test runs every command of the tool on
-a repository that sets all of them.
+A repository can come with a tree that somebody else packed, so we do not trust its `config` and attributes. Git runs
+here without hooks, file-system monitor, pager and questions on the terminal. It fetches nothing that a partial clone
+left out, and uses no bare repository inside of another.
+
+Single commands could still run programs for files or commits: clean filters, text conversions, external differences,
+`gpg`. So callers use plumbing that runs none of them, such as `ls-files`, `ls-tree`, `rev-list` and `cat-file`, and
+never `status`, `diff`, `log` or `show`. A test runs every command of the tool on a repository that sets all of them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import subprocess
 from pathlib import Path
 
 _TIMEOUT_S = 30
-#: Variables of the caller that say where git and the user's own settings are. All others may be those of a repository
-#: whose hook or alias called us.
+#: Variables of the caller that tell where git and the user's own settings are. All other variables of git may belong to
+#: a repository whose hook or alias called us.
 _KEPT = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES")
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",  # no fetch, also in versions before GIT_NO_LAZY_FETCH (2.45)
@@ -32,7 +33,7 @@ _OPTIONS = ("--no-pager", *(word for setting in _SETTINGS for word in ("-c", set
 
 
 def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """One read-only git command in `folder`, whatever repository a hook that called us is in.
+    """Run one read-only git command in `folder`, even if a hook of another repository called us.
 
     Raises OSError when there is no git, `subprocess.TimeoutExpired` when it does not answer.
     """
@@ -51,7 +52,7 @@ def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]
 
 
 def ask_git(folder: Path, *arguments: str) -> bytes | None:
-    """What git answers; None where it fails, does not answer in time, or is not there."""
+    """Git's answer; None if it fails, does not answer in time, or is not installed."""
     try:
         done = run_git(folder, *arguments)
     except (OSError, subprocess.TimeoutExpired):

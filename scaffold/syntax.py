@@ -1,8 +1,8 @@
-"""What the standard library's syntax trees do not tell in one call: names, classes, assignments, places in a text.
+"""Questions to syntax trees that the standard library does not answer in one call: names, classes, assignments, places.
 
-Below everything else, so that each stage asks the same question by the same function. The two proofs that judge what
-others wrote, `scaffold.verify.equivalence` and `scaffold.tower.proof`, have their own on purpose. Nothing here knows of
-files or of vLLM.
+This module is below everything else, so that each stage asks the same question by the same function. The two proofs
+that judge other people's code, `scaffold.verify.equivalence` and `scaffold.tower.proof`, have their own functions on
+purpose. Nothing here knows of files or of vLLM.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def assigned_to(node: ast.AST) -> list[ast.expr]:
-    """The targets of an assignment, annotated or not; none of any other node."""
+    """The targets of an assignment, annotated or not; empty for any other node."""
     return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
 
 
@@ -73,7 +73,7 @@ def has_attribute(owner: ast.ClassDef, attribute: str) -> bool:
 
 
 def made_by(owner: ast.ClassDef, attribute: str) -> str | None:
-    """`Class` of `self.ATTRIBUTE = Class(...)` in a class, None where it has no such line."""
+    """`Class` of `self.ATTRIBUTE = Class(...)` in a class, None if it has no such line."""
     for node in ast.walk(owner):
         if (
             isinstance(node, ast.Assign)
@@ -93,8 +93,11 @@ def find_method(owner: ast.ClassDef, name: str) -> FunctionNode | None:
 
 @dataclass(frozen=True, slots=True)
 class Bound(Generic[T]):
-    """A call's arguments by parameter. `defaults` are the parameters that got none, with the default that they declare
-    (None: they declare none). `rest` goes to `*args` and `extra` to `**kwargs`, or does not fit."""
+    """A call's arguments by parameter.
+
+    `defaults` are the parameters without an argument, each with its declared default, or None if it declares none.
+    `rest` goes to `*args` and `extra` to `**kwargs`, or does not fit.
+    """
 
     given: dict[str, T]
     defaults: dict[str, ast.expr | None]
@@ -124,7 +127,7 @@ def bind_call(
 
 
 def required_parameters(method: FunctionNode) -> list[str]:
-    """The parameters of a method after `self` that every call has to give."""
+    """The parameters of a method after `self` that every call must pass."""
     bound: Bound[ast.expr] = bind_call(method, (), {}, skip_first=True)
     return [name for name, default in bound.defaults.items() if default is None]
 
@@ -133,18 +136,18 @@ def required_parameters(method: FunctionNode) -> list[str]:
 
 
 def last_name(node: ast.expr) -> str | None:
-    """`C` of `C`, `a.b.C` and `C[T]`; None of anything else."""
+    """`C` of `C`, `a.b.C` and `C[T]`; None for anything else."""
     node = plain_base(node)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
 def call_name(node: ast.AST | None) -> str | None:
-    """`f` of the calls `f()` and `a.b.f()`, None of anything else."""
+    """`f` of the calls `f()` and `a.b.f()`; None for anything else."""
     return last_name(node.func) if isinstance(node, ast.Call) and not isinstance(node.func, ast.Subscript) else None
 
 
 def name_path(node: ast.expr) -> list[str]:
-    """`a`, `b` and `c` of `a.b.c`; empty of anything that is no name or attribute path."""
+    """`a`, `b` and `c` of `a.b.c`; empty for anything but a name or an attribute path."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
@@ -187,7 +190,7 @@ def first_line(node: ast.stmt) -> int:
 
 
 class SourceLines:
-    """The text of a file by line, for reading the source of a node without splitting the file each time."""
+    """The text of a file by line, to read the source of a node without splitting the file each time."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.removeprefix("\ufeff").encode().splitlines()
@@ -197,7 +200,7 @@ class SourceLines:
         return b"\n".join(self._lines[first_line(node) - 1 : node.end_lineno]).decode()
 
     def source(self, node: ast.expr) -> str:
-        """A node as it is written, or as `ast.unparse` writes it when it spans lines."""
+        """The source of a node as the file has it, or as `ast.unparse` writes it when it spans lines."""
         if node.end_lineno != node.lineno:
             return ast.unparse(node)
         return self._lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()

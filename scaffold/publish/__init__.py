@@ -1,7 +1,8 @@
 """The only stage that writes into a target tree: all of a run's file changes, or none of them.
 
-It owns the journal in `<root>/.vitcg-scaffold/`, roll-back, revert and recovery after a kill, and the question whether
-git holds a copy of what would be overwritten. It must not know what the changes mean: bytes in, bytes out. POSIX only.
+It owns the journal in `<root>/.vitcg-scaffold/`, roll-back, revert and recovery after a kill. It also decides whether
+git holds a copy of a file before it overwrites the file. It must not know what the changes mean: bytes in, bytes out.
+POSIX only.
 """
 
 from scaffold.publish.dirty import DirtyFile, DirtyState, changed_files, find_dirty, require_clean

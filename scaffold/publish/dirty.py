@@ -1,9 +1,9 @@
 """Which target files hold work that git could not give back.
 
-Three states of a file are compared: in the last commit, in the index, on the disk. Git tells the first two only.
-This module reads and hashes the disk itself: `git status` would run the clean filters of the repository's own
-configuration, and believes the index where that says to assume a file unchanged. It must not guess: when there is a
-checkout and git does not answer, that is an error of its own.
+This module compares three states of a file: in the last commit, in the index, on the disk. It asks git for the first
+two only, and reads and hashes the disk itself. `git status` would run the clean filters of the repository's own
+configuration, and believes an index that says to assume a file unchanged. This module must not guess: a checkout in
+which git does not answer is an error of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SUBMODULE = "160000"
 
 
 class DirtyState(str, Enum):
-    """Why a file counts as dirty."""
+    """The reason why a file counts as dirty."""
 
     STAGED = "has staged changes"
     UNSTAGED = "has changes that are not committed"
@@ -45,7 +45,7 @@ class DirtyState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class DirtyFile:
-    """`path` is relative to the root that was asked about; `reason` is a phrase to put after it."""
+    """`path` is relative to the root of the question; `reason` is a phrase to put after it."""
 
     path: str
     state: DirtyState
@@ -53,7 +53,7 @@ class DirtyFile:
 
 
 def find_dirty(root: Path, paths: Sequence[str]) -> tuple[DirtyFile, ...]:
-    """Those of `paths` (relative to `root`) that hold work which only exists there, in the order given.
+    """Those of `paths` (relative to `root`) that hold the only copy of somebody's work, in the order given.
 
     In a checkout (also a worktree or a submodule): staged, unstaged, untracked (also ignored) or unmerged files, and
     all of them while a merge, rebase, cherry-pick or revert is in progress. A file that still holds exactly what the
@@ -122,14 +122,14 @@ def _edited_since(root: Path, ours: dict[str, FileRecord], paths: Sequence[str])
 
 
 def _operation(root: Path) -> str | None:
-    """What is in progress in the checkout, None if nothing is."""
+    """The operation in progress in the checkout, such as a merge; None if there is none."""
     git_dir = Path(os.fsdecode(_git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")))
     return next((operation for marker, operation in _OPERATIONS.items() if (git_dir / marker).exists()), None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What git has of one path: six octal digits of mode, object id."""
+    """Git's record of one path: six octal digits of mode, object id."""
 
     mode: str
     oid: str
@@ -170,7 +170,7 @@ def changed_files(root: Path, paths: Sequence[str] | None = None) -> dict[str, D
 
 
 def _head(root: Path, where: Sequence[str]) -> dict[str, _Entry]:
-    """The files of the last commit; there are none before the first."""
+    """The files of the last commit; none before the first commit."""
     try:
         listed = _git(root, "ls-tree", "-r", "-z", "HEAD", *where)
     except DiagnosticError:
@@ -187,7 +187,7 @@ def _records(listed: bytes) -> list[tuple[list[str], str]]:
 
 
 def _differs(root: Path, path: str, entry: _Entry, settings: dict[str, str]) -> bool:
-    """Whether the file on the disk is another one than git's index has."""
+    """Whether the file on the disk differs from the one in git's index."""
     try:
         status = (root / path).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -217,7 +217,7 @@ _OFF = ("false", "no", "off", "0", "")
 
 
 def _settings(root: Path) -> dict[str, str]:
-    """The settings that say what a difference is, in small letters. All others are left unread."""
+    """The settings that decide what a difference is, in small letters. It reads no others."""
     listed = os.fsdecode(_git(root, "config", "-z", "--get-regexp", r"^core\.(filemode|autocrlf)$", can_be_none=True))
     pairs = (record.partition("\n") for record in listed.split("\0") if record)
     return {name.lower(): value.lower() for name, _, value in pairs}
@@ -230,9 +230,9 @@ def _converts_line_ends(root: Path, path: str, settings: dict[str, str]) -> bool
 
 
 def _git(root: Path, *arguments: str, can_be_none: bool = False) -> bytes:
-    """What git answers. FileNotFoundError when there is no git, VCG508 when it gives no answer.
+    """Git's answer. FileNotFoundError when there is no git, VCG508 when it gives no answer.
 
-    `can_be_none`: exit code 1 says that there is nothing.
+    With `can_be_none`, exit code 1 means that there is nothing to report.
     """
     try:
         done = run_git(root, *arguments)

@@ -1,4 +1,4 @@
-"""The system calls that change the disk, one thin function each, and the few compositions of them that last.
+"""The system calls that change the disk, one thin function each, and the few combinations of them that survive a crash.
 
 Every change that this package makes goes through a name of this module, so a test can make each call fail, or kill the
 process at it.
@@ -18,7 +18,7 @@ from scaffold.files import read_regular
 
 
 def create(path: Path) -> int:
-    """A new file for writing; its mode is what the umask leaves of rw-rw-rw-."""
+    """A new file for writing, with mode rw-rw-rw- less the umask."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
@@ -55,7 +55,7 @@ def remove_tree(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes, *, like: Path | None = None, keep_time: bool = False) -> None:
-    """Write a new file that is on the disk when this returns, with the mode (and more, if possible) of `like`."""
+    """Write a new file and force it to the disk, with the mode (and more, if possible) of `like`."""
     descriptor = create(path)
     try:
         rest = memoryview(data)
@@ -69,19 +69,19 @@ def write_file(path: Path, data: bytes, *, like: Path | None = None, keep_time: 
 
 
 def _copy_attributes(source: Path, target: Path, *, keep_time: bool) -> None:
-    """Owner, extended attributes and times where we may; the mode always."""
+    """Copy the mode, and owner, extended attributes and times where the system lets us."""
     status = source.stat()
     with contextlib.suppress(OSError):
         os.chown(target, status.st_uid, status.st_gid)
     with contextlib.suppress(OSError):
         shutil.copystat(source, target)
     chmod(target, stat.S_IMODE(status.st_mode))
-    if not keep_time:  # new bytes under an old time would fool make and Python's bytecode cache
+    if not keep_time:  # new bytes with an old time would fool make and Python's bytecode cache
         os.utime(target)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory last. File systems that cannot do it for directories are left to their own ways."""
+    """Force the names in a directory to the disk. It ignores file systems that cannot do so for directories."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fsync(descriptor)
@@ -101,7 +101,7 @@ def remove_if_empty(path: Path) -> None:
 
 
 def read(path: Path) -> bytes | None:
-    """The bytes of a regular file, which is no link; None when there is none."""
+    """The bytes of a regular file; None when there is none. It follows no link."""
     try:
         return read_regular(path, follow=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Signals during publishing are noted and delivered afterwards, so that none of them can interrupt a roll-back."""
+"""Notes signals during publishing and delivers them afterwards, so that none of them can interrupt a roll-back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Interrupted(BaseException):
 
 
 class Deferred:
-    """What has arrived so far. `check` is called where the run can be given up for the last time."""
+    """The signals so far. `check` is the last place where one can still end the run."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -33,11 +33,11 @@ class Deferred:
 
 @contextmanager
 def deferred_signals() -> Iterator[Deferred]:
-    """Hold signals back for the length of the block, then hand the last one to the handler that was there before.
+    """Hold signals back for the length of the block, then hand the last one to the previous handler.
 
-    So Ctrl-C still ends in KeyboardInterrupt and SIGTERM in the death that the shell reports as 143, only after the
-    roll-back. If that handler returns although the run was given up, SystemExit(128 + signal) is raised. Outside the
-    main thread Python delivers no signals, and nothing is done.
+    Ctrl-C still ends in KeyboardInterrupt, and SIGTERM in the death that the shell reports as 143, but after the
+    roll-back. If the previous handler returns although the run was given up, this raises SystemExit(128 + signal).
+    Outside the main thread Python delivers no signals, and this does nothing.
     """
     deferred = Deferred()
     previous: dict[int, _Handler | int] = {}  # a plain number is SIG_DFL
@@ -57,7 +57,7 @@ def deferred_signals() -> Iterator[Deferred]:
             signal.signal(restored, handler)
         if deferred.received is not None:
             handler = previous[deferred.received]
-            if callable(handler):  # called here and not raised anew: Python would run it at some later instruction
+            if callable(handler):  # call it here: Python would run it at some later instruction if we raised it anew
                 handler(deferred.received, None)
             else:
                 signal.raise_signal(deferred.received)

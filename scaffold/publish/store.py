@@ -1,16 +1,16 @@
 """`<root>/.vitcg-scaffold/`: the journal of an unfinished run, the records of finished ones, and their bytes.
 
-    .gitignore          one line, `*`, so that git never sees the folder
-    lock                held by the run that is writing
-    journal.json        the record of a run that has begun to change the tree; absent otherwise
-    runs/<id>.json      records of finished runs, the last `KEPT_RUNS` of them
-    blobs/<id>/<n>.old  the bytes of a run's n-th file before (kept: `revert` needs them) ...
-    blobs/<id>/<n>.new  ... and after (moved into the tree when its turn comes)
-    blobs/<id>/<n>.gone a file that the run removes (moved here when its turn comes)
+* `.gitignore`: one line, `*`, so that git never sees the folder.
+* `lock`: the writing run holds it.
+* `journal.json`: the record of a run that has begun to change the tree; absent otherwise.
+* `runs/<id>.json`: the records of the last `KEPT_RUNS` finished runs.
+* `blobs/<id>/<n>.old`: the bytes of a run's n-th file before the run. `revert` needs them.
+* `blobs/<id>/<n>.new`: its bytes after the run. They move into the tree when their turn comes.
+* `blobs/<id>/<n>.gone`: a file that the run removes. It moves here when its turn comes.
 
-Two renames of one file decide everything. `journal.tmp -> journal.json`: from here on a killed run is rolled back.
-`journal.json -> runs/<id>.json`: from here on it is done. Blobs without a record are rubbish. The folder lies in the
-tree so that every rename stays on one file system. What is read back is not trusted: trees are passed around.
+Two renames of one file decide everything. After `journal.tmp -> journal.json`, a kill leads to a roll-back. After
+`journal.json -> runs/<id>.json`, the run is done. Blobs without a record are rubbish. The folder is in the tree so that
+every rename stays on one file system. The store does not trust its own files: people pass trees around.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MOST_RUNS = 10**9
 class FileRecord:
     """One file of a run: SHA-256 of its bytes before and after, None where there was no file.
 
-    `unlinked` says that it had another name as well, a hard link, which still has the bytes from before: a file is
-    replaced by a rename. What undoes the run restores the bytes, and cannot restore the link.
+    `unlinked` tells that the file had another name as well, a hard link. That name still has the bytes from before,
+    since a run replaces files by renames. `revert` and roll-back restore the bytes, but cannot restore the link.
     """
 
     path: str
@@ -54,10 +54,10 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What one run did. `id` counts runs of this tree and is 0 for a run that had nothing to do.
+    """The effects of one run. `id` counts runs of this tree and is 0 for a run that had nothing to do.
 
-    `made_dirs` were created for new files, parents first. `reverts` is the id of the run that this one undid, and
-    `dropped_dirs` are the folders that are to go with it if they are empty.
+    `made_dirs` are the folders that it made for new files, parents first. `reverts` is the id of the run that this one
+    undid, and `dropped_dirs` are the folders to remove with that run if they are empty.
     """
 
     id: int
@@ -106,13 +106,13 @@ def damaged(path: Path, why: str) -> DiagnosticError:
 
 
 def _require_folder(path: Path) -> None:
-    """A link in the place of a folder of ours would lead our deletions elsewhere."""
+    """Refuse a link in the place of one of our folders: it would lead our deletions elsewhere."""
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise damaged(path, "it is not a folder")
 
 
 class Store:
-    """The folder of one tree. `root` is resolved; nothing is created before `open`."""
+    """The folder of one tree. `root` is resolved. Nothing exists on the disk before `open`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -132,7 +132,7 @@ class Store:
         _require_folder(self.folder)
 
     def fill(self) -> None:
-        """Create what is missing inside; the lock is held."""
+        """Create the missing files inside. The caller holds the lock."""
         for folder in (self.runs, self.blobs):
             if not folder.exists():
                 disk.mkdir(folder)
@@ -141,13 +141,13 @@ class Store:
             disk.unlink(temporary)
         ignore = self.folder / ".gitignore"
         if not ignore.exists():
-            # Written aside and renamed: a kill in between must not leave an empty one, which would hide nothing.
+            # Write it aside and rename it: a kill in between must not leave an empty file, which would hide nothing.
             temporary = self.folder / "gitignore.tmp"
             disk.write_file(temporary, b"*\n")
             disk.replace(temporary, ignore)
 
     def inside(self, relative: str) -> Path:
-        """The path of `relative`, links in its parents resolved; refused when it leaves the tree or enters a store."""
+        """The path of `relative`, links in its parents resolved. Refuses paths that leave the tree or enter a store."""
         plain = self.root / relative
         path = Path(os.path.realpath(plain.parent)) / plain.name
         if not path.is_relative_to(self.root) or {STORE, ".git", ".."} & set(path.relative_to(self.root).parts):
@@ -161,7 +161,7 @@ class Store:
         return path
 
     def locate(self, relative: str) -> Path:
-        """The path of a target file. What is there now must be a regular file, or nothing."""
+        """The path of a target file. It must be a regular file, or not exist yet."""
         path = self.inside(relative)
         try:
             mode = path.lstat().st_mode
@@ -186,7 +186,7 @@ class Store:
         return self.blobs / str(run) / f"{index}.gone"
 
     def touched(self, record: RunRecord, index: int) -> bool:
-        """Whether the run came to move this file: known from where the bytes are, even after a kill."""
+        """Whether the run has moved this file. The place of its bytes tells, even after a kill."""
         if record.files[index].after is None:
             return self.gone(record.id, index).exists()
         return not self.new(record.id, index).exists()
@@ -210,21 +210,21 @@ class Store:
         return sorted((_decode(path) for path in paths), key=lambda record: record.id)
 
     def open_journal(self, record: RunRecord) -> None:
-        """Prepared: blobs are on the disk, and now what is needed to undo the run is, too."""
+        """Note that the run is prepared. The blobs are on the disk already; now the record to undo the run is, too."""
         temporary = self.folder / "journal.tmp"
         disk.write_file(temporary, _encode(record))
         disk.replace(temporary, self.journal)
         disk.sync_directory(self.folder)
 
     def commit(self, record: RunRecord) -> None:
-        """Done. If this rename is lost in a power cut, the journal is back and the run is rolled back: also whole."""
+        """Note that the run is done. A power cut may lose this rename. Then `recover` rolls the whole run back."""
         disk.replace(self.journal, self._record_path(record))
         with contextlib.suppress(OSError):
             disk.sync_directory(self.runs)
             disk.sync_directory(self.folder)
 
     def close_journal(self) -> None:
-        """Rolled back: the run never was. Losing this in a power cut only means to roll back once more."""
+        """Note that the run is rolled back. If a power cut loses this, `recover` only rolls back once more."""
         disk.unlink(self.journal)
         with contextlib.suppress(OSError):
             disk.sync_directory(self.folder)
@@ -233,10 +233,10 @@ class Store:
         return self.runs / f"{record.id}.json"
 
     def tidy(self) -> None:
-        """Delete what no later command can need; no run is unfinished. What is left today goes the next time."""
+        """Delete files that no later command needs. No run may be unfinished. A later call deletes leftovers."""
         with contextlib.suppress(OSError, DiagnosticError):
             kept = {record.id for record in self.history()[-KEPT_RUNS:]}
-            # In the order of ids: a revert's own record goes last, when all that it stands for is done.
+            # Go in the order of ids: a revert's own record goes last, after everything that it refers to.
             for record in self._records():
                 if record.id in kept:
                     continue

@@ -1,9 +1,9 @@
 """One run: check, stage, journal, replace, commit; and the ways back.
 
-The tree is touched between two renames only (see `store`). Any exception in between rolls back in this process; after a
-kill, `recover` does the same from the journal. Both run one function, `_roll_back`, which may itself be killed and
-repeated. Every other command refuses a tree with an unfinished run instead of repairing it in passing: its plan was
-made from a half-written tree, and the user should hear of the kill.
+A run changes the tree between two renames only (see `store`). Any exception in between rolls back in this process;
+after a kill, `recover` does the same from the journal. Both run one function, `_roll_back`, which survives a kill and
+can repeat. Every other command refuses a tree with an unfinished run instead of repairing it in passing: its plan would
+come from a half-written tree, and the user should hear of the kill.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from scaffold.publish.store import FileRecord, RunRecord, Store, damaged
 
 @dataclass(frozen=True, slots=True)
 class RecoverReport:
-    """What `recover` found: the run that it rolled back, or None when there was nothing to repair."""
+    """The result of `recover`: the run that it rolled back, or None when there was nothing to repair."""
 
     rolled_back: RunRecord | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One file of a run. `like` is the file whose mode the new bytes get; None means a fresh file's mode."""
+    """One file of a run. The new bytes get the mode of `like`, or a fresh file's mode if it is None."""
 
     path: str
     before: bytes | None
@@ -44,11 +44,11 @@ class _Step:
 
 
 def publish_changes(root: Path, changes: Sequence[FileChange], *, label: str) -> RunRecord:
-    """Write `changes` into the tree at `root`, all or nothing, and keep what `revert_last` needs.
+    """Write `changes` into the tree at `root`, all or nothing, and keep the old bytes for `revert_last`.
 
-    `label` says what the run was, for later messages. Raises `DiagnosticError`: VCG501 to VCG503 when the tree is not
-    what the changes were planned on, VCG70x when it cannot be written; in each case the tree is as before. A signal is
-    delivered after the roll-back. Changes that change nothing leave no trace.
+    `label` names the run in later messages. Raises `DiagnosticError`: VCG501 to VCG503 when the tree has changed since
+    planning, VCG70x when it cannot be written. The tree is then as before. Signals arrive after the roll-back. Changes
+    that change nothing leave no trace.
     """
     wanted = [change for change in changes if not change.is_noop]
     assert len({change.path for change in wanted}) == len(wanted), "a file is changed twice in one run"
@@ -67,7 +67,7 @@ def publish_changes(root: Path, changes: Sequence[FileChange], *, label: str) ->
 def revert_last(root: Path, *, force: bool = False) -> RunRecord:
     """Undo the last run that still stands: bytes, modes, new files and new folders. Call again for the one before.
 
-    `unlinked` in the record names the files whose hard links are not restored.
+    `unlinked` in the record marks the files whose hard links it could not restore.
 
     Raises `DiagnosticError`: VCG506 when there is none, VCG504 when a file was changed since, unless `force`.
     """
@@ -98,7 +98,7 @@ def revert_last(root: Path, *, force: bool = False) -> RunRecord:
 
 
 def lost_links(undone: RunRecord) -> tuple[Diagnostic, ...]:
-    """What undoing a run could not restore: notes (VCG514) for the user."""
+    """Notes for the user (VCG514) on hard links that undoing a run could not restore."""
     return tuple(
         Diagnostic(
             "VCG514",
@@ -112,7 +112,7 @@ def lost_links(undone: RunRecord) -> tuple[Diagnostic, ...]:
 
 
 def published_changes(root: Path, label: str) -> tuple[FileChange, ...]:
-    """The files of the last standing run of that label: what it found, and what is there now. May be empty."""
+    """The files of the last standing run of that label, as it found them and as they are now. May be empty."""
     store = Store(root)
     history = store.history() if store.exists() else []
     for record in reversed(history):
@@ -126,11 +126,11 @@ def published_changes(root: Path, label: str) -> tuple[FileChange, ...]:
 
 
 def recover(root: Path, *, force: bool = False) -> RecoverReport:
-    """Bring a tree whose run was killed back to what it was before that run. Harmless when nothing is wrong.
+    """Bring a tree back to its state before a killed run. Harmless when nothing is wrong.
 
-    A killed run is all-new once its record is in `runs/`, and then there is nothing to do; before that it is rolled
-    back. Raises `DiagnosticError` VCG505, having touched nothing, when someone has edited a file of the run since,
-    unless `force`.
+    Once the record of a killed run is in `runs/`, the run is complete and there is nothing to do. Before that, this
+    rolls it back. Raises `DiagnosticError` VCG505, without touching anything, when someone has edited a file of the run
+    since, unless `force`.
     """
     if not Store(root).exists():
         return RecoverReport(None)
@@ -143,7 +143,7 @@ def recover(root: Path, *, force: bool = False) -> RecoverReport:
 
 
 def require_finished(root: Path) -> None:
-    """Refuse, before planning, a tree with an unfinished run (VCG706) or one that is being written now (VCG705)."""
+    """Refuse, before planning, a tree with an unfinished run (VCG706) or a running one (VCG705)."""
     if Store(root).journal.exists():
         with _exclusive(root) as (store, _):
             _refuse_unfinished(store)
@@ -174,7 +174,7 @@ def _run(
     try:
         _stage(store, record, steps)
         _apply(store, record)
-        signals.check()  # once, at the last moment: the way there takes milliseconds
+        signals.check()  # once, at the last moment: everything before it takes milliseconds
         store.commit(record)
     except BaseException as error:
         _undo(store, record, error)
@@ -184,7 +184,7 @@ def _run(
 
 
 def _stage(store: Store, record: RunRecord, steps: Sequence[_Step]) -> None:
-    """Put all bytes, old and new, on the disk beside the tree. From here on neither way needs disk space."""
+    """Put all bytes, old and new, on the disk beside the tree. After that, neither direction needs disk space."""
     folder = store.blobs / str(record.id)
     disk.mkdir(folder)
     for index, step in enumerate(steps):
@@ -204,7 +204,7 @@ def _apply(store: Store, record: RunRecord) -> None:
         disk.mkdir(store.inside(folder))
     for index, file in enumerate(record.files):
         target = store.locate(file.path)
-        if disk.digest(disk.read(target)) != file.before:  # someone was faster than we
+        if disk.digest(disk.read(target)) != file.before:  # someone was faster than us
             raise DiagnosticError(_changed_meanwhile(file.path))
         if file.after is None:
             disk.replace(target, store.gone(record.id, index))
@@ -224,7 +224,7 @@ def _undo(store: Store, record: RunRecord, cause: BaseException) -> None:
 
 
 def _roll_back(store: Store, record: RunRecord, *, force: bool = False) -> None:
-    """Make every file that the run moved what it was before; look at all of them first, then touch any. Idempotent."""
+    """Restore every file that the run moved. It checks all of them before it touches any, and is idempotent."""
     pending, foreign = [], []
     for index, file in enumerate(record.files):
         if not store.touched(record, index):
@@ -286,7 +286,7 @@ def _missing_folders(store: Store, steps: Sequence[_Step]) -> tuple[str, ...]:
 
 @contextmanager
 def _exclusive(root: Path) -> Iterator[tuple[Store, Deferred]]:
-    """The only run in this tree, with signals held back and I/O errors explained."""
+    """Make this the only run in the tree, hold signals back, and explain I/O errors."""
     store = Store(root)
     with deferred_signals() as signals:
         try:
@@ -300,9 +300,9 @@ def _exclusive(root: Path) -> Iterator[tuple[Store, Deferred]]:
 
 @contextmanager
 def _locked(store: Store) -> Iterator[None]:
-    """The lock of the tree, held until the end or until this process dies: `flock`, which is what filelock uses here.
+    """Hold the lock of the tree until the end, or until this process dies: `flock`, which filelock uses here, too.
 
-    To import filelock takes longer than to publish. The file stays: to delete it would let two runs hold two of them.
+    Importing filelock takes longer than publishing. The file stays: if we deleted it, two runs could hold two locks.
     """
     descriptor = os.open(store.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     try:
@@ -336,7 +336,7 @@ def _refuse_unfinished(store: Store) -> None:
 
 
 def _explain(error: OSError, store: Store) -> Diagnostic:
-    """An I/O error. Unless the journal is still there, roll-back is done and the tree is as before."""
+    """The diagnostic for an I/O error. If the journal is gone, roll-back is done and the tree is as before."""
     if store.journal.exists():
         return _half_written(store, error)
     where = f" ({error.filename})" if error.filename else ""
