@@ -1,4 +1,4 @@
-"""The one error type of the tool, and the exit codes that it leads to.
+"""The one error type of the tool, and its exit codes.
 
 Every stage reports problems as `Diagnostic` values; `DiagnosticError` carries one or more of them upwards and
 `scaffold.report` renders them. This package imports nothing of the other stages.

@@ -16,7 +16,7 @@ class Severity(str, Enum):
 
 
 class Exit(IntEnum):
-    """Process exit codes: one meaning each. Codes of signals (130, 143) are set by the shell convention."""
+    """Process exit codes, one meaning each. Signals have the codes of the shell's convention (130, 143)."""
 
     OK = 0
     DRIFT = 1
@@ -28,7 +28,7 @@ class Exit(IntEnum):
     IO = 7
 
 
-#: The first digit of a code says which exit code an error of that family leads to.
+#: The first digit of a code decides the exit code of an error.
 _EXIT_BY_FAMILY = {
     "1": Exit.DESCRIPTOR,  # YAML
     "2": Exit.DESCRIPTOR,  # schema
@@ -69,7 +69,7 @@ class Span:
 class Diagnostic:
     """One problem: what (`message`), where (`span`), and what to do next (`help`).
 
-    `code` is stable across releases (`VCG204`) and is explained by `vitcg-scaffold explain CODE`.
+    `code` is stable across releases (`VCG204`), and `vitcg-scaffold explain CODE` explains it.
     """
 
     code: str
@@ -86,7 +86,7 @@ class Diagnostic:
 
     @property
     def exit(self) -> Exit:
-        """The exit code that this diagnostic leads to when it is an error."""
+        """The exit code of the process if this diagnostic is an error."""
         return _EXIT_BY_FAMILY[self.code[3]] if self.severity is Severity.ERROR else Exit.OK
 
 
@@ -102,5 +102,5 @@ class DiagnosticError(Exception):
 
     @property
     def exit(self) -> Exit:
-        """The most specific exit code: the one of the latest stage that found an error."""
+        """The most specific exit code: that of the latest stage with an error."""
         return max(d.exit for d in self.diagnostics)

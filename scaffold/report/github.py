@@ -1,6 +1,6 @@
 """Diagnostics as GitHub workflow commands, which become annotations of a pull request.
 
-Values are escaped as the runner unescapes them; otherwise a line break in a message would start a command of its own.
+It escapes values as the runner unescapes them. Otherwise a line break in a message would start a command of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO
 
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """One command a line."""
+    """One command per line."""
     return "".join(_command(diagnostic) + "\n" for diagnostic in by_place(diagnostics))
 
 
@@ -23,7 +23,7 @@ def _command(diagnostic: Diagnostic) -> str:
     span = diagnostic.span
     if span is not None:
         properties = {"file": span.file, "line": str(span.line), "endLine": str(span.end_line)}
-        if span.line == span.end_line:  # columns are only understood within one line
+        if span.line == span.end_line:  # GitHub understands columns only within one line
             properties |= {"col": str(span.column), "endColumn": str(max(span.end_column - 1, span.column))}
     properties["title"] = diagnostic.code
     listed = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())

@@ -21,12 +21,12 @@ FORMAT, VERSION = "vitcg-diagnostics", 1
 
 
 def render_json(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> str:
-    """One JSON document, keys in a fixed order, one diagnostic after the other in the order of the text."""
+    """One JSON document with keys in a fixed order, and diagnostics in the order of the text."""
     return json.dumps(payload(diagnostics, exit_code), indent=2, ensure_ascii=False) + "\n"
 
 
 def payload(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> dict[str, Any]:
-    """The document as plain values. Without `exit_code` it is the one that the diagnostics lead to."""
+    """The document as plain values. Without an argument, `exit_code` follows from the diagnostics."""
     if exit_code is None:
         diagnostics = list(diagnostics)
         exit_code = max((entry.exit for entry in diagnostics), default=0)

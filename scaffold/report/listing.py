@@ -1,4 +1,4 @@
-"""What the formats share: the order of diagnostics, and one of them as plain text."""
+"""The common parts of the formats: the order of diagnostics, and one diagnostic as plain text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Sources = Callable[[str], "str | None"]
 
 
 def by_place(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """In the order of files and lines; those without a place come first. The order of equals is kept."""
+    """Sort by file and line. Diagnostics without a place come first; equals keep their order."""
     return sorted(diagnostics, key=lambda diagnostic: diagnostic.span or Span("", 1, 1, 1, 1))
 
 
 def plain_text(diagnostic: Diagnostic) -> str:
-    """Message, notes and help, a line each, for formats that have one field for all of it."""
+    """Message, notes and help, one line each, for formats that have one field for all of it."""
     help = [f"help: {diagnostic.help}"] if diagnostic.help else []
     return "\n".join([diagnostic.message, *(f"note: {note}" for note in diagnostic.notes), *help])

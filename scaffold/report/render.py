@@ -19,10 +19,10 @@ def render_diagnostics(
     sources: Sources | None = None,
     exit_code: int | None = None,
 ) -> str:
-    """All diagnostics in one format, ending with a newline unless there is nothing to say.
+    """All diagnostics in one format. The text ends with a newline unless it is empty.
 
-    `color` matters for `text` only. `sources` gives the text of a file for source lines; it is called at most once per
-    file. `exit_code` is that of the process where it does not follow from the diagnostics (JSON says it). Raises
+    `color` matters for `text` only. `sources` gives the text of a file for source lines, and gets at most one call per
+    file. `exit_code` is that of the process, which JSON reports, if it does not follow from the diagnostics. Raises
     `ValueError` for an unknown format.
     """
     listed = list(diagnostics)

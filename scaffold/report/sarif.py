@@ -1,6 +1,6 @@
 """Diagnostics as SARIF 2.1.0 (OASIS), for code scanning.
 
-Columns count UTF-16 code units there unless a run says otherwise: ours count characters.
+Columns in SARIF count UTF-16 code units unless a run declares another unit. Ours count characters.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
           |                             ^^
        = help: did you mean `k`?
 
-Without the source the first and the last line remain. Carets are below their text also where characters are wide
-or combine, because users paste prompts in all scripts into descriptors.
+Without the source the first and the last line remain. Carets are below their text even if characters are wide or
+combine, because users paste prompts in all scripts into descriptors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _block(
 
 
 def _window(line: str, span: Span) -> tuple[str, int, int]:
-    """The part of a line that is shown, and where the caret begins and how wide it is, in cells of the terminal."""
+    """The visible part of a line, and the caret's begin and width, in cells of the terminal."""
     first = min(span.column - 1, len(line))
     last = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line.rstrip())
     last = max(last, first)
@@ -101,7 +101,7 @@ def _line_reader(sources: Sources) -> Callable[[str], list[str] | None]:
     def lines_of(file: str) -> list[str] | None:
         if file not in cache:
             text = sources(file)
-            # Lines are those of editors, not of str.splitlines, which also breaks at form feeds and separators.
+            # Count lines as editors do. str.splitlines also breaks at form feeds and separators.
             clean = None if text is None else text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
             cache[file] = None if clean is None else clean.split("\n")
         return cache[file]

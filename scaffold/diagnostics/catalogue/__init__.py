@@ -1,6 +1,6 @@
 """Every code that the tool can print, with the explanation that `vitcg-scaffold explain` shows.
 
-One module a stage; a test checks that each code raised in the source is listed here and the other way round.
+There is one module per stage. A test checks that the catalogue has exactly the codes that the source raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """`title` is one line; `explanation` says why the rule exists and how to get past it."""
+    """`title` is one line; `explanation` tells why the rule exists and how to satisfy it."""
 
     code: str
     title: str
