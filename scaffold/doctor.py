@@ -1,6 +1,6 @@
-"""What the plugin would do in this Python environment, found without importing vLLM or torch and without a GPU.
+"""Tells what the plugin would do in this Python environment, without a GPU and without importing vLLM or torch.
 
-The same functions that the plugin decides by (`scaffold.plugin`) are asked; the installed vLLM is read as sources.
+It asks the functions that the plugin itself decides by (`scaffold.plugin`), and reads the installed vLLM as sources.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PROTOCOL = "SupportsEncoderCudaGraph"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What serves one architecture when `cudagraph_mm_encoder` is on. `why` says why it is not the adapter."""
+    """How vLLM serves one architecture when `cudagraph_mm_encoder` is on. `why`: the reason against an adapter."""
 
     architecture: str
     name: str
@@ -62,7 +62,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class VisionBackend:
-    """A backend of vision attention: whether its package is there, and whether a graph can replay it."""
+    """A backend of vision attention: whether its package is installed, and whether a graph can replay it."""
 
     name: str
     installed: bool
@@ -82,7 +82,7 @@ class EagerOption:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """As the driver's `nvidia-smi` tells."""
+    """A GPU, as the driver's `nvidia-smi` reports it."""
 
     name: str
     memory_mib: int
@@ -92,8 +92,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Examination:
-    """Everything that was found. `active`: vLLM, started here, would use an adapter or our manager. `problems` are why
-    the plugin does not do what it is configured for."""
+    """All findings.
+
+    `active`: a vLLM that starts here would use an adapter or our manager. `problems` are the reasons why the plugin
+    does not do what it is configured for.
+    """
 
     active: bool = False
     release: str | None = None
@@ -106,7 +109,7 @@ class Examination:
     eager_with: tuple[EagerOption, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
-    #: What is as it should be and good to know.
+    #: Facts that are good to know, and no problems.
     notes: tuple[Diagnostic, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -135,7 +138,7 @@ class Examination:
 
 
 def examine(environ: Mapping[str, str]) -> Examination:
-    """Look at this environment. What is wrong becomes a problem of the result; nothing is raised."""
+    """Look at this environment. It raises nothing: every fault becomes a problem of the result."""
     problems: list[Diagnostic] = []
     controls = _controls(environ, problems)
     options = _options(environ, problems)
@@ -181,7 +184,7 @@ def examine(environ: Mapping[str, str]) -> Examination:
 
 
 def runs_without_graphs(release: str, environ: Mapping[str, str]) -> bool:
-    """Whether vLLM takes a runner that captures no encoder graphs, for models with dense language models."""
+    """Whether vLLM uses a runner that captures no encoder graphs, for models with dense language models."""
     number = minor_of(release) or ()
     wanted = environ.get(V2_SWITCH, "").strip()
     asked = wanted != "0" if wanted else number >= V2_BY_DEFAULT_SINCE
@@ -282,7 +285,7 @@ def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
 
 
 def _long_calls(models: tuple[ServedModel, ...]) -> Iterator[Diagnostic]:
-    """Where graphs of the adapters that serve stop to pay: one note a reason, with the names of their descriptors."""
+    """The limits of the serving adapters' graphs: one note per reason, with the names of the descriptors."""
     from scaffold.descriptor import load_descriptor, shipped_names
     from scaffold.descriptor.worth import worth
 
@@ -323,7 +326,7 @@ def _why_no_adapter(exists: bool, controls: Controls, active: bool, wanted: bool
 
 
 def _registry(root: Path) -> dict[str, tuple[str, str]]:
-    """Architecture -> (module, class), as the registry's tables say."""
+    """Architecture -> (module, class), from the registry's tables."""
     found: dict[str, tuple[str, str]] = {}
     for node in ast.walk(ast.parse((root / _REGISTRY).read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Dict):
@@ -348,7 +351,7 @@ def _ported(root: Path) -> dict[str, set[str]]:
     return found
 
 
-# -- what it runs on
+# -- machine and options
 
 
 def _attention(tree: SourceTree | None) -> Iterator[VisionBackend]:

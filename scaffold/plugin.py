@@ -2,7 +2,7 @@
 
 It must be cheap there, do the same however often it runs, and never raise. So it imports neither torch nor CUDA: a
 registry entry loads an adapter when vLLM loads that model, and a hook replaces the manager when vLLM imports it.
-`VITCG_DISABLE`, `VITCG_MODE` and `VITCG_MODELS` say what it does (`docs/reference/settings.md`).
+`VITCG_DISABLE`, `VITCG_MODE` and `VITCG_MODELS` control it (`docs/reference/settings.md`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ import vitcg_adapters
 logger = logging.getLogger("scaffold.plugin")
 
 DISABLE, MODE, MODELS = "VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS"
-#: Mode -> (adapters are used, our manager is used).
+#: Mode -> (use adapters, use our manager).
 MODES = {"all": (True, True), "adapters": (True, False), "manager": (False, True)}
-#: The first release that is supported: the plugin was not loaded into an older one.
+#: The first supported release. Older releases are untested with the plugin.
 OLDEST = (0, 23)
 MANAGER_MODULE = "vllm.v1.worker.encoder_cudagraph"
-#: vLLM's second model runner. It serves models with dense language models by default from the one release on, and
-#: captures encoder graphs from the other on.
+#: vLLM's second model runner. The constants below are the release from which it serves models with dense language
+#: models by default, and the release from which it captures encoder graphs.
 V2_RUNNER_MODULE = "vllm.v1.worker.gpu.model_runner"
 V2_BY_DEFAULT_SINCE, V2_CAPTURES_SINCE = (0, 25), (0, 28)
 V2_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
-#: What Python itself puts into a class.
+#: Names that Python itself puts into a class.
 _MACHINERY = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol", "__subclasshook__", "__annotate_func__"})
 _OFF = frozenset({"", "0", "false", "no", "off"})
 _told: set[str] = set()
@@ -45,7 +45,7 @@ _told: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What the environment asks for. `models` are names of descriptors or architectures; empty means all."""
+    """The controls of the environment. `models` are names of descriptors or architectures; empty means all."""
 
     disabled: bool = False
     mode: str = "all"
@@ -53,21 +53,21 @@ class Controls:
 
     @property
     def adapters(self) -> bool:
-        """Whether adapters take the place of vLLM's model classes."""
+        """Whether adapters replace vLLM's model classes."""
         return not self.disabled and MODES[self.mode][0]
 
     @property
     def manager(self) -> bool:
-        """Whether our manager takes the place of vLLM's."""
+        """Whether our manager replaces vLLM's."""
         return not self.disabled and MODES[self.mode][1]
 
     def wants(self, *names: str) -> bool:
-        """Whether a model of one of these names is meant."""
+        """Whether the controls mean a model of one of these names."""
         return not self.models or not self.models.isdisjoint(names)
 
 
 def read_controls(environ: Mapping[str, str]) -> Controls:
-    """The controls in an environment. Raises ValueError for a mode that there is none of."""
+    """The controls in an environment. Raises ValueError for an unknown mode."""
     mode = environ.get(MODE, "").strip() or "all"
     if mode not in MODES:
         close = difflib.get_close_matches(mode, MODES, 1)
@@ -78,7 +78,7 @@ def read_controls(environ: Mapping[str, str]) -> Controls:
 
 
 def without_adapter(controls: Controls, generation: str) -> dict[str, str | None]:
-    """Names in `VITCG_MODELS` that no adapter of this generation has, each with the nearest that one has."""
+    """Names in `VITCG_MODELS` without an adapter of this generation, each with the nearest name that has one."""
     architectures = vitcg_adapters.ADAPTERS[generation]
     known = {*architectures, *architectures.values()}
     unknown = sorted(controls.models - known)
@@ -105,7 +105,7 @@ def minor_of(release: str) -> tuple[int, ...] | None:
 
 
 def register() -> None:
-    """Register the adapters of the installed release and put our manager in the place of vLLM's."""
+    """Register the adapters of the installed release, and replace vLLM's manager by ours."""
     try:
         _join_vllms_log()
         _register(read_controls(os.environ))
@@ -143,7 +143,7 @@ def _register(controls: Controls) -> None:
 
 @dataclass(frozen=True)
 class AdaptedModel:
-    """A registry entry: vLLM's own for every inspection, so that nothing is inspected anew or cached wrongly.
+    """A registry entry. It passes every inspection to vLLM's own entry, so that vLLM caches no wrong answer.
 
     vLLM caches inspections by the file that holds the class. The file of an adapter stays the same when a user
     upgrades vLLM, and vLLM would use the old answers.
@@ -154,11 +154,11 @@ class AdaptedModel:
     architecture: str
 
     def inspect_model_cls(self) -> Any:
-        """What vLLM finds out about its own class: a checked adapter gives the same answers."""
+        """vLLM's inspection of its own class. A checked adapter would give the same answers."""
         return self.original.inspect_model_cls()
 
     def load_model_cls(self) -> type[Any]:
-        """The adapter, or vLLM's own class, with a warning, if there is anything wrong with it."""
+        """The adapter. If anything is wrong with it, vLLM's own class, with a warning."""
         own: type[Any] = self.original.load_model_cls()
         try:
             adapter: type[Any] = vitcg_adapters.adapter_for(self.generation, self.architecture)
@@ -177,7 +177,7 @@ class AdaptedModel:
 
 
 def register_adapters(generation: str, controls: Controls) -> list[str]:
-    """Let vLLM's registry load adapters for their architectures. Returns these; imports no model."""
+    """Let vLLM's registry load adapters for their architectures. Returns the architectures; imports no model."""
     from vllm.model_executor.models.registry import ModelRegistry
 
     entries: dict[str, AdaptedModel] = {}
@@ -197,10 +197,10 @@ def register_adapters(generation: str, controls: Controls) -> list[str]:
 
 
 def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
-    """Raise ValueError unless the adapter is this vLLM's own class but for the protocol's methods.
+    """Raise ValueError unless the adapter equals this vLLM's own class in everything but the protocol's methods.
 
-    This is why an adapter changes nothing when encoder graphs are off: whatever else vLLM calls is vLLM's. A generated
-    constructor runs vLLM's own and splits the tower, which proves that eager results stay what they are.
+    So an adapter changes nothing when encoder graphs are off: everything else that vLLM calls is vLLM's own code. A
+    generated constructor runs vLLM's own and splits the tower. The split proves that eager results stay the same.
     """
     from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
 
@@ -225,10 +225,10 @@ def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
 
 
 def replace_manager(models: frozenset[str]) -> None:
-    """Put our manager in the place of vLLM's, now if vLLM has imported it, else when it does.
+    """Replace vLLM's manager by ours: now if vLLM has imported it, else when vLLM imports it.
 
-    Every runner takes the class from that one module (`gpu_model_runner` when it creates one, the V2 runner's
-    `model_states.interface` when it is imported, from 0.28), so the module is the place.
+    We replace it in its module, since every runner takes the class from there: `gpu_model_runner` when it creates a
+    manager, and the V2 runner's `model_states.interface` at its import (from 0.28).
     """
     _after_import(MANAGER_MODULE, lambda module: _put_manager(module, models))
 
@@ -249,7 +249,7 @@ def _put_manager(module: ModuleType, models: frozenset[str]) -> None:
 
 
 def watch_v2_runner() -> None:
-    """Log it when a user asks for encoder graphs and vLLM makes its V2 runner, which captures none yet."""
+    """Log a warning when a user asks for encoder graphs and vLLM makes its V2 runner, which captures none yet."""
     _after_import(V2_RUNNER_MODULE, _watch_runner)
 
 
@@ -270,7 +270,7 @@ def _watch_runner(module: ModuleType) -> None:
 
 
 def no_graphs_in_v2() -> str:
-    """Why there are none, and what to do."""
+    """The reason why there are no graphs, and what to do."""
     since = ".".join(map(str, V2_CAPTURES_SINCE))
     return (
         f"vLLM's V2 model runner captures no encoder graphs before {since}, and every image runs eager: "
@@ -282,7 +282,7 @@ def no_graphs_in_v2() -> str:
 
 
 def _after_import(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with a module of vLLM's: now if it is imported, else when it is. Called again, this adds nothing."""
+    """Call `then` with a module of vLLM: now if it is imported, else after its import. A second call adds nothing."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -291,7 +291,7 @@ def _after_import(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `then` when vLLM's module has been executed."""
+    """Calls `then` after the import of vLLM's module."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name = name
@@ -308,7 +308,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             if spec is not None and spec.loader is not None:
                 try:
                     self._run_after(spec.loader)
-                except Exception as error:  # vLLM's import must not fail for it
+                except Exception as error:  # a fault of ours must not fail vLLM's import
                     _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
                 return spec  # type: ignore[no-any-return]
         return None
@@ -320,7 +320,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             execute(module)
             try:
                 then(module)
-            except Exception as error:  # nor for this
+            except Exception as error:  # nor must this one
                 logger.debug("%s is not what it was", self.name, exc_info=error)
 
         loader.exec_module = exec_module
@@ -353,10 +353,10 @@ def _warn(message: str, error: BaseException | None = None, *, here: bool = Fals
 
 
 def _tell(level: int, message: str, *, here: bool = False) -> None:
-    """Say it once: in the process that the user started, since the ones that vLLM starts come to the same result.
+    """Log a message once, in the process that the user started: vLLM's further processes come to the same result.
 
-    A message about a loaded model (`here`) comes from there: with an engine process of its own, as by default,
-    the user's process loads neither a model nor the manager.
+    A message about a loaded model (`here`) comes from the process that loads it. With an engine process of its own, as
+    by default, the user's process loads neither a model nor the manager.
     """
     if message not in _told:
         _told.add(message)
