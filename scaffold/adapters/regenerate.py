@@ -228,7 +228,8 @@ def _load(folder: Path, reference: str) -> Source:
 
 
 def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic]:
-    """The warnings of the descriptors, and one note a descriptor for the generations that it has no adapter for."""
+    """The warnings of the descriptors, and one note for all that lack adapters for the same generations and reason."""
+    lacking: dict[tuple[str, tuple[str, ...]], list[Source]] = {}
     for source in looked_at:
         yield from source.warnings
         reasons: dict[str, list[str]] = {}
@@ -236,10 +237,13 @@ def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic
             if entry.source is source:
                 reasons.setdefault(entry.reason, []).append(entry.generation.name)
         for reason, generations in reasons.items():
-            yield Diagnostic(
-                "VCG542",
-                f"{source.name} has no adapter for {', '.join(generations)}: {reason}",
-                source.port.span("layout"),
-                "see `vitcg-scaffold explain VCG542`",
-                Severity.INFO,
-            )
+            lacking.setdefault((reason, tuple(generations)), []).append(source)
+    for (reason, without), sources in lacking.items():
+        names, verb = ", ".join(source.name for source in sources), "has" if len(sources) == 1 else "have"
+        yield Diagnostic(
+            "VCG542",
+            f"{names} {verb} no adapter for {', '.join(without)}: {reason}",
+            sources[0].port.span("layout"),
+            "see `vitcg-scaffold explain VCG542`",
+            Severity.INFO,
+        )
