@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.diagnostics import Diagnostic, Severity, Span
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import DropDefinition, DropImport, Edit
 from scaffold.plan.code import identifiers
 from scaffold.protocol import find_subclasses
@@ -279,16 +279,24 @@ def _used_outside(uses: _Uses, definition: _Definition, gone: Iterable[ast.stmt]
 
 
 def _used_elsewhere(tree: SourceTree, path: str, found: Sequence[_Definition]) -> list[_Definition]:
-    """Which of the definitions another file of the tree may refer to."""
+    """Which of the definitions another file of the tree may refer to: all of those in it if it is no valid Python."""
     names = {one.name for one in found}
+    # A package is imported by its own name. Thousands of files have a word like `functools`, and few this one.
+    stem = dotted(path).rpartition(".")[2]
     related: dict[str, set[tuple[str, str]]] = {}
     used: set[_Definition] = set()
     files = {relpath: hits for folder in _FOLDERS for relpath, hits in tree.containing(folder, ".py", names).items()}
     for relpath, hits in files.items() if names else ():
         suspects = [one for one in found if one.name in hits and one not in used and relpath != path]
-        if not suspects:
+        try:
+            if any(not one.owner for one in suspects) and stem not in tree.read(relpath):
+                suspects = [one for one in suspects if one.owner]
+            if not suspects:
+                continue
+            module = tree.parse(relpath)
+        except DiagnosticError:
+            used.update(suspects)
             continue
-        module = tree.parse(relpath)
         uses = _uses(module)
         imported = _taken_from(relpath, module, path)
         for one in suspects:
