@@ -1,12 +1,18 @@
-"""Count what a generated port changes beside what upstream's hand-written port of the same model changed.
+"""Compare generated ports with upstream's hand-written ones of the same models, by their code and by running both.
 
-    python benchmarks/compare_upstream.py           # write docs/measured/upstream.md
-    python benchmarks/compare_upstream.py --check   # exit 1 if it is not what the releases and the templates say
+    python benchmarks/compare_upstream.py           # write docs/measured/upstream.md, and the models into the guide
+    python benchmarks/compare_upstream.py --check   # exit 1 if they are not what the releases and the templates say
+    python benchmarks/compare_upstream.py --run     # run upstream's ports of RELEASE in the CPU lab first, 3 minutes
 
-Upstream's port is the difference between the last release without it and the first release with it. In the model's
-file that is the whole difference of the two releases (read once by eye: nothing else changed there). The three lists
-hold many models, so there only the model's own entry is counted, on both sides alike: an entry of the test with the
-functions that came with it, a row of the table, a name in the example's list. Blank lines are not counted anywhere.
+Every shipped model that RELEASE has a hand-written port of is compared there: what the classes declare, lines, what
+the lab says of upstream's (`benchmarks/results/upstream_RELEASE.json`; the matrix says it of ours), and the known
+defects, which are those that `tests/lab/test_packed_defects.py` sees in each release.
+
+For two models the changes of whole files are counted, too. There upstream's port is the difference between the last
+release without it and the first release with it. In the model's file that is the whole difference of the two releases
+(read once by eye: nothing else changed there). The three lists hold many models, so there only the model's own entry is
+counted, on both sides alike: an entry of the test with the functions that came with it, a row of the table, a name in
+the example's list. Blank lines are not counted anywhere.
 """
 
 from __future__ import annotations
@@ -14,14 +20,26 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import hashlib
+import importlib.util
 import io
+import json
+import re
 import sys
 import tokenize
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+RELEASE = "0.33.0"
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / f"upstream_{RELEASE}.json"
+DEFECTS = ROOT / "tests" / "lab" / "test_packed_defects.py"
 PAGE = ROOT / "docs" / "measured" / "upstream.md"
+PROSE = ROOT / "docs" / "compared-with-upstream.md"
+#: Right results without a replay: no defect.
+EAGER = "VCG657"
+START, END = "<!-- models: made by benchmarks/compare_upstream.py -->", "<!-- end of models -->"
 LIST = "MODELS_SUPPORT_VIT_CUDA_GRAPH"
 
 
@@ -170,6 +188,248 @@ def places(source: str) -> dict[str, str]:
     return found
 
 
+# -- every model, on the newest release -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Port:
+    """What one implementation declares and handles, and its lines without blank ones (`code`: without comments)."""
+
+    modalities: frozenset[str]
+    buffers: frozenset[str]
+    padded: frozenset[str]
+    paths: frozenset[str]
+    embeddings: frozenset[str]
+    flashinfer: bool
+    off_with_pruning: bool
+    ranks_apart: bool
+    methods: frozenset[str]
+    helpers: frozenset[str]
+    lines: int
+    code: int
+
+
+def ported_models() -> list[str]:
+    """The shipped models that the release has a hand-written port of."""
+    from scaffold.descriptor.load import shipped_names
+    from scaffold.protocol import find_model, resolve_target
+    from scaffold.workflow import load_port
+
+    tree = resolve_target(RELEASE).tree
+    ports = {name: load_port(name) for name in shipped_names()}
+    return [name for name, port in ports.items() if find_model(tree, port.module, port.class_name).implements]
+
+
+def upstreams_class(name: str) -> tuple[str, str]:
+    """The file and the class that the release has its port in: the model's own, or one that it inherits."""
+    from scaffold.protocol import find_model, resolve_target
+    from scaffold.workflow import load_port
+
+    port = load_port(name)
+    model = find_model(resolve_target(RELEASE).tree, port.module, port.class_name)
+    path, _, class_name = (model.inherited_from or f"{model.path}:{model.class_name}").partition(":")
+    return path, class_name
+
+
+def both_ports(name: str) -> tuple[Port, Port]:
+    """Upstream's port of the release, and ours in its place."""
+    from scaffold.edit.operations import DropDefinition, PutMethods
+    from scaffold.protocol import resolve_target
+    from scaffold.workflow import load_port, prepare_port
+
+    port, tree = load_port(name), resolve_target(RELEASE).tree
+    prepared = prepare_port(port, tree, replace=True)
+    file = prepared.plan.files[0]
+    (block,) = [edit for edit in file.edits if isinstance(edit, PutMethods) and edit.class_name == port.class_name]
+    dropped = {edit.name for edit in file.edits if isinstance(edit, DropDefinition)}
+    after = next((change.after or b"").decode() for change in prepared.changes if change.path == file.path)
+    demanded = {method.name for method in prepared.plan.profile.methods}
+    ours = {node.name for node in ast.parse(block.source).body if isinstance(node, ast.FunctionDef)}
+    path, class_name = upstreams_class(name)
+    theirs = {*block.remove, *dropped} or set(methods_of(tree.read(path), class_name))
+    return (
+        describe(tree.read(path), class_name, theirs, demanded),
+        describe(after, port.class_name, ours, demanded),
+    )
+
+
+def describe(source: str, class_name: str, names: set[str], demanded: set[str]) -> Port:
+    """The implementation that consists of these definitions: methods of the class, and whatever else has the name."""
+    tree, text = ast.parse(source), source.splitlines()
+    own = {method: node for method, node in methods_of(source, class_name).items() if method in names}
+    # A helper of the tower has a name of its own; a method of another class that has one of ours is no part of it.
+    beside = {name: node for node in ast.walk(tree) if (name := defined(node)) in names - own.keys()}
+    parts: dict[str, ast.stmt] = {**own, **beside}
+    numbers = {number for node in parts.values() for number in lines_of(node) if text[number - 1].strip()}
+    config = own["get_encoder_cudagraph_config"]
+    said = strings_of(*own.values())
+    return Port(
+        modalities=frozenset(strings_of(config) & {"image", "video"}),
+        buffers=frozenset(strings_of(keyword(config, "buffer_keys"))),
+        padded=frozenset(strings_of(keyword(config, "padding_logics"))),
+        paths=frozenset(strings_of(keyword(config, "paths"))),
+        embeddings=frozenset(word for word in said if word.endswith("_embeds") and word != "pos_embeds"),
+        # FlashInfer wants the lengths of sequences beside their offsets.
+        flashinfer=any(word.startswith("sequence_lengths") for word in strings_of(keyword(config, "buffer_keys"))),
+        off_with_pruning="is_multimodal_pruning_enabled" in ast.unparse(config),
+        ranks_apart=any("use_data_parallel" in ast.unparse(node) for node in parts.values()),
+        methods=frozenset(own.keys() & demanded),
+        helpers=frozenset(parts.keys() - demanded),
+        lines=len(numbers),
+        code=len(numbers & code_lines(source)),
+    )
+
+
+def methods_of(source: str, class_name: str) -> dict[str, ast.FunctionDef]:
+    owner = next(node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == class_name)
+    assert isinstance(owner, ast.ClassDef)
+    return {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+
+
+def defined(node: ast.AST) -> str:
+    """The name of a function, or of the attribute that a statement sets."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    return target.attr if isinstance(target, ast.Attribute) else ""
+
+
+def lines_of(node: ast.stmt) -> range:
+    first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
+    return range(first, (node.end_lineno or node.lineno) + 1)
+
+
+def keyword(function: ast.FunctionDef, name: str) -> ast.AST:
+    """What a call in the function gives for a keyword; nothing where none does."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    found = [item.value for call in calls for item in call.keywords if item.arg == name]
+    return found[0] if found else ast.Tuple([])
+
+
+def strings_of(*nodes: ast.AST) -> set[str]:
+    constants = (part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return {part.value for part in constants if isinstance(part.value, str)}
+
+
+def run(name: str) -> dict[str, Any]:
+    """What the lab finds wrong with upstream's own port of a model; `file` tells which source it ran."""
+    from scaffold.protocol import resolve_target
+    from scaffold.workflow import load_port, prove_numerics
+
+    tree = resolve_target(RELEASE).tree
+    (report,) = prove_numerics(load_port(name), tree, as_is=True)
+    assert report.failure is None, report.failure
+    path, _ = upstreams_class(name)
+    return {
+        "file": hashlib.sha256(tree.read_bytes(path)).hexdigest()[:16],
+        "checks": len(report.checks),
+        "replays": report.hits,
+        "negative_lengths": report.negative_lengths,
+        "failed": sorted([check.code, check.modality, check.name] for check in report.checks if not check.passed),
+    }
+
+
+def keep(results: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def known_defects() -> dict[str, list[str]]:
+    """The defects of DEFECTS by model, in the newest release. Its tests look for each of them in every release."""
+    specification = importlib.util.spec_from_file_location("known_defects", DEFECTS)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["known_defects"] = module  # its dataclasses look for their module
+    specification.loader.exec_module(module)
+    minor = int(RELEASE.split(".")[1])
+    found: dict[str, list[str]] = {}
+    for defect in module.DEFECTS:
+        for model, releases in defect.releases.items():
+            if minor in releases:
+                found.setdefault(model, []).append(defect.name.partition(" ")[2])
+    return found
+
+
+def each_model() -> list[str]:
+    """The part of the page on every model."""
+    from scaffold.descriptor.load import shipped_names
+
+    results = json.loads(RESULTS.read_text("utf-8"))["models"]
+    defects, models = known_defects(), ported_models()
+    assert results.keys() == set(models), "run `python benchmarks/compare_upstream.py --run`"
+    found = {name: both_ports(name) for name in models}
+    lines = [
+        f"vLLM {RELEASE} has a hand-written port of {len(models)} shipped models, and none of "
+        f"{', '.join(f'`{name}`' for name in shipped_names() if name not in found)}.",
+        "",
+        "| model | lines, upstream | of it code | ours | of it code | checks of the lab | upstream's fail |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, (theirs, ours) in found.items():
+        result = results[name]
+        lines.append(
+            f"| `{name}` | {theirs.lines} | {theirs.code} | {ours.lines} | {ours.code} "
+            f"| {result['checks']} | {sum(code != EAGER for code, _, _ in result['failed'])} |"
+        )
+    for name, (theirs, ours) in found.items():
+        lines += ["", f"### {name}", "", *differences(theirs, ours), *failures(results[name], defects.get(name, []))]
+    return lines
+
+
+#: A field of Port, and what a port has that has more in it.
+FEATURES = {
+    "modalities": "modalities",
+    "buffers": "recorded buffers",
+    "padded": "buffers with padding of their own",
+    "paths": "paths",
+    "embeddings": "ready embeddings as inputs",
+    "flashinfer": "lengths of sequences for FlashInfer",
+    "off_with_pruning": "no graphs while pruning is on",
+    "ranks_apart": "no data parallelism inside of a graph",
+    "methods": "protocol methods of its own",
+    "helpers": "helpers",
+}
+
+
+def differences(theirs: Port, ours: Port) -> list[str]:
+    """What one of the two has and the other has not."""
+    lines: list[str] = []
+    for label, one, other in (("Only upstream's", theirs, ours), ("Only ours", ours, theirs)):
+        parts = []
+        for name, words in FEATURES.items():
+            mine, its = getattr(one, name), getattr(other, name)
+            if isinstance(mine, bool):
+                parts += [words] if mine and not its else []
+            elif mine - its:
+                parts.append(f"{words} ({', '.join(f'`{item}`' for item in sorted(mine - its))})")
+        lines += [f"* {label}: {'; '.join(parts) or 'nothing'}."]
+    return lines
+
+
+def failures(result: dict[str, Any], defects: list[str]) -> list[str]:
+    """What the lab finds in upstream's port, by code, and what the tests see in it."""
+    from scaffold.diagnostics.catalogue import all_codes
+
+    lines = []
+    codes: dict[str, dict[str, list[str]]] = {}
+    for code, modality, check in result["failed"]:
+        # Without the budgets that it ran with, and without the number of a call.
+        case = re.sub(r", call \d+$", "", check).rpartition(": ")[2]
+        codes.setdefault(code, {}).setdefault(case, []).append(modality)
+    for code, cases in codes.items():
+        is_slower = code == EAGER
+        title = all_codes()[code].title
+        lines.append(
+            "* Upstream's runs eagerly what ours replays:" if is_slower else f"* Upstream's fails ({code}, {title}):"
+        )
+        lines += [f"    * {case} ({', '.join(dict.fromkeys(modalities))})" for case, modalities in cases.items()]
+    if result["negative_lengths"]:
+        lines.append(f"* Upstream's replays {result['negative_lengths']} sequences of negative length.")
+    if defects:
+        lines += ["* Upstream's has these known defects:", *(f"    * {defect}" for defect in defects)]
+    return lines or ["* The lab finds nothing wrong with upstream's."]
+
+
 HEAD = """\
 <!-- made by benchmarks/compare_upstream.py from the releases and the templates: do not edit -->
 
@@ -216,15 +476,32 @@ def render() -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def pages() -> dict[Path, str]:
+    """What the two pages hold: one as a whole, the other between its marks."""
+    before, after = PROSE.read_text("utf-8").split(START)[0], PROSE.read_text("utf-8").split(END)[1]
+    inside = "\n".join(each_model())
+    return {PAGE: render(), PROSE: f"{before}{START}\n\n{inside}\n\n{END}{after}"}
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is not current")
+    options.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not current")
+    options.add_argument("--run", nargs="*", metavar="MODEL", help="run upstream's ports in the CPU lab first [all]")
     arguments = options.parse_args()
-    page, new = PAGE.read_text("utf-8") if PAGE.exists() else "", render()
+    if arguments.run is not None:
+        results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"release": RELEASE, "models": {}}
+        for name in arguments.run or ported_models():
+            results["models"][name] = found = run(name)
+            keep(results)
+            print(name, len(found["failed"]), "of", found["checks"], "checks fail", flush=True)
+    new = pages()
     if arguments.check:
-        print(*difflib.unified_diff(page.splitlines(), new.splitlines(), lineterm="", n=0), sep="\n")
-        return int(page != new)
-    PAGE.write_text(new, encoding="utf-8")
+        old = {path: path.read_text("utf-8") for path in new}
+        for path, text in new.items():
+            print(*difflib.unified_diff(old[path].splitlines(), text.splitlines(), lineterm="", n=0), sep="\n")
+        return int(old != new)
+    for path, text in new.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

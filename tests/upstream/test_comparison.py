@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from scaffold.descriptor.load import shipped_names
+from scaffold.diagnostics.catalogue import all_codes
+from scaffold.workflow import load_port
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import compare_upstream
@@ -49,14 +55,96 @@ def test_the_places_are_upstreams(comparison, tables, release_tree):
     assert {"imports", "encoder_cudagraph_forward", "select_encoder_cudagraph_items"} <= set(table.both)
 
 
+@pytest.fixture(scope="module")
+def ports(release_tree):
+    """Upstream's port and ours, of every model that the release has both of."""
+    release_tree(compare_upstream.RELEASE)
+    return {name: compare_upstream.both_ports(name) for name in compare_upstream.ported_models()}
+
+
 @pytest.mark.trees
-def test_the_page_is_current(tables, monkeypatch):
+def test_the_pages_are_current(tables, ports, monkeypatch):
     monkeypatch.setattr(
         compare_upstream, "compare", lambda comparison, same_protocol: tables[comparison.model, same_protocol]
     )
-    assert compare_upstream.PAGE.read_text("utf-8") == compare_upstream.render(), (
-        "run `python benchmarks/compare_upstream.py`"
-    )
+    monkeypatch.setattr(compare_upstream, "both_ports", ports.__getitem__)
+    for path, text in compare_upstream.pages().items():
+        assert path.read_text("utf-8") == text, "run `python benchmarks/compare_upstream.py`"
+
+
+@pytest.mark.trees
+def test_the_run_is_of_the_ports_that_the_release_has(release_tree, ports):
+    """A file that changed, a further model or a code that is gone: the run is an old one."""
+    tree, kept = release_tree(compare_upstream.RELEASE), json.loads(compare_upstream.RESULTS.read_text("utf-8"))
+    assert kept["release"] == tree.release
+    assert kept["models"].keys() == ports.keys()
+    assert {"internvl", "qwen2_vl", "deepseek_vl2", "minimax_m3"} <= ports.keys() <= set(shipped_names()) - {"llava"}
+    for name, result in kept["models"].items():
+        path, _ = compare_upstream.upstreams_class(name)
+        assert result["file"] == hashlib.sha256(tree.read_bytes(path)).hexdigest()[:16], name
+        assert 0 < len(result["failed"]) < result["checks"]
+        assert {code for code, _, _ in result["failed"]} <= all_codes().keys()
+
+
+@pytest.mark.slow
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("name", json.loads(compare_upstream.RESULTS.read_text("utf-8"))["models"])
+def test_the_run_finds_today_what_it_found(name):
+    kept = json.loads(compare_upstream.RESULTS.read_text("utf-8"))["models"]
+    assert json.loads(json.dumps(compare_upstream.run(name))) == kept[name]
+
+
+@pytest.mark.trees
+def test_no_port_has_more_lines_than_upstreams(ports):
+    """But those that re-enter the model's code; and none leaves a modality out that upstream's has."""
+    for name, (theirs, ours) in ports.items():
+        assert ours.lines <= theirs.lines or load_port(name).layout in ("cut", "rows"), name
+        assert ours.modalities >= theirs.modalities, name
+
+
+def test_an_implementation_is_its_methods_and_what_only_they_use():
+    source = """
+class Tower:
+    def bound(self):
+        return 1
+
+    def forward(self):
+        return 2
+
+
+class Model:
+    def __init__(self):
+        self.area = 3
+
+    # about it
+    @cached
+    def get_encoder_cudagraph_config(self):
+        if self.is_multimodal_pruning_enabled:
+            return None
+        # one comment
+
+        return Config(
+            modalities=["image"], buffer_keys=["x", "sequence_lengths"], padding_logics={"x": 1}, paths={"a": 2}
+        )
+
+    def forward(self):
+        return self._help(use_data_parallel=False)
+
+    def _help(self, use_data_parallel):
+        return "image_embeds", "pos_embeds"
+"""
+    names = {"get_encoder_cudagraph_config", "forward", "_help", "bound", "area"}
+
+    port = compare_upstream.describe(source, "Model", names, {"get_encoder_cudagraph_config", "forward"})
+
+    assert (port.modalities, port.buffers) == ({"image"}, {"x", "sequence_lengths"})
+    assert (port.padded, port.paths, port.embeddings) == ({"x"}, {"a"}, {"image_embeds"})
+    assert (port.flashinfer, port.off_with_pruning, port.ranks_apart) == (True, True, True)
+    assert port.methods == {"get_encoder_cudagraph_config", "forward"}
+    assert port.helpers == {"_help", "bound", "area"}
+    assert (port.lines, port.code) == (8 + 2 + 2 + 2 + 1, 7 + 2 + 2 + 2 + 1)
+    assert compare_upstream.differences(port, port) == ["* Only upstream's: nothing.", "* Only ours: nothing."]
 
 
 @pytest.mark.parametrize(
