@@ -1,6 +1,6 @@
-"""What a vLLM tree offers and demands: its sources, its protocol, and the places where a port is anchored.
+"""The view of a vLLM tree: its sources, its protocol, and the anchors of a port.
 
-Reads by syntax tree and never imports vLLM. Names are loaded on first use, so that importing this package is cheap.
+It reads syntax trees and never imports vLLM. The package loads a name at its first use, so that its import is cheap.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where a port is anchored in a tree: the model class, the test registry, the docs table, the example's list.
+"""Finds the anchors of a port in a tree: the model class, the test registry, the docs table, the example's list.
 
-Each anchor is looked for at the places where releases are known to keep it, then by a text search whose hits are
-parsed. Nothing found, two places found, and a place of unexpected form are errors of their own; nothing is guessed.
-An installed package has no tests, docs or examples: those three finders return None and `absent_reason` says why.
-Lines count from 1 and spans include both ends. All paths are relative to the tree's root.
+A finder looks at the places where known releases keep its anchor, then searches the text and parses the hits. It
+guesses nothing: no place, two places and a place of unexpected form are errors of their own. An installed package has
+no tests, docs or examples: those three finders return None, and `absent_reason` tells why. Lines count from 1 and spans
+include both ends. All paths are relative to the tree's root.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DefinitionSpan:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnchor:
-    """A model class and what it already has of the protocol.
+    """A model class and the parts of the protocol that it already has.
 
     `implements`: the class or one of its bases lists the protocol; `inherited_from` is `path:Class` of that base,
     None when the class lists it itself (`lists_protocol`). `protocol_methods` are those that the class body defines.
@@ -147,8 +147,8 @@ class TableRow:
 class TableAnchor:
     """The Markdown table of supported models. `line` is its header, `end_line` its last row.
 
-    `yes` and `no` are the table's own marks, variation selectors included. A table that has no mark of one kind yet
-    (0.20 and 0.21 have no "no") gets the one that later releases use, with the variation selector of the other.
+    `yes` and `no` are the table's own marks, variation selectors included. 0.20 and 0.21 have no mark for "no". Such a
+    table gets the mark of later releases, with the variation selector of its other mark.
     """
 
     path: str
@@ -170,7 +170,7 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListAnchor:
-    """The example's list of models with ViT CUDA graphs. `example_keys` are the keys that an entry may be."""
+    """The example's list of models with ViT CUDA graphs. `example_keys` are the possible entries."""
 
     path: str
     variable: str
@@ -181,7 +181,7 @@ class ListAnchor:
 
 
 def absent_reason(tree: SourceTree) -> str | None:
-    """Why the tree has no test registry, docs table and example list by nature; None when it must have them."""
+    """The reason why a tree has no test registry, docs table and example list; None when it must have them."""
     return "an installed package has no tests, docs or examples" if tree.installed else None
 
 
@@ -244,7 +244,7 @@ def find_subclasses(tree: SourceTree, module: str, class_name: str) -> tuple[Sub
                         relpath, item.name, item.lineno, source_lines(tree, relpath).source(base)
                     )
                     fresh.append((relpath, item.name))
-                    local.append((relpath, item.name))  # a subclass further down may build on it
+                    local.append((relpath, item.name))  # a later class may inherit from it
         pending = fresh
     return tuple(sorted(found.values(), key=lambda item: (item.path, item.line)))
 
@@ -347,7 +347,7 @@ def _locate(tree: SourceTree, relpath: str, base: ast.expr) -> tuple[str, str] |
 
 
 def _refers(tree: SourceTree, relpath: str, base: ast.expr, classes: Iterable[tuple[str, str]]) -> bool:
-    """Whether a base expression means one of `classes`. A re-export is recognised by the class's name."""
+    """Whether a base expression means one of `classes`. It recognises a re-export by the class's name."""
     wanted = set(classes)
     located = _locate(tree, relpath, base)
     if located is None:
@@ -356,7 +356,7 @@ def _refers(tree: SourceTree, relpath: str, base: ast.expr, classes: Iterable[tu
         return True
     path, name = located
     if name not in {wanted_name for _, wanted_name in wanted}:
-        return False  # asked first: most bases are somebody else's, and their files need not be parsed
+        return False  # test this first: most bases are other classes, and we need not parse their files
     return not any(isinstance(item, ast.ClassDef) and item.name == name for item in top_level(tree.parse(path).body))
 
 
@@ -456,8 +456,8 @@ def _imported_names(module: ast.Module) -> Iterator[str]:
 def find_docs_table(tree: SourceTree) -> TableAnchor | None:
     """The table of supported models; None for an installed package (`absent_reason`).
 
-    A table of another kind in the same file, such as the hardware table of 0.28 to 0.31, has no column
-    `CG for Image` and is passed over. Raises VCG422 (not found) and VCG424 (two such tables).
+    It skips other tables in the same file, such as the hardware table of 0.28 to 0.31: they have no column
+    `CG for Image`. Raises VCG422 (not found) and VCG424 (two such tables).
     """
     if absent_reason(tree) is not None:
         return None
@@ -561,8 +561,8 @@ def _is_string(node: ast.expr) -> bool:
 def _assignments(tree: SourceTree, path: str, name: str) -> list[tuple[ast.expr, int]]:
     """The values that the module assigns to `name` at top level, each with the line of its statement.
 
-    The example of vLLM 0.33 takes 50 ms to parse for two statements, so a statement that starts a line by this name
-    and ends with a closing bracket at the start of a line is parsed alone. Anything else is parsed with the whole file.
+    Parsing the whole example of vLLM 0.33 for two statements takes 50 ms. So a statement that starts a line with this
+    name, and ends with a closing bracket at the start of a line, is parsed alone. Anything else needs the whole file.
     """
     text = tree.read(path)
     if name not in text:

@@ -1,4 +1,4 @@
-"""The cache of release trees: where it is, and what is in it. Only `releases` writes there."""
+"""The cache of release trees: its place and its contents. Only `releases` writes there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scaffold.protocol.tree import is_tree
 
-#: The distribution that releases are fetched of.
+#: The distribution whose releases we fetch.
 PROJECT = "vllm"
 
 
@@ -22,11 +22,11 @@ def cache_root() -> Path:
 
 
 def seal_file(version: str) -> Path:
-    """The record of what a release's tree held when it was unpacked."""
+    """The record of the contents of a release's tree after unpacking."""
     return cache_root() / "seals" / f"{PROJECT}-{version}.json"
 
 
 def cached_tree(version: str) -> Path | None:
-    """The complete tree of a release in the cache, None when it was not fetched yet."""
+    """The complete tree of a release in the cache; None before its first fetch."""
     root = cache_root() / "trees" / f"{PROJECT}-{version}"
     return root if is_tree(root) else None

@@ -1,10 +1,9 @@
-"""How a generation of the protocol is spoken: the differences that a generator has to know, and no others.
+"""The dialect of a protocol generation: the differences that a generator has to know, and no others.
 
-A `Dialect` is derived from what a tree's signatures and its manager's code say, never from a release number: a
-backport or a fork is understood as far as its signatures go. The release facts in the docstrings were measured on
-the sdists of 0.20 to 0.33.
+A `Dialect` follows from a tree's signatures and its manager's code, never from a release number. So a backport or a
+fork gets the dialect of its own signatures. The release facts in the docstrings come from the sdists of 0.20 to 0.33.
 
-A method is asked about by the name that it has had so far. Where a generation has renamed it, `renamed` says how.
+The functions know a method by its oldest name. `renamed` maps that name to the one in the tree.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SAME_NAMES: Mapping[str, str] = {}
 class Paths(str, Enum):
     """How many independently captured encoder paths a model may have."""
 
-    NONE = "none"  # 0.20 to 0.23: one graph a budget
+    NONE = "none"  # 0.20 to 0.23: one graph per budget
     DUAL = "dual"  # 0.24 to 0.26: global and local, by three fields of the config
     NAMED = "named"  # 0.27 on: `EncoderCudaGraphConfig.paths`, any number, each with its own budgets
 
@@ -49,7 +48,7 @@ class PostprocessOutputs(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class ManagerFacts:
-    """What only the manager's code tells. `calls` are the model's methods that it calls."""
+    """The facts that only the manager's code tells. `calls` are the model's methods that it calls."""
 
     calls: frozenset[str]
     slices_eager: bool
@@ -57,7 +56,7 @@ class ManagerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One protocol, as a generator must speak it."""
+    """One form of the protocol, as a generator must write it."""
 
     #: `get_encoder_cudagraph_item_specs` (0.22 on); False: num_items, per_item_output_tokens and
     #: per_item_input_sizes are three methods (0.20, 0.21).
@@ -89,7 +88,7 @@ class Dialect:
 
 
 def derive_dialect(shape: ProtocolShape, manager: ManagerFacts, renamed: Mapping[str, str] = _SAME_NAMES) -> Dialect:
-    """Read the dialect off the signatures, the fields, and the calls that the manager makes."""
+    """Read the dialect from the signatures, the fields, and the manager's calls."""
 
     def has_method(name: str) -> bool:
         return shape.method(renamed.get(name, name)) is not None

@@ -1,7 +1,7 @@
-"""The generations of the protocol that are known, and how a tree's protocol is matched with them.
+"""The known generations of the protocol, and the match of a tree's protocol with them.
 
-Each generation is one JSON file in `known/`: names, kinds, annotations and defaults, where they are imported from, and
-what only the manager's code tells; nothing else. They are made by `scaffold.protocol.record`.
+Each generation is one JSON file in `known/`. It has names, kinds, annotations and defaults, the modules to import them
+from, and the facts that only the manager's code tells; nothing else. `scaffold.protocol.record` makes these files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from scaffold.protocol.dialect import ManagerFacts
 from scaffold.protocol.signatures import ProtocolShape, compare_shapes
 from scaffold.protocol.tree import SourceTree
 
-#: Where the generations are recorded.
+#: The folder of the recorded generations.
 KNOWN = Path(__file__).parent / "known"
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One form of the protocol. `first` and `last` are the stable releases, both included, that were seen with it."""
+    """One form of the protocol. The recorded stable releases from `first` to `last`, both included, have it."""
 
     name: str
     first: str
@@ -32,12 +32,12 @@ class Generation:
 
     @property
     def shape(self) -> ProtocolShape:
-        """Its signatures, as they were recorded."""
+        """Its recorded signatures."""
         return ProtocolShape.from_canonical(_load(self.name)["shape"])
 
     @property
     def manager(self) -> ManagerFacts:
-        """What the manager's code told in the newest recorded release."""
+        """The facts from the manager's code in the newest recorded release."""
         facts = _load(self.name)["manager"]
         return ManagerFacts(frozenset(facts["calls"]), facts["slices_eager"])
 

@@ -1,4 +1,4 @@
-"""Where releases come from: the package indexes and folders that pip or uv are set up for, and the sdists there."""
+"""Finds releases: reads the package indexes and folders of the user's pip or uv setup, and the sdists there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEFAULT_INDEX = "https://pypi.org/simple/"
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Where packages come from, as the user has set it up for pip or uv. The first index has precedence."""
+    """The sources of packages that the user has set up for pip or uv. The first index has precedence."""
 
     indexes: tuple[str, ...]
     find_links: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class IndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sdist:
-    """One sdist that an index or a folder offers. `local` is what a folder or a page of the user's own disk offers."""
+    """One sdist that an index or a folder offers. `local`: it comes from a folder or a page of the user's own disk."""
 
     version: str
     filename: str
@@ -62,8 +62,8 @@ def read_settings(environ: dict[str, str] | None = None) -> IndexSettings:
     """The user's index settings: environment variables of pip and uv, then pip's configuration files.
 
     Indexes: `PIP_INDEX_URL`, `UV_DEFAULT_INDEX`, `UV_INDEX_URL`, pip's `index-url`, else the public index; then the
-    extra ones. `find-links` folders are searched first, they need no network. `PIP_NO_INDEX` and `UV_OFFLINE`
-    switch the indexes off.
+    extra ones. `find-links` folders come first, since they need no network. `PIP_NO_INDEX` and `UV_OFFLINE` switch the
+    indexes off.
     """
     env = dict(os.environ) if environ is None else environ
     config = _pip_config(env)
@@ -102,7 +102,7 @@ def _pip_config(env: dict[str, str]) -> dict[str, str]:
         try:
             parser.read(path, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError):
-            continue  # pip itself will complain about it
+            continue  # pip itself will report the error
     options: dict[str, str] = {}
     for section in ("global", "install", "download"):
         if parser.has_section(section):
@@ -186,7 +186,7 @@ def _project_page(index: str, session: requests.Session) -> ProjectPage | None:
 
 
 def _in_folder(link: str) -> Iterator[Sdist]:
-    """The sdists in a `find-links` folder. A page on the web is left to the indexes."""
+    """The sdists in a `find-links` folder. Pages on the web count as indexes."""
     folder = local_path(link) if link.startswith("file:") else Path(link).expanduser()
     if "://" in link and not link.startswith("file:"):
         return
@@ -203,7 +203,7 @@ def local_path(url: str) -> Path:
 
 
 def choose_sdist(version: str, offer: Offer) -> Sdist:
-    """The sdist of exactly this version; a yanked one is taken only when nothing else has it. Raises VCG403."""
+    """The sdist of exactly this version; a yanked one only if there is no other. Raises VCG403."""
     from packaging.version import Version
 
     wanted = Version(version)
@@ -224,7 +224,7 @@ def choose_sdist(version: str, offer: Offer) -> Sdist:
 
 
 def stable_versions(offer: Offer) -> list[str]:
-    """The stable releases on offer, oldest first; yanked ones are left out."""
+    """The stable releases on offer, oldest first, without yanked ones."""
     versions = {_version(sdist) for sdist in offer.sdists if not sdist.yanked}
     return [
         str(version)
@@ -234,7 +234,7 @@ def stable_versions(offer: Offer) -> list[str]:
 
 
 def _version(sdist: Sdist) -> Version | None:
-    """None for a name that is no version: old projects have some."""
+    """The version; None if the name has none, as in some old projects."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -251,7 +251,7 @@ def _nearest(wanted: Version, stable: Sequence[str], count: int = 3) -> list[str
         other = Version(text)
         return abs(other.major - wanted.major), abs(other.minor - wanted.minor), abs(other.micro - wanted.micro)
 
-    newest_first = stable[::-1]  # of two equally near ones, the newer
+    newest_first = stable[::-1]  # the newer of two equally near ones wins
     near = sorted(newest_first, key=distance)
     meant = [item for item in (f"0.{wanted.major}.{wanted.minor}",) if item in stable]  # `22.0` for `0.22.0`
     return list(dict.fromkeys([*meant, *near]))[:count]
@@ -269,7 +269,7 @@ def open_session(settings: IndexSettings) -> Iterator[requests.Session]:
 
 
 def _without_secrets(url: str) -> str:
-    """An index address as it may be printed: without user and password."""
+    """An index address without user and password, fit for printing."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 

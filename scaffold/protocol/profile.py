@@ -1,6 +1,6 @@
-"""Read the protocol that one tree has: its methods, its data classes, its manager, its generation and its dialect.
+"""Reads the protocol of one tree: its methods, its data classes, its manager, its generation and its dialect.
 
-Everything is read from syntax trees; vLLM is never imported.
+It reads syntax trees only and never imports vLLM.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MANAGER_FILE = "vllm/v1/worker/encoder_cudagraph.py"
 
 @dataclass(frozen=True, slots=True)
 class ProtocolSource:
-    """The protocol as a tree has it, before it is compared with what is known.
+    """The protocol of a tree, before the comparison with known generations.
 
     `interfaces`, `defs` and `manager` are paths relative to the tree's root. `constants` are the names that the
     definitions module assigns at top level (type aliases, reserved keys).
@@ -59,7 +59,7 @@ class ProtocolProfile:
         return next((method for method in self.methods if method.name == name), None)
 
     def known_method(self, name: str) -> Method | None:
-        """The method that had the name `name` first, whatever this generation calls it."""
+        """The method whose oldest name is `name`, whatever this generation calls it."""
         return self.method(self.generation.renamed.get(name, name))
 
     def dataclass(self, name: str) -> DataClass | None:
@@ -67,7 +67,7 @@ class ProtocolProfile:
 
     @property
     def uncalled(self) -> frozenset[str]:
-        """Methods that the protocol still has and nothing calls any more, so that no class needs them."""
+        """Methods of the protocol that vLLM no longer calls, so that no class needs them."""
         called = {
             "get_input_modality": self.dialect.modality_called,
             "get_max_frames_per_video": self.dialect.frames_method,
@@ -78,9 +78,14 @@ class ProtocolProfile:
 def read_protocol(tree: SourceTree) -> ProtocolProfile:
     """Read, fingerprint and match the protocol of `tree`.
 
-    Raises DiagnosticError: VCG410 to VCG412 (a file is missing, not UTF-8, not Python), VCG413 (no protocol),
-    VCG414 (its definitions module is not in the tree: 0.19), VCG415 (unknown generation, with the difference),
-    VCG416 (no manager), VCG417 (the protocol or its data classes have an unexpected form).
+    Raises DiagnosticError:
+
+    * VCG410 to VCG412: a file is missing, not UTF-8, or not Python.
+    * VCG413: there is no protocol.
+    * VCG414: its definitions module is not in the tree (0.19).
+    * VCG415: its generation is unknown; the message has the difference.
+    * VCG416: there is no manager.
+    * VCG417: the protocol or its data classes have an unexpected form.
     """
     source = read_source(tree)
     fingerprint = source.shape.fingerprint()
@@ -104,9 +109,9 @@ def read_protocol(tree: SourceTree) -> ProtocolProfile:
 
 
 def known_profile(generation: Generation) -> ProtocolProfile:
-    """The profile of a known generation, without any tree: what `read_protocol` gives for each of its releases.
+    """The profile of a known generation, without any tree. `read_protocol` gives the same for each of its releases.
 
-    Except `release` (None), line numbers (0), and the spelling of annotations (canonical, see `signatures`).
+    It differs in `release` (None), line numbers (0), and the spelling of annotations (canonical, see `signatures`).
     """
     shape, modules = generation.shape, generation.modules
     return ProtocolProfile(
@@ -126,7 +131,7 @@ def known_profile(generation: Generation) -> ProtocolProfile:
 
 
 def read_source(tree: SourceTree) -> ProtocolSource:
-    """The protocol of `tree` without judging it. Raises as `read_protocol`, except VCG415."""
+    """The protocol of `tree`, of whatever generation. Raises as `read_protocol`, except VCG415."""
     return tree.cached(("protocol", ""), lambda: _read_source(tree))
 
 
@@ -193,7 +198,7 @@ def _find_protocol(tree: SourceTree) -> tuple[str, ast.ClassDef]:
 
 
 def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str:
-    """The file that the protocol's own import names for its data classes."""
+    """The file of the data classes, from the protocol's own import."""
     wanted = {
         name
         for method in protocol.body

@@ -2,9 +2,10 @@
 
 A command for maintainers, run on a release's tree:
 
-* its protocol is already known: the generation's range of releases is widened to include the tree's release;
-* it is new: a file named after the release is written, and a generator for its dialect has to be checked. A method that
-  it has under another name is named as OLD=NEW; later generations inherit that. See `docs/new-generation.md`.
+* If its protocol is known, the command widens the generation's range of releases to include the tree's release.
+* If it is new, the command writes a file named after the release, and you must check a generator for its dialect. Name
+a
+  method that got another name as OLD=NEW; later generations inherit that. See `docs/new-generation.md`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from scaffold.protocol.target import resolve_target
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import dotted
 
-#: What of the facts is written over several lines.
+#: The facts that the file has on several lines.
 _BROKEN = {"", "shape", "methods", "dataclasses", "dataclasses[]", "fields"}
 
 
 def record_generation(tree: SourceTree, known: Path = KNOWN, *, renamed: Mapping[str, str] | None = None) -> Path:
-    """Write or widen the JSON file for the protocol of `tree`; returns its path. The tree must say its release.
+    """Write or widen the JSON file for the protocol of `tree`. Returns its path. The tree must tell its release.
 
-    `renamed` maps the name that a method had so far to the one in this tree. Raises ValueError when it names methods
-    that are not there, or one that is still there.
+    `renamed` maps a method's previous name to the one in this tree. Raises ValueError when a new name is not there, or
+    an old one still is.
     """
     assert tree.release is not None, "a generation is named after a release; this tree does not say its version"
     source = read_source(tree)
@@ -74,7 +75,7 @@ def record_generation(tree: SourceTree, known: Path = KNOWN, *, renamed: Mapping
 
 
 def encode_facts(facts: Mapping[str, Any]) -> str:
-    """The JSON of one generation with a method or a field a line, so that a review sees what has changed of it."""
+    """The JSON of one generation, with one method or field per line, so that a review sees the changes."""
     return _encode(facts, "", "") + "\n"
 
 
@@ -91,7 +92,7 @@ def _encode(value: Any, key: str, indent: str) -> str:
 
 
 def _renamed(shape: ProtocolShape, asked: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """`renamed` of a new generation: names of the nearest one that still hold, and those that the user gave."""
+    """`renamed` of a new generation: the names of the nearest one that still hold, and the user's."""
     nearest, _ = nearest_generation(shape)
     names = {old: new for old, new in nearest.renamed.items() if shape.method(new) is not None}
     oldest = {new: old for old, new in nearest.renamed.items()}

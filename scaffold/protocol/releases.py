@@ -1,11 +1,11 @@
-"""Release trees: fetched by name from the user's package index, checked, unpacked once, and kept in the user cache.
+"""Fetches release trees by name from the user's package index, checks and unpacks them once, and keeps them in a cache.
 
 Layout of the cache (`VITCG_CACHE_DIR`, else the user's cache folder):
 
-    trees/vllm-X.Y.Z/        a complete tree; it appears by one rename and is never written afterwards
-    downloads/               sdists on their way; a finished one survives a killed run and is checked and used again
-    seals/vllm-X.Y.Z.json    what the tree held when it was unpacked; compared when it is used again (`seal`)
-    locks/vllm-X.Y.Z.lock    one run at a time fetches a release
+* `trees/vllm-X.Y.Z/`: a complete tree. It appears by one rename, and nothing writes into it afterwards.
+* `downloads/`: sdists on their way. A finished one survives a killed run; the next run checks it and uses it again.
+* `seals/vllm-X.Y.Z.json`: the digests of the tree after unpacking. Each later use compares them (`seal`).
+* `locks/vllm-X.Y.Z.lock`: one run at a time fetches a release.
 
 Only this module and `index` use the network.
 """
@@ -51,12 +51,12 @@ _MAX_ARCHIVE = 200 << 20
 _MAX_BYTES = 400 << 20
 _MAX_FILES = 50_000
 
-#: Called with the bytes that are done, and the total where the index says it.
+#: Gets the bytes so far, and the total if the index tells it.
 DownloadProgress = Callable[[int, "int | None"], None]
 
 
 def fetch_release(version: str, *, progress: DownloadProgress | None = None) -> Path:
-    """The folder of a release's source tree, fetched by name unless it is cached. Never write into it.
+    """The folder of a release's source tree, from the cache or the index. Never write into it.
 
     `version` as the index spells it (`0.22.0`). `progress(done, total)` counts bytes of the download.
 
@@ -89,10 +89,10 @@ def fetch_release(version: str, *, progress: DownloadProgress | None = None) -> 
 
 
 def unpack_release(version: str, destination: Path, *, progress: DownloadProgress | None = None) -> Path:
-    """Copy a release's tree to `destination`, to be changed there. Returns `destination`.
+    """Copy a release's tree to `destination`, where the user may change it. Returns `destination`.
 
     The copy appears by one rename. Raises VCG409 when `destination` exists and is not an empty folder, VCG711 when
-    it cannot be written, and what `fetch_release` raises.
+    it cannot be written, and the errors of `fetch_release`.
     """
     source = fetch_release(version, progress=progress)
     with _write_errors(destination, "name another folder with --into"):
@@ -119,7 +119,7 @@ def unpack_release(version: str, destination: Path, *, progress: DownloadProgres
 
 
 def stable_releases() -> list[str]:
-    """The stable releases that the user's indexes offer as sdists, oldest first; yanked ones are left out.
+    """The stable releases that the user's indexes offer as sdists, oldest first, without yanked ones.
 
     Raises VCG404 when no index can be reached.
     """
@@ -137,11 +137,11 @@ def _fetch(version: str, root: Path, progress: DownloadProgress | None) -> Path:
         if not (archive.is_file() and chosen.digests and _digest_error(archive, chosen) is None):
             _download(chosen, archive, session, progress)
     tree = root / "trees" / f"{PROJECT}-{version}"
-    for leftover in tree.parent.glob(f".{tree.name}-*"):  # of a run that was killed; we hold its lock
+    for leftover in tree.parent.glob(f".{tree.name}-*"):  # a killed run left it; we hold its lock now
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{tree.name}-", dir=tree.parent) as scratch:
         unpacked = _unpack(archive, Path(scratch), version)
-        if tree.exists():  # incomplete, otherwise it would have been used
+        if tree.exists():  # it is incomplete, or we would have used it
             shutil.rmtree(tree)
         seal_file(version).unlink(missing_ok=True)
         unpacked.rename(tree)
@@ -151,12 +151,12 @@ def _fetch(version: str, root: Path, progress: DownloadProgress | None) -> Path:
 
 
 def _download(chosen: Sdist, archive: Path, session: requests.Session, progress: DownloadProgress | None) -> None:
-    """Stream the sdist to disk and check its digest; nothing is kept under its final name before that."""
+    """Stream the sdist to disk and check its digest. It gets its final name only after that."""
     from requests import RequestException
 
     _require_trusted(chosen)
     partial = archive.with_name(archive.name + ".part")
-    partial.unlink(missing_ok=True)  # a link in its place is not followed
+    partial.unlink(missing_ok=True)  # do not follow a link in its place
     try:
         with partial.open("xb") as stream:
             if chosen.url.startswith("file:"):
@@ -196,7 +196,7 @@ def _download(chosen: Sdist, archive: Path, session: requests.Session, progress:
 
 
 def _require_trusted(chosen: Sdist) -> None:
-    """What the network brings needs a digest; a page that it brings does not name files of this machine."""
+    """Refuse files from the network without a digest, and web pages that name files of this machine."""
     scheme = urlsplit(chosen.url).scheme
     if scheme not in ("http", "https", *(("file",) if chosen.local else ())):
         why = f"points to a `{scheme}:` address, which only a folder of yours may do"
@@ -232,7 +232,7 @@ def _copy(chunks: Iterator[bytes], stream: Any, total: int | None, progress: Dow
 
 
 def _digest_error(path: Path, candidate: Sdist) -> str | None:
-    """Why the file's digest is not the promised one, None when it is. Needs a digest that `hashlib` knows."""
+    """The difference of the file's digest to the promised one, None if they agree. `hashlib` must know the digest."""
     for name in ("sha512", "sha256", "sha384", "sha224"):
         expected = candidate.digests.get(name)
         if expected:
@@ -278,7 +278,7 @@ def _unpack(archive: Path, scratch: Path, version: str) -> Path:
 
 
 class _Stream(gzip.GzipFile):
-    """An unpacked archive, read to a limit: a megabyte may unpack to a gigabyte."""
+    """An unpacked archive with a limit of bytes: a megabyte may unpack to a gigabyte."""
 
     def read(self, size: int | None = -1) -> bytes:
         self._require(self.tell() + (size if size is not None and size >= 0 else _MAX_BYTES))
@@ -301,7 +301,7 @@ class _Limits:
 
     def __call__(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         self._files += 1
-        self._bytes += member.size  # of a sparse file, more than the archive holds
+        self._bytes += member.size  # a sparse file may be larger than the archive
         if self._files > _MAX_FILES or self._bytes > _MAX_BYTES:
             raise tarfile.ReadError(f"it has more than {_MAX_FILES:,} files or {_MAX_BYTES >> 20} MB")
         return tarfile.data_filter(member, path)

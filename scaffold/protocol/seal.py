@@ -1,8 +1,8 @@
-"""Whether a release in the cache is still what was unpacked: it is the oracle of proofs, and `verify` runs it.
+"""Checks that a release in the cache has not changed since unpacking: it is the oracle of proofs, and `verify` runs it.
 
-The record of a tree has two digests. That of the contents decides. That of sizes and times only spares reading 130 MB
-in every run: the kernel sets the time of a change (`st_ctime`), a file cannot be edited and keep it. Where it differs
-(a cache that was copied), the contents are compared, and the new times noted.
+The record of a tree has two digests. The digest of the contents decides. The digest of sizes and times only saves
+reading 130 MB in every run: the kernel sets the time of a change (`st_ctime`), so nobody can edit a file and keep it.
+Where it differs, for instance in a copied cache, the check compares the contents and notes the new times.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from scaffold.files import read_regular
 
 
 def seal_tree(root: Path, record: Path) -> None:
-    """Write the record of a tree. A cache that cannot be written stays unsealed."""
+    """Write the record of a tree. A read-only cache stays unsealed."""
     _write(record, _times(root), digest_of(root))
 
 
 def check_tree(root: Path, record: Path) -> None:
-    """Raise VCG407 when the tree is no longer what the record says. A tree that has none is sealed as it is."""
+    """Raise VCG407 when the tree differs from its record. A tree without a record gets one."""
     try:
         data = json.loads(read_regular(record))
         times, contents = str(data["times"]), str(data["contents"])
@@ -64,9 +64,9 @@ def _times(root: Path) -> str:
 
 
 def digest_of(root: Path, suffix: str = "", *, replaced: Mapping[str, bytes] | None = None) -> str:
-    """A hash of the files with that ending, names and contents. Those of `replaced`, by path, have other contents.
+    """A hash of names and contents of the files with that ending. `replaced` has other contents for some, by path.
 
-    Links are not followed. Raises OSError.
+    It follows no links. Raises OSError.
     """
     known = {f"{root}/{path}": content for path, content in (replaced or {}).items()}
     digest = hashlib.sha256()
@@ -81,7 +81,7 @@ def digest_of(root: Path, suffix: str = "", *, replaced: Mapping[str, bytes] | N
 
 
 def _files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a tree that is no folder. Compiled files of Python are not part of it, and nobody loads them."""
+    """Everything in a tree except folders and Python's compiled files, which nothing loads."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):

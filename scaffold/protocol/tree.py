@@ -1,7 +1,7 @@
 """A vLLM source tree as a value: read text, list files, parse modules. Never imports vLLM and never writes.
 
-A `SourceTree` is a snapshot: what was read once stays in its cache, so that planning, proving and reporting see the
-same bytes. Make a new one (`SourceTree.reread`) after publishing.
+A `SourceTree` is a snapshot: its cache keeps every file that it has read, so that planning, proving and reporting see
+the same bytes. Make a new one (`SourceTree.reread`) after publishing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _BOM = "\ufeff"
 
-#: What makes a folder a vLLM tree: relative path, and what it is.
+#: A vLLM tree has these: relative path, and a name for people.
 LANDMARKS = (("vllm/__init__.py", "the package"), ("vllm/model_executor/models", "the model classes"))
 
 
@@ -35,10 +35,10 @@ def is_tree(root: Path) -> bool:
 class SourceTree:
     """One tree of vLLM sources.
 
-    `root` is the folder that holds the package folder `vllm`. `label` is how the user named it and starts every path
+    `root` is the folder that holds the package folder `vllm`. `label` is the user's name for it and starts every path
     in a diagnostic, so no absolute path appears unless the user typed one. `release` is the version that the tree
-    says it is, None when it does not say. `read_only` trees (cached releases, folders without write permission) are
-    never published into. `installed` means an installed package: it has no tests, docs or examples.
+    names, or None. The tool never publishes into `read_only` trees (cached releases, folders without write permission).
+    `installed` means an installed package: it has no tests, docs or examples.
     """
 
     root: Path
@@ -53,7 +53,7 @@ class SourceTree:
         return replace(self, _cache={})
 
     def cached(self, key: tuple[str, str], make: Callable[[], T]) -> T:
-        """`make()`, once for each key of this snapshot. For values derived from the files alone."""
+        """`make()`, called once for each key of this snapshot. Its value must depend on the files alone."""
         if key not in self._cache:
             self._cache[key] = make()
         value: T = self._cache[key]
@@ -121,7 +121,7 @@ class SourceTree:
         key = ("ast", relpath)
         if key not in self._cache:
             text = self.read(relpath).removeprefix(_BOM)
-            # A syntax tree is all young objects: with the collector on, it walks them again and again (2x slower).
+            # A syntax tree consists of young objects. The collector would walk them again and again (2x slower).
             collecting = gc.isenabled()
             gc.disable()
             try:
@@ -155,9 +155,8 @@ class SourceTree:
     def containing(self, folder: str, suffix: str, needles: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The files under `folder` that contain any of `needles` as plain text, with the needles that each contains.
 
-        A prefilter in front of a parser. It reads every file (44 MB for vLLM 0.33) and keeps them all: a run searches
-        the package two to four times, and to read it takes three times as long as to search it. Unreadable files are
-        passed over, they cannot hold what is looked for.
+        This filters files for a parser. It reads every file (44 MB for vLLM 0.33) and keeps them all: a run searches
+        the package two to four times, and reading takes three times as long as searching. It skips unreadable files.
         """
         encoded = [(needle, needle.encode()) for needle in needles]
         found: dict[str, tuple[str, ...]] = {}
