@@ -220,7 +220,7 @@ class Call:
         return (*self.args, *(keyword.value for keyword in self.keywords))
 
     def python(self, bindings: Mapping[str, str] | None = None) -> str:
-        """Python source; names that `bindings` holds are replaced by its source text, `self` included."""
+        """Python source. `bindings` has source text that replaces names, `self` included."""
         bindings = bindings or {}
         parts = [_render_argument(arg, bindings) for arg in self.args]
         parts += [f"{keyword.name}={_render_argument(keyword.value, bindings)}" for keyword in self.keywords]

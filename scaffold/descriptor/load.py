@@ -1,4 +1,4 @@
-"""From a file or a shipped name to a descriptor. The only module of this package that touches the disk."""
+"""Loads a descriptor from a file or by a shipped name. The only module of this package that touches the disk."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load_descriptor_text(text: str, file: str) -> AnyPort:
 
 
 def _without_guesses(found: list[Diagnostic], problems: list[Diagnostic]) -> list[Diagnostic]:
-    """Without unused names if what uses them may be what could not be read."""
+    """Drop complaints about unused names if an unreadable part may use them."""
     return [problem for problem in found if problem.code != "VCG305"] if problems else found
 
 

@@ -1,9 +1,9 @@
 """A port as its descriptor describes it: one closed type for each layout, with everything that follows from it.
 
-`PackedPort`, `TilesPort` and their like are what a port of each layout consists of, no more and no less: the key
-`layout` chooses the type, a section that it lacks is an error at its place, and so is one that belongs to another.
-What a later stage needs and a descriptor need not say is a property here, so that no stage guesses it again. Only what
-depends on the target's protocol or tree is decided later, in `plan`.
+`PackedPort`, `TilesPort` and their like have exactly the sections of their layout. The key `layout` chooses the type. A
+missing section is an error at its place, and so is a section of another layout. Properties here derive the values that
+later stages need and a descriptor need not give, so that no stage guesses them again. Only `plan` decides values that
+depend on the target's protocol or tree.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _ONE = Expression(Int(1), "1")
 
 
 class Port(Record):
-    """What the port of every model consists of, whatever its layout."""
+    """The common parts of every port, whatever its layout."""
 
     #: Rows of the size key that the layout can be cut by.
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -242,7 +242,7 @@ class ReentryPort(Port):
 
     @property
     def loop(self) -> str | None:
-        """What the encoder loops over, where that loop is recorded in the place of a call."""
+        """The layers that the encoder loops over, if a graph records that loop instead of a call."""
         return None
 
     @property
@@ -266,7 +266,7 @@ class ReentryPort(Port):
 
     @property
     def extras(self) -> dict[str, int]:
-        """Inputs whose sizes are a grid, and how many rows an item has beside its product."""
+        """Inputs whose sizes are a grid, and the number of an item's rows beside the grid's product."""
         sized = {key: field for key, field in self.fields.items() if isinstance(field, SizedField)}
         return {key: field.extra for key, field in sized.items() if field.extra is not None}
 
@@ -325,12 +325,12 @@ class RowsPort(ReentryPort):
 
     @property
     def recorded(self) -> str:
-        """What a graph holds a call of: the encoder, or the method that its loop becomes."""
+        """The function that a graph records: the encoder, or the method that its loop becomes."""
         return f"{self.encoder}.{LOOP_METHOD}" if self.loop else self.encoder
 
 
 class SizedPort(Port):
-    """What the ports have in common whose items are described by a size key."""
+    """The common parts of ports whose items have a size key."""
 
     modalities: Mapping[str, ModalityKeys] = declare(
         Table(Section(ModalityKeys), "a modality", MODALITIES, minimum=1), "inputs of each modality beside its pixels"
@@ -409,7 +409,7 @@ class PackedPort(SizedPort):
 
     @property
     def split(self) -> Tower:
-        """What a split of the tower needs."""
+        """The facts for a split of the tower."""
         return self.tower_
 
     @property

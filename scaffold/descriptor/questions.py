@@ -1,7 +1,7 @@
 """Open questions of a drafted descriptor: values that are still `TODO` (`VCG390`).
 
-A question is a scalar that says `TODO`, or a comment that starts with it. What stands in the comment lines right above
-is what the draft knows of the answer; it becomes the notes of the diagnostic.
+A question is a scalar `TODO`, or a comment that starts with it. The comment lines right above have the draft's hints to
+the answer; they become the notes of the diagnostic.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from scaffold.descriptor.source import MappingNode, Node, ScalarNode, SequenceNode, normalise_text
 from scaffold.diagnostics import Diagnostic, Span
 
-#: What stands for a value that nobody has given yet; a reason may follow it.
+#: Marks a missing value; a reason may follow it.
 OPEN = "TODO"
 
 

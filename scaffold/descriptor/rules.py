@@ -1,7 +1,7 @@
 """How the sections of a descriptor fit together (`VCG3xx`).
 
-Each rule is a generator of diagnostics over a port that may be a draft: what could not be read is None there, and a
-rule says nothing about it. Rules are independent of each other, so all of them speak in one run.
+Each rule is a generator of diagnostics over a port that may be a draft. Unreadable values are None there, and a rule
+skips them. Rules are independent of each other, so one run reports the findings of all.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BATCH_NAMES: dict[str, str] = {
     "F": "the largest number of video frames of a batch",
 }
 
-#: What a call may pass, by the place where it stands.
+#: The arguments that a call may pass, by the place of the call.
 _CALL_NAMES = {
     "call": {"pixels": "the pixel tensor"},
     "cut": {"pixels": "the units"},
@@ -106,7 +106,7 @@ def _helpers(port: Port) -> Mapping[str, Helper]:
 
 
 def _further(port: Port) -> tuple[str, ...]:
-    """What the encoder of a cut takes of each unit beside the pixels."""
+    """The encoder's arguments for each unit of a cut, besides the pixels."""
     return tuple((port.forward.with_ if isinstance(port, CutPort) and port.forward else None) or ())
 
 
@@ -372,7 +372,7 @@ def columns_fit(context: Context) -> Problems:
 
 
 def inputs_are_distinct(context: Context) -> Problems:
-    """A modality is told by its keys, which no other has: VCG314."""
+    """The keys of a modality identify it, so no other modality has them: VCG314."""
     seen: dict[str, str] = {}
     port = context.port
     own: list[tuple[str, str | None]] = []

@@ -1,12 +1,12 @@
 """Types of descriptor fields: each reads a node into a typed value and describes itself as JSON Schema (`VCG2xx`).
 
-The sections of a descriptor are frozen dataclasses whose fields are declared with `declare`. Reading is done by hand
-on the positioned nodes instead of with a validation library, for two reasons: a plain YAML scalar is judged by what
-the field expects (`no`, `012` and `1:20` get an answer of their own), and importing pydantic costs 120 ms, more than
-everything else that `validate` does.
+The sections of a descriptor are frozen records that declare their fields with `declare`. They read the positioned nodes
+by hand, without a validation library, for two reasons. The type of a field judges a plain YAML scalar, so that `no`,
+`012` and `1:20` get an answer of their own. And importing pydantic costs 120 ms, more than everything else that
+`validate` does.
 
-A value that cannot be read becomes None and is reported; the sections around it are still built, so that the rules of
-`rules.py` find what else is wrong in the same run.
+An unreadable value becomes None and a diagnostic. The sections around it still exist, so that the rules of `rules.py`
+find further mistakes in the same run.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _REQUIRED: Any = object()
 
 
 class Type(Protocol):
-    """What a field may hold."""
+    """The type of a field's values."""
 
     def read(self, node: Node, at: str, reader: Reader) -> Any:
-        """The typed value, or None after reporting what is wrong."""
+        """The typed value, or None after a diagnostic."""
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
-        """The JSON Schema of what is accepted; sections add themselves to `definitions`."""
+        """The JSON Schema of accepted values; sections add themselves to `definitions`."""
 
 
 class Declared:
-    """A field of a section as it was declared: its name in Python, its key in YAML, and what the key may hold."""
+    """The declaration of a section's field: its name in Python, its key in YAML, and the type of its values."""
 
     def __init__(self, type: Type | None, doc: str, default: Any, examples: tuple[Any, ...], key: str) -> None:
         self.type, self.doc, self.default, self.examples, self.key = type, doc, default, examples, key
@@ -149,7 +149,7 @@ class Use:
 
 @dataclass(slots=True)
 class Reader:
-    """What is collected while one descriptor is read."""
+    """Collects places, uses and problems while it reads one descriptor."""
 
     file: str
     helpers: Mapping[str, int] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Reader:
     spans: dict[str, Span] = field(default_factory=dict)
     keys: dict[str, Span] = field(default_factory=dict)
     uses: list[Use] = field(default_factory=list)
-    #: Keys that an unknown key was probably meant to be; no message says again that they are missing.
+    #: The probable meanings of misspelt keys. No message reports those as missing again.
     meant: set[str] = field(default_factory=set)
 
     def report(
@@ -190,7 +190,7 @@ _DATE_TRAP = re.compile(r"\d{4}-\d\d?-\d\d?([Tt \t].*)?", re.ASCII)
 
 
 def scalar_kind(node: ScalarNode) -> tuple[str, bool]:
-    """What YAML makes of a scalar (`str`, `bool`, `null`, `int`, `float`, `date`), and whether it is a trap.
+    """The YAML type of a scalar (`str`, `bool`, `null`, `int`, `float`, `date`), and whether it is a trap.
 
     A trap is a spelling that YAML 1.1 and 1.2 read differently, or that surprises: `no`, `012`, `1:20`, `1_000`.
     """
@@ -227,7 +227,7 @@ def describe(node: Node) -> str:
 
 
 def _trap_value(value: str) -> str:
-    """What YAML 1.1 reads a trap as, for the message."""
+    """The value that YAML 1.1 reads for a trap, in words for the message."""
     text = value.replace("_", "")
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if ":" in digits and "." not in digits:
@@ -244,12 +244,12 @@ def _trap_value(value: str) -> str:
     return "a number"
 
 
-#: What a number or boolean may have been meant as.
+#: Types of fields whose author may have meant a number or boolean as text.
 _QUOTABLE = ("text", "a prompt", "a template", "a message", "a model name")
 
 
 def _instead(node: Node, wanted: str) -> str:
-    """What to write where a list or a mapping stands."""
+    """The advice for a list or a mapping where a field wants something else."""
     if wanted == "an expression" and isinstance(node, SequenceNode):
         return "write one number, name or formula; an element of a list is self.config.image_size[0]"
     return f"write {wanted} here"
@@ -286,7 +286,7 @@ def read_scalar(node: Node, wanted: str, kinds: Iterable[str], reader: Reader) -
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that a misspelt one was probably meant to be."""
+    """The known word that is nearest to a misspelt one."""
     from difflib import get_close_matches
 
     folded = {name.lower().replace("-", "_"): name for name in known}
@@ -295,7 +295,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` for a near miss, else the list of what is known."""
+    """`did you mean ...?` for a near miss, else the list of known words."""
     known = list(known)
     close = nearest(word, known)
     if close is not None:
@@ -501,7 +501,7 @@ QUOTE_HELP = "put the value in quotes: between braces or brackets a comma ends i
 
 
 def _report_expression(reader: Reader, code: str, error: ExpressionError, scalar: ScalarNode, form: str) -> None:
-    """The parser's message at its place. Without a help of its own it says the form, unless a comma cut the text."""
+    """Report the parser's message at its place. A message without help shows the form, unless a comma cut the text."""
     cut = scalar.plain and error.start == len(scalar.value) and scalar.value.count("(") > scalar.value.count(")")
     help = QUOTE_HELP if cut else error.help or form
     reader.report(code, error.message, scalar.span_of(error.start, error.end), help)
@@ -527,7 +527,7 @@ class AttributePath:
 
 @dataclass(eq=False, repr=False)
 class Formula:
-    """An expression. `scope` says which names it may use, `wants` whether it is a number or a condition."""
+    """An expression. `scope` tells which names it may use, `wants` whether it is a number or a condition."""
 
     scope: str
     wants: str = "int"
@@ -584,7 +584,7 @@ class CallText:
 
 @dataclass(eq=False, repr=False)
 class Free:
-    """Plain data that is handed on as it is: numbers, text, true, false, null, lists and mappings."""
+    """Plain data that passes through unchanged: numbers, text, true, false, null, lists and mappings."""
 
     def read(self, node: Node, at: str, reader: Reader) -> Any:
         if isinstance(node, MappingNode):
@@ -621,7 +621,7 @@ class Free:
 
 @dataclass(eq=False, repr=False)
 class Listing:
-    """A list of values of one type, read as a tuple. With `single`, one value may stand without brackets."""
+    """A list of values of one type, read as a tuple. With `single`, a single value needs no brackets."""
 
     item: Type
     minimum: int = 1
@@ -713,7 +713,7 @@ class Table:
 
 @dataclass(eq=False, repr=False)
 class Section:
-    """A mapping with fixed keys, read as a frozen record. `elsewhere` says of further keys why they are not here."""
+    """A mapping with fixed keys, read as a frozen record. `elsewhere` has reasons why further keys are not here."""
 
     cls: type[Record]
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -744,7 +744,7 @@ class Section:
                 continue
             value = declared.type.read(entry.value, where, reader)
             if value is not None or declared.required:
-                values[declared.name] = value  # what could not be read is reported; a default stands in for it
+                values[declared.name] = value  # an unreadable value is reported; a default replaces it
         for key, declared in fields.items():
             if declared.required and declared.name not in values:
                 values[declared.name] = None
@@ -756,7 +756,7 @@ class Section:
     def _report_missing(key: str, declared: Declared, node: Node, at: str, reader: Reader) -> None:
         start = Span(reader.file, node.span.line, node.span.column, node.span.line, node.span.column)
         owner = f"`{at}` lacks" if at else "the descriptor lacks"
-        place = reader.place(at) if at else reader.keys.get("layout", start)  # which keys there are goes by the layout
+        place = reader.place(at) if at else reader.keys.get("layout", start)  # the layout decides which keys there are
         help = f"add `{key}: {example_of(declared)}` ({declared.doc})"
         reader.report("VCG202", f"{owner} the key `{key}`", place, help)
 
@@ -769,7 +769,7 @@ class Section:
 
 
 def example_of(declared: Declared) -> str:
-    """A value of a field as YAML could have it; of a section its required keys."""
+    """A possible value of a field in YAML; for a section, its required keys."""
     if declared.examples or not isinstance(declared.type, Section):
         return _flow(declared.examples[0]) if declared.examples else "..."
     required = (field for field in declared.type.cls.by_key.values() if field.required)

@@ -1,9 +1,9 @@
-"""YAML text -> nodes with positions. Everything that is wrong with the text as YAML is found here (`VCG1xx`).
+"""Turns YAML text into nodes with positions. It finds everything that is wrong with the text as YAML (`VCG1xx`).
 
-The module knows nothing of descriptors. It composes its own nodes from PyYAML's events, because a descriptor needs
-less than YAML offers (no anchors, tags or documents) and more than `compose` gives (limits, every duplicate key, the
-place of a character inside a scalar). libyaml is used where PyYAML has it; the messages do not depend on it.
-(PyYAML's own parser refuses a few texts that libyaml takes, such as a plain `a?` in braces.)
+The module knows nothing of descriptors. It composes its own nodes from PyYAML's events. A descriptor needs less than
+YAML offers (no anchors, tags or documents), and more than `compose` gives (limits, every duplicate key, the place of a
+character inside a scalar). It uses libyaml where PyYAML has it; the messages do not depend on that. (PyYAML's own
+parser refuses a few texts that libyaml takes, such as a plain `a?` in braces.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scaffold.diagnostics import Diagnostic, Span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: A descriptor is about one page; whatever is larger than this is not one.
+#: A descriptor is about one page; a larger file is no descriptor.
 MAX_BYTES = 128 * 1024
 MAX_NODES = 5_000
 MAX_DEPTH = 16
@@ -25,7 +25,7 @@ MAX_DEPTH = 16
 #: Characters that YAML forbids, and those that it counts as line breaks but editors do not.
 _BAD_CHARACTER = re.compile("[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
-#: Where a line may begin block collections: at its indicators, and at a key behind them.
+#: A line may begin block collections at its indicators, and at a key after them.
 _INDICATORS = re.compile(r"[ \t]*(?:[-?:](?:[ \t]+|$))*")
 _KEY = re.compile(r"[^#].*?:(?:[ \t]|$)")
 #: Brackets, and what may hide one. Behind `[`, `{`, `,` and `: ` a quote opens a quoted value, and ` #` a comment, if
@@ -88,7 +88,7 @@ Node = ScalarNode | SequenceNode | MappingNode
 
 
 def decode_source(data: bytes, file: str) -> tuple[str | None, list[Diagnostic]]:
-    """UTF-8 bytes to text. The text is None if there is no sense in reading on."""
+    """Decode UTF-8 bytes. The text is None if reading on makes no sense."""
     if len(data) > MAX_BYTES:
         return None, [_too_large(file)]
     try:
@@ -126,11 +126,12 @@ def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
 
 
 def _find_too_deep(text: str, file: str) -> Diagnostic | None:
-    """What could nest deeper than a parser should see, by the text alone: a bound from above, in one pass.
+    """Report a text that may nest too deeply for a parser. It finds an upper bound of the depth in one pass.
 
-    Nested block collections begin in growing columns, a sequence also in that of its key: there are at most two for
-    each column in which any line begins one. A bracket is open until it is closed for certain: a closing one counts if
-    nothing since its opening one could be a quote or a comment that hides it. In brackets `a: b` is a mapping, too.
+    Nested block collections begin in growing columns, and a sequence may begin in the column of its key. So there are
+    at most two for each column in which any line begins one. A bracket counts as open until it is certainly closed: no
+    text since its opening may be a quote or a comment that hides the closing bracket. In brackets `a: b` is a mapping,
+    too.
     """
     columns: set[int] = set()
     for number, line in enumerate(text.split("\n"), 1):
@@ -142,7 +143,7 @@ def _find_too_deep(text: str, file: str) -> Diagnostic | None:
             if len(columns) > MAX_DEPTH:
                 message = f"values begin in more than {MAX_DEPTH} columns"
                 return Diagnostic("VCG108", message, Span(file, number, at + 1, number, at + 2), "no field needs that")
-    unclosed: list[bool] = []  # whether all since the opening bracket is clear
+    unclosed: list[bool] = []  # whether all text since the opening bracket is clear
     for token in _FLOW.finditer(text):
         if token["open"]:
             unclosed.append(True)
@@ -290,7 +291,7 @@ class _Composer:
         line, column, end_line, end_column = start.line, start.column, end.line, end.column
         if line >= len(self.lines):  # what is missing at the end of the text
             line, column = len(self.lines) - 1, len(self.lines[-1])
-        # Block collections and block scalars end where the next token starts: go back to the last text.
+        # Block collections and block scalars end at the start of the next token: go back to the last text.
         end_line = min(end_line, len(self.lines) - 1)
         while end_line > line and not self.lines[end_line][:end_column].strip():
             end_line -= 1
@@ -331,7 +332,7 @@ class _Composer:
         context = getattr(error, "context", None)
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         if "end of stream" in problem or "<stream end>" in problem:
-            # Where it was opened says more than where the file ends.
+            # The place of the opening bracket helps more than the end of the file.
             mark = getattr(error, "context_mark", None) or mark
         line, column = (mark.line, mark.column) if mark is not None else (0, 0)
         line = min(line, len(self.lines) - 1)
