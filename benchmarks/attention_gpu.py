@@ -3,9 +3,9 @@
     python benchmarks/attention_gpu.py --out RESULT.json
     python benchmarks/pages.py    # the new numbers into the pages
 
-`scaffold.runtime.tuning.flash4` chooses a kernel by a table of rates. A test holds each of its choices against these
+`scaffold.runtime.tuning.flash4` chooses a kernel by a table of rates. A test compares each of its choices with these
 numbers. A time is the median of replays of a graph of eight calls, in microseconds, in the second of two passes over
-all kernels: what runs first in a process is slower. Queries, keys and values are strided views of one tensor, as a
+all kernels: the first kernels of a process are slower. Queries, keys and values are strided views of one tensor, as a
 projection leaves them.
 """
 
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from gpu_result import head, save
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-#: Rows of one sequence; by head size, packed sequences that models really have.
+#: Rows of one sequence. The other table has packed sequences of real models by head size.
 ROWS = (64, 144, 256, 576, 1024, 1600, 2116, 3136, 4784, 7744, 10764)
 PACKED = {
     64: ([1025], [1025] * 3, [1025] * 7, [1025] * 13, [577] * 9),
@@ -43,7 +43,7 @@ Call = Callable[[], torch.Tensor]
 
 
 def graph_of(call: Call) -> torch.cuda.CUDAGraph:
-    """A graph of `CALLS` calls. Kernels are compiled before it."""
+    """A graph of `CALLS` calls. It compiles the kernels first."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -125,7 +125,7 @@ def measure(size: int, lengths: Sequence[int], tiles: bool = False) -> dict[str,
 
 
 def check(size: int, sequences: int, seed: int) -> str | None:
-    """What a kernel got wrong, or wrote elsewhere: random sequences, some empty, with rows behind all of them."""
+    """The fault of a kernel, or None: a wrong result or a stray write. Sequences are random, and some are empty."""
     from scaffold.runtime.tuning import flash4
 
     random = torch.Generator().manual_seed(seed)
@@ -138,7 +138,7 @@ def check(size: int, sequences: int, seed: int) -> str | None:
     for kernel in flash4.KERNELS[size]:
         if not kernel.columns:
             continue
-        # The kernel gets the middle of a tensor: what it writes around it shows.
+        # The kernel gets the middle of a tensor, so that stray writes around it show.
         guarded = torch.full((rows + 1130, HEADS, size), 7.0, dtype=torch.bfloat16, device="cuda")
         function = flash4.load()
         assert function is not None

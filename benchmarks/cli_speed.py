@@ -2,9 +2,9 @@
 
     python benchmarks/cli_speed.py [--vllm PATH|RELEASE] [--runs N] [--write]
 
-Bytecode is kept in a folder of the run, whatever the environment says: with PYTHONDONTWRITEBYTECODE each command
-compiles the tool anew, which takes a third of a second. The commands and a bare `python -c pass` take turns, so that a
-busy moment of the machine hits all of them. The table goes to stderr, JSON to stdout, and with --write to
+The run keeps bytecode in a folder of its own, whatever the environment says: with PYTHONDONTWRITEBYTECODE each command
+would compile the tool anew, which takes a third of a second. The commands and a bare `python -c pass` take turns, so
+that a busy moment of the machine hits all of them. The table goes to stderr, JSON to stdout, and with --write to
 benchmarks/results/cli_speed.json. Exit 1 if a median misses its limit, 2 if a command fails.
 """
 
@@ -49,7 +49,7 @@ def cases(tree: str) -> tuple[Case, ...]:
 
 
 def run_once(case: Case, bytecode: str) -> float:
-    """Milliseconds of one whole process. A command that fails has no time worth knowing."""
+    """Milliseconds of one whole process. The time of a failing command means nothing."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     done = subprocess.run(
@@ -110,7 +110,7 @@ def table(rows: list[dict[str, object]]) -> str:
 
 
 def machine() -> dict[str, object]:
-    """What a reader needs to judge the numbers; nothing that names the machine."""
+    """The facts about the machine that a reader needs to judge the numbers, and no names."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -127,7 +127,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs must be at least 1")
-    # The commands run in the repository; a relative path is meant from where the user stands.
+    # The commands run in the repository; a relative path means one from the user's working directory.
     tree = str(Path(options.vllm).resolve()) if Path(options.vllm).is_dir() else options.vllm
 
     chosen = cases(tree)

@@ -1,17 +1,18 @@
-"""Measure cut encoders on one GPU: eager, vLLM's manager, ours, and the limit of what a graph of the encoder can reach.
+"""Measure cut encoders on one GPU: eager, vLLM's manager, ours, and the limit of a graph of the encoder.
 
     # where the tool is installed: draft each model, port it, and write its module
     python benchmarks/cut_gpu.py --generate FOLDER --vllm 0.33.0
     # on the GPU host, with that release of vLLM importable
     python benchmarks/cut_gpu.py --ports FOLDER --out RESULT.json
 
-The descriptors are what `init --yes` drafts, the vision classes the release's own at real sizes with random weights in
+`init --yes` drafts the descriptors. The vision classes are the release's own at real sizes, with random weights in
 bfloat16. `eager` is `embed_multimodal`; both managers have their default budgets, ours without tuning. `limit` replays
-a graph that was captured for exactly the units of a call, and then runs the model's own assembly: what no manager can
-beat. Every result is compared with eager first, twice in both orders; a wrong one of ours fails the run. The scale is
-`alone_error`: what eager itself differs by when each item comes alone. Calls and ways take turns; a time is the whole
-call between two waits for the device, the median over all turns but the first five, between which our manager has idle
-moments to capture what it has seen.
+a graph of exactly the units of a call, and then runs the model's own assembly: no manager can beat it.
+
+The benchmark compares every result with eager first, twice in both orders; a wrong one of ours fails the run. The scale
+is `alone_error`, the difference of eager to itself when each item comes alone. Calls and ways take turns. A time is the
+whole call between two waits for the device, the median over all turns but the first five. Our manager has idle moments
+between those five to capture graphs for the sizes that it has seen.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _tiles(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[
 
 
 def _padded(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
-    """Every image is padded to 16 crops and has its whole as one more, as the checkpoint's processor does."""
+    """Pad every image to 16 crops, with the whole image as one more, as the checkpoint's processor does."""
     import torch
 
     return {"pixel_values": noise(len(sizes), 17, 3, 336, 336), "image_sizes": torch.tensor(sizes)}
@@ -180,7 +181,7 @@ def generate(folder: Path, release: str) -> None:
 
 
 def load_ported(folder: Path, name: str) -> None:
-    """The ported modules in the place of the release's own; the model's imports the others, so it comes last."""
+    """Replace the release's own modules by the ported ones. The model's module imports the others, so it comes last."""
     last = f"{name}.{SUBJECTS[name].module}.py"
     for file in sorted(folder.glob(f"{name}.*.py"), key=lambda file: file.name == last):
         module = f"vllm.model_executor.models.{file.name.removeprefix(f'{name}.').removesuffix('.py')}"
@@ -226,7 +227,7 @@ def build(name: str, ports: Path) -> tuple[Any, SimpleNamespace]:
 
 
 def alone_error(host: Any, inputs: dict[str, Any], want: list[Any]) -> float:
-    """What eager itself differs by when each item comes alone, as managers split batches.
+    """The difference of eager to itself when each item comes alone, as managers split batches.
 
     Matrix products of other sizes run other kernels, and random weights make roundings larger from layer to layer.
     """
@@ -242,7 +243,7 @@ def alone_error(host: Any, inputs: dict[str, Any], want: list[Any]) -> float:
 
 
 def limit(host: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
-    """A graph of exactly these units, and the model's own assembly."""
+    """A call that replays a graph of exactly these units, and runs the model's own assembly."""
     import torch
 
     forward: Callable[[], Any]

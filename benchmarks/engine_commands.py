@@ -1,11 +1,11 @@
-"""Run the commands of `docs/operators.md` that need a GPU, as the page has them, and write what each did.
+"""Run the commands of `docs/operators.md` that need a GPU, as the page has them, and write the outcome of each.
 
     python benchmarks/engine_commands.py --out RESULT.json [--scale tiny|real] [--parallel]
 
-Needs an installed vLLM and this package with its command. `$MODEL` is a directory without weights
-(`model_directory.py`); what the page leaves to the operator (weights, length, port, memory) is added to its lines.
-Each server answers chat requests with pictures over the loopback. Lines for several GPUs run with `--parallel`, all
-others without; those of pip run in `tests/plugin/test_operators.py`.
+It needs an installed vLLM and this package with its command. `$MODEL` is a directory without weights
+(`model_directory.py`). The script adds the options to the lines that the page leaves to the operator (weights, length,
+port, memory). Each server answers chat requests with pictures over the loopback. Lines for several GPUs run with
+`--parallel`, all others without; those of pip run in `tests/plugin/test_operators.py`.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ BENCHMARKS = Path(__file__).resolve().parent
 #: Sizes of the pictures that the recording server is asked about, over and over.
 SIZES = ((224, 224), (448, 448), (640, 480), (480, 640), (800, 600), (1280, 720))
 ROUNDS = 4
-#: For what the page leaves open. The memory is fixed, since servers are started at once.
+#: Options that the page leaves open. The memory is fixed, since servers start at once.
 OPTIONS = {
     "tiny": "--load-format dummy --dtype float32 --max-model-len 1024 --max-num-seqs 2",
     "real": "--load-format dummy --max-model-len 4096 --max-num-seqs 4 --gpu-memory-utilization 0.05 "
     "--kv-cache-memory-bytes 1G",
 }
-#: vLLM compiles the language model by default, which takes longer than all else here; one line is run with it.
+#: vLLM compiles the language model by default, which takes longer than all else here. Only one line runs with it.
 NO_COMPILER = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 
 
 def expected(command: str, captures: bool) -> dict[str, bool]:
-    """What a server says when it is started so. The model is Qwen2-VL; one line of the page asks for another one."""
+    """The facts that the log of this server must show. The model is Qwen2-VL; one line of the page names another."""
     ours = "VITCG_DISABLE" not in command and "VITCG_MODELS" not in command
     return {"adapter": ours and "VITCG_MODE" not in command, "our_manager": captures and ours}
 
 
 def found(log: str) -> dict[str, Any]:
-    """What the log of a server says, and its lines about encoder graphs."""
+    """The facts in the log of a server, and its lines about encoder graphs."""
     lines = [
         line for line in log.splitlines() if re.search(r"encoder graphs|encoder CUDA graph|served by|vitcg", line, re.I)
     ]
@@ -65,7 +65,7 @@ def found(log: str) -> dict[str, Any]:
 
 
 class Page:
-    """All commands, one after another or at once, and what became of them."""
+    """All commands, one after another or at once, and their outcomes."""
 
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self.folder, self.arguments = folder, arguments
@@ -75,7 +75,7 @@ class Page:
         vllm = importlib.util.find_spec("vllm")
         assert vllm is not None
         assert vllm.origin is not None
-        #: Of this machine, and what is written for them.
+        #: Paths of this machine, and the words that the result has instead.
         self.places = {str(folder): "FOLDER", str(Path(vllm.origin).parents[1]): "SITE"}
         model = write_model("qwen2_vl", folder / "model", arguments.scale)
         site = engine_worker.write_site(folder / "weights")
@@ -103,13 +103,13 @@ class Page:
         return operator_page.Server(command, port, env, self.folder, self.folder / f"server{number}.log")
 
     def serve(self, commands: list[str]) -> None:
-        """Start the servers of these lines, so many at once, ask each, stop them."""
+        """Start the servers of these lines, several at once, ask each, stop them."""
         for first in range(0, len(commands), self.arguments.at_once):
             self._serve_at_once(commands[first : first + self.arguments.at_once])
 
     def _serve_at_once(self, commands: list[str]) -> None:
         begin = time.monotonic()
-        # One line as it is, with vLLM's compiler: the first, which is the plainest.
+        # One line runs unchanged, with vLLM's compiler: the first, which is the plainest.
         plain = operator_page.serve_commands()[0]
         servers = [self.start(number, command, command == plain) for number, command in enumerate(commands)]
         for server in servers:
@@ -163,7 +163,7 @@ class Page:
             stats = json.loads(done.stdout)
             result["stats"] = {name: stats[name] for name in ("graph_hits", "graph_misses", "hit_rate")}
             if stats["graph_hits"] + stats["graph_misses"] != ROUNDS * len(SIZES):
-                result["outcome"] = "failed"  # each picture is another one, so that none comes from a cache
+                result["outcome"] = "failed"  # every picture differs, so that none comes from a cache
             result["miss_reasons"] = stats["detail"]["miss_reasons"]
             result["said"] = []
         self.results[command] = result
@@ -171,7 +171,7 @@ class Page:
         self.result_written()
 
     def all(self) -> None:
-        """In an order in which each finds what it reads."""
+        """Run all commands in an order in which each finds its files."""
         serve = [command for command in operator_page.serve_commands() if self.arguments.only in command]
         several = [command for command in serve if "parallel" in command]
         if self.arguments.parallel:

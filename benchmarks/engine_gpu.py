@@ -2,22 +2,22 @@
 
     python benchmarks/engine_gpu.py --out RESULT.json [--models qwen2_vl,qwen2_5_vl] [--tensor-parallel 2]
 
-Needs an installed vLLM and this package (the plugin is found by its metadata), and nothing from a network: model
-directories are made on the spot (`model_directory.py`), weights are random but carry an image to the logits
-(`engine_worker.py`). For every model, `--engines` engines of each mode are started at once, with KV caches of one size,
-and stay up. Nothing else runs meanwhile.
+It needs an installed vLLM and this package with its metadata, which announce the plugin, and nothing from a network:
+`model_directory.py` makes model directories on the spot, and `engine_worker.py` makes random weights that carry an
+image to the logits. For every model, `--engines` engines of each mode start at once, with KV caches of one size, and
+stay up. Nothing else runs meanwhile.
 
-* Requests: in each turn every engine, in random order, gets one request of each size, in a random order that all share;
-  one at a time, one output token: close to the time to the first token. `ms` is all of a request, `engine_ms` is
-  without the processing of its images, which is done on the processor and is the same for all. In other turns
-  `encoder_ms`, the encoder alone as the runner calls it, between two waits for the device. Python's garbage collector
-  does not run meanwhile, and all engines keep to the same processor cores.
-* Differences are taken within turns; `engine_statistics.py` says when one counts.
-* Correctness first and last: eight tokens for three different pictures of every size; a token may differ from eager
+* Requests: in each turn every engine, in random order, gets one request of each size, in a random order that all share.
+  Requests come one at a time and want one output token, so their time is close to the time to the first token. `ms` is
+  the whole request. `engine_ms` leaves out the processing of its images, which runs on the processor and is the same
+  for all. Other turns measure `encoder_ms`, the encoder alone as the runner calls it, between two waits for the device.
+  Python's garbage collector does not run meanwhile, and all engines keep to the same processor cores.
+* Differences: they are those within turns; `engine_statistics.py` decides when one counts.
+* Correctness first and last: eight tokens for three different pictures of every size. A token may differ from eager
   only where eager's own two best are within `TIE` of each other: another kernel changes the rounding in bfloat16.
   Engines of `--check-only` do nothing else.
-* A mixed stream: `--requests` requests, `CONCURRENT` at a time, sizes from `draw_stream`, images processed beforehand,
-  in `--stream-passes` passes by the first engine of each mode: in the first one sizes are new.
+* A mixed stream: `--requests` requests, `CONCURRENT` at a time, sizes from `draw_stream`, images processed beforehand.
+  The first engine of each mode runs `--stream-passes` passes; in the first one sizes are new.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ WORKLOADS: dict[str, tuple[int, int, int]] = {
     "1 x 1280x720": (1, 1280, 720),
     "1 x 1920x1080": (1, 1920, 1080),
 }
-#: By the scale of the models.
+#: Workloads by the scale of the models.
 WORKLOADS_OF = {"real": WORKLOADS, "tiny": {"1 x 56x56": (1, 56, 56), "2 x 84x56": (2, 84, 56)}}
-#: A request; without the processing of its images; the encoder alone.
+#: The whole request; the request without the processing of its images; the encoder alone.
 KINDS = ("ms", "engine_ms", "encoder_ms")
-#: What `ours` is compared with.
+#: The modes to compare `ours` with.
 AGAINST = ("eager", "vllm_graphs")
 #: Two logprobs of one engine that are closer than this may change places when rows are added in another order.
 TIE = 0.1
-#: Turns that do not count: ours captures graphs when they are needed, and its trials of a size take nine uses.
+#: Turns that do not count: ours captures graphs on demand, and its trials of a size take nine uses.
 WARM_UP = 9
 KV_CACHE_BYTES = 3 << 30
 
@@ -70,7 +70,7 @@ Samples = dict[str, dict[str, list[tuple[float, ...]]]]
 
 
 def check_answers(eager: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """How far the answers of another engine are from eager's. `wrong`: a difference that is no tie."""
+    """The differences of another engine's answers to eager's. `wrong`: a difference that is no tie."""
     wrong, ties, equal, error = [], 0, 0, 0.0
     for name, want in eager.items():
         got = other[name]
@@ -91,7 +91,7 @@ def check_answers(eager: dict[str, Any], other: dict[str, Any]) -> dict[str, Any
 
 
 def distinct(answers: dict[str, Any]) -> int:
-    """Workloads whose pictures all gave different answers: whether tokens depend on the image at all."""
+    """Workloads whose pictures all gave different answers. The number tells whether tokens depend on the image."""
     by_workload: dict[str, set[tuple[int, ...]]] = {}
     for name, answer in answers.items():
         by_workload.setdefault(name.rpartition(" #")[0], set()).add(tuple(answer["tokens"]))
@@ -99,9 +99,9 @@ def distinct(answers: dict[str, Any]) -> int:
 
 
 def picture_effect(answers: dict[str, Any]) -> float | None:
-    """How far another picture of the same size moves the logprobs of the first step: the median of what pairs share.
+    """The median change of the logprobs of the first step when another picture of the same size comes.
 
-    What `logprob_error` must be compared with.
+    It is the scale for `logprob_error`.
     """
     by_workload: dict[str, list[dict[int, float]]] = {}
     for name, answer in answers.items():
@@ -116,7 +116,7 @@ def picture_effect(answers: dict[str, Any]) -> float | None:
 
 
 def busy_cores(seconds: float = 1.0) -> float:
-    """Processor cores in use on this machine, measured over so long."""
+    """Processor cores in use on this machine, measured over some seconds."""
 
     def ticks() -> tuple[int, int]:
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
@@ -147,7 +147,8 @@ class Session:
         self.began = time.perf_counter()
         options: dict[str, Any] = {"max_model_len": 2048, "dtype": "float32"} if tiny else {
             "max_model_len": 8192, "max_num_batched_tokens": 8192,
-            # Not by what is free: the engines start at once. The share is only compared with what is free.
+            # Fix the size of the cache: the engines start at once, so free memory says nothing. vLLM only compares the
+            # share with the free memory.
             "kv_cache_memory_bytes": KV_CACHE_BYTES, "gpu_memory_utilization": 0.05,
         }  # fmt: skip
         options["limit_mm_per_prompt"] = {"image": 8} | ({} if arguments.video else {"video": 0})
@@ -183,12 +184,12 @@ class Session:
     # -- start
 
     def start(self) -> None:
-        """Let all start as soon as they have imported vLLM. `wait` waits for them."""
+        """Start all engines as soon as they have imported vLLM. `wait` waits for them."""
         for child in [*self.children, *self.checked_only]:
             child.send("start")
 
     def wait(self) -> None:
-        """Until all are up. A mode needs its first engine; without another one it is measured with fewer."""
+        """Wait until all are up. A mode needs its first engine; if another one fails, it has fewer."""
         for child in [*self.children, *self.checked_only]:
             try:
                 self.release = child.receive()["vllm"]
@@ -225,7 +226,7 @@ class Session:
     # -- measure
 
     def measure(self, save: Callable[[], None]) -> None:
-        """Each part in turn. After each, `save` can take what there is from `result`."""
+        """Measure each part in turn. After each, `save` can take the numbers so far from `result`."""
         arguments = self.arguments
         answers = ask_all([*self.children, *self.checked_only], "check")
         eager = answers["eager"]
@@ -264,7 +265,7 @@ class Session:
             self.engines[name][key] = value
 
     def result(self) -> dict[str, Any]:
-        """Rows and details of what has been measured so far."""
+        """Rows and details of the measurements so far."""
         turns = {kind: len(next(iter(found["eager"].values()))) for kind, found in self.samples.items()}
         detail: dict[str, Any] = {
             "sizes_of": REAL.get(self.name, "tiny"),
@@ -300,7 +301,7 @@ class Session:
             elif turn > warm_up + 2 and time.perf_counter() - begin > seconds:
                 break
             order = self.random.sample(list(self.workloads), len(self.workloads))
-            # Only ours learns from so many requests; the others are as they will be after two.
+            # Only ours learns from so many requests; the others change no more after two.
             children = [child for child in self.children if turn >= warm_up - 2 or child.mode.startswith("our")]
             for child in self.random.sample(children, len(children)):
                 answers = child.ask(question, order, turn % PICTURES)
@@ -316,7 +317,7 @@ class Session:
         return [child for child in self.children if child.number == 0]
 
     def _streams(self) -> dict[str, Any]:
-        """Engine -> what each pass of the stream took. Sizes are new in the first pass, and known in further ones."""
+        """Engine -> the figures of each pass of the stream. Sizes are new in the first pass and known in later ones."""
         found: dict[str, list[dict[str, Any]]] = {}
         for _ in range(self.arguments.stream_passes):
             children = self._first()
@@ -422,7 +423,7 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         names = arguments.models.split(",")
-        # All import at once, which waits for the disk mostly; those whose turn is later wait then.
+        # All engines import vLLM at once, which mostly waits for the disk. Then they wait for their turn.
         waiting = [Session(name, arguments, Path(scratch)) for name in names]
         for group in [waiting] if arguments.together else [[session] for session in waiting]:
             sessions = [session for session in group if attempt(session, session.start, total)]
@@ -440,7 +441,7 @@ def main() -> int:
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for."""
+    """The arguments of the run, for the result."""
     names = (
         "engines", "once", "check_only", "tensor_parallel", "turns", "encoder_turns", "requests", "stream_passes",
         "video", "scale", "seed",
@@ -450,7 +451,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def put(session: Session | None, total: dict[str, Any], file: Path | None) -> None:
-    """What a session has measured so far into the result, and the result into its file."""
+    """Put the measurements of a session so far into the result, and the result into its file."""
     if session is not None:
         result = session.result()
         total["rows"] = [row for row in total["rows"] if row["model"] != session.name] + result["rows"]
@@ -471,7 +472,7 @@ def wrong_answers(session: Session) -> int:
 
 
 def attempt(session: Session, step: Callable[[], None], total: dict[str, Any]) -> bool:
-    """Whether this step of a session went well. If not, its engines are stopped, and the result says why."""
+    """Whether this step of a session went well. If not, its engines stop, and the result has the reason."""
     try:
         step()
     except Exception as error:

@@ -3,7 +3,7 @@
     python benchmarks/engine_process.py CHANNEL JOB
 
 CHANNEL is the number of an inherited socket, JOB is JSON. The engine runs in this very process (its ranks, if there are
-several, in further ones), so that no copy of pixels between processes is in a time.
+several, in further ones), so that no time includes a copy of pixels between processes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODES: dict[str, tuple[bool, str, dict[str, str]]] = {
     "eager": (False, "", {}),
     "vllm_graphs": (True, "", {}),
     "ours": (True, ",vitcg", {}),
-    # The tower as vLLM makes it: what differs from eager is padding alone.
+    # The tower as vLLM makes it: only padding differs from eager.
     "ours_untuned": (True, ",vitcg", {"VITCG_ENCODER_GRAPHS": '{"tuning": "off"}'}),
     "our_manager_only": (True, ",vitcg", {"VITCG_MODE": "manager"}),
 }
@@ -63,7 +63,7 @@ def draw_stream(number: int, seed: int = 0) -> list[list[tuple[int, int]]]:
 
 
 def picture(seed: int, width: int, height: int) -> Any:
-    """Noise over a gradient: no two are alike, and neither are two parts of one."""
+    """Noise over a gradient: no two pictures are alike, nor two parts of one picture."""
     import numpy as np
     from PIL import Image
 
@@ -82,7 +82,7 @@ def hash_of(*parts: Any) -> int:
 
 
 class Engine:
-    """One `vllm.LLM` and what the parent can ask of it."""
+    """One `vllm.LLM`, and the questions that the parent can ask it."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
@@ -122,7 +122,7 @@ class Engine:
         return {"start_s": time.perf_counter() - begin, "ranks": self.describe()}
 
     def settle(self, cores: list[int] | None) -> None:
-        """What exists now is no garbage; and all threads keep to these cores, which other engines have, too."""
+        """Hide today's objects from the garbage collector, and bind all threads to these cores, which engines share."""
         gc.collect()
         gc.freeze()
         for thread in Path("/proc/self/task").iterdir() if cores else ():
@@ -155,7 +155,7 @@ class Engine:
         parameters = self._parameters(1)
         self.requests += 1
         begin = time.perf_counter()
-        # Anew for each request: processed inputs carry a name, and the encoder's output is kept by name.
+        # Process the inputs anew for each request: they carry a name, and vLLM keeps the encoder's output by name.
         prompt = self.llm._preprocess_cmpl_one(self.prompts[name, number])
         processed = time.perf_counter()
         self._finish(f"one-{self.requests}", prompt, parameters)
@@ -200,8 +200,11 @@ class Engine:
             self.stream_inputs.append(inputs)
 
     def stream(self) -> dict[str, Any]:
-        """One prepared pass, so many requests at a time: seconds, milliseconds and tokens of each, and what the encoder
-        manager did for the first time."""
+        """Run one prepared pass, several requests at a time.
+
+        The answer has the seconds, the milliseconds and tokens of each request, and the encoder manager's first-time
+        work.
+        """
         parameters = self._parameters(STREAM_TOKENS)
         engine, waiting = self.llm.llm_engine, list(enumerate(self.stream_inputs.pop(0)))[::-1]
         self.passes += 1
@@ -275,7 +278,7 @@ class Child:
         env = os.environ | environment | {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "VLLM_PLUGINS": engine_worker.PLUGIN + plugins,
-            # The engine in the process that asks: no copy of the pixels between processes in the times.
+            # The engine runs in the process that asks, so that no time includes a copy of pixels between processes.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             # Threads that wait in a loop for more images to process would slow the thread that launches kernels.
             "OMP_NUM_THREADS": "4",
@@ -292,7 +295,7 @@ class Child:
             )  # fmt: skip
 
     def send(self, name: str, *arguments: Any) -> None:
-        """Ask. `receive` gives the answer; meanwhile others can be asked."""
+        """Ask a question. `receive` gives the answer; the parent can ask others meanwhile."""
         try:
             self.channel.send((name, arguments))
         except OSError as error:
@@ -318,12 +321,12 @@ class Child:
         return "\n".join(self._lines()[-lines:])
 
     def warnings(self) -> list[str]:
-        """What we ourselves warned of."""
+        """Our own warnings in the log."""
         ours = re.compile("WARNING.*(vitcg|encoder graph)")
         return [line[-300:] for line in self._lines() if ours.search(line)][:8]
 
     def capturing(self) -> list[dict[str, float]]:
-        """What vLLM says of its captures (the encoder's and the language model's): whole seconds, and GiB."""
+        """Whole seconds and GiB of vLLM's captures (the encoder's and the language model's), from its log."""
         found = re.findall(r"Graph capturing finished in (\d+) secs, took (-?[\d.]+) GiB", "\n".join(self._lines()))
         return [{"seconds": float(seconds), "gib": float(gib)} for seconds, gib in found]
 
@@ -337,7 +340,7 @@ class Child:
                 self.channel.send(("stop", ()))
 
     def stop(self) -> None:
-        """Until it is gone."""
+        """Wait until it is gone."""
         self.end()
         try:
             self.process.wait(8)

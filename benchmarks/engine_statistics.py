@@ -1,7 +1,7 @@
-"""What interleaved samples of several engines say: medians, an interval of the difference, and a verdict.
+"""Judges interleaved samples of several engines: medians, an interval of the difference, and a verdict.
 
-Samples are lists by engine; position i of each was measured in turn i. Differences are taken within turns, so that what
-moves slowly (clocks, temperature, other work of the machine) drops out of them.
+Samples are lists by engine; position i of each is from turn i. Differences are those within turns, so that slow changes
+(clocks, temperature, other work of the machine) drop out of them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Of the interval, and how often it draws. Of fewer turns no interval of this level exists: 2 / 2**turns is more than
-#: the rest.
+#: The level of the interval, its number of draws, and the fewest turns for it. Fewer turns have no interval of this
+#: level: 2 / 2**turns is more than the rest.
 LEVEL, DRAWS, TURNS = 0.95, 2000, 6
 HOLDS, NOISE, FAILS, UNKNOWN = "holds", "within noise", "fails", "one engine of each"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Ours less theirs, in milliseconds. `interval` is that of the median of the turns' differences, or their extremes
-    where turns are few; `engines` has the median difference of each pair of single engines. `apart` is -1 when each
-    sample of ours is below each of theirs, 1 when each is above, else 0."""
+    """Ours less theirs, in milliseconds.
+
+    `interval` is that of the median of the turns' differences, or their extremes if there are few turns. `engines` has
+    the median difference of each pair of single engines. `apart` is -1 when each sample of ours is below each of
+    theirs, 1 when each is above, else 0.
+    """
 
     median: float
     interval: tuple[float, float]
@@ -33,8 +36,11 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Of the claim "ours takes no longer". Engines of one mode differ, too, so every pair of them must agree; where
-        turns are few, every sample of one and the other."""
+        """The verdict on the claim "ours takes no longer".
+
+        Engines of one mode differ, too, so every pair of engines must agree. With few turns, every pair of samples
+        must.
+        """
         if len(self.engines) < 2:
             return UNKNOWN
         if self.turns < TURNS:
@@ -82,7 +88,7 @@ def _apart(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -
 
 
 def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Percentile bootstrap of the median; of few values the extremes."""
+    """Percentile bootstrap of the median; the extremes of few values."""
     if len(values) < TURNS:
         return min(values), max(values)
     draw = random.Random(seed).choices
@@ -94,7 +100,7 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 
 def spread(engines: Sequence[Sequence[float]]) -> float:
-    """How far the medians of engines of one mode are apart."""
+    """The distance between the medians of engines of one mode."""
     medians = [statistics.median(samples) for samples in engines]
     return max(medians) - min(medians)
 

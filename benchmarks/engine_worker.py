@@ -1,4 +1,4 @@
-"""What runs inside the engine's processes for a measurement or a test: weights that mean something, and a report.
+"""Runs inside the engine's processes for a measurement or a test: weights that mean something, and a report.
 
 `write_site` makes a folder for `PYTHONPATH` whose metadata let vLLM find `fill_dummy_weights` as a plugin in every
 process. `Probe` is for `worker_extension_cls`; its methods answer through `collective_rpc`, as JSON.
@@ -33,7 +33,7 @@ def write_site(directory: Path, **plugins: str) -> Path:
 def fill_dummy_weights() -> None:
     """Let `load_format="dummy"` give weights that carry an image to the logits.
 
-    vLLM fills everything, norms included, with values below 0.001: every activation is then about zero, and tokens do
+    vLLM fills everything, norms included, with values below 0.001. Every activation is then about zero, and tokens do
     not depend on the image. Here matrices are normal with variance 1 / fan-in, norms and scales are 1, biases small.
     Values depend on a parameter's name and shape alone, so that every engine and every rank gets the same.
     """
@@ -84,7 +84,7 @@ def class_path(value: Any) -> str | None:
 
 
 def describe_runner(runner: Any) -> dict[str, Any]:
-    """Which classes are in use, what was captured and served, and memory in bytes."""
+    """The classes in use, the captured graphs, the counters, and memory in bytes."""
     import torch
 
     manager = encoder_manager(runner)
@@ -117,7 +117,7 @@ def describe_runner(runner: Any) -> dict[str, Any]:
 
 
 def first_time_work(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
-    """Between two answers of `describe_runner`: graphs captured, sizes planned for, items replayed and run eager."""
+    """The work between two answers of `describe_runner`: captured graphs, planned sizes, replayed and eager items."""
 
     def count(answer: dict[str, Any]) -> dict[str, int]:
         stats = answer["stats"]
@@ -133,7 +133,7 @@ def first_time_work(before: dict[str, Any], after: dict[str, Any]) -> dict[str, 
 
 
 def is_captured(manager: Any) -> bool:
-    """Whether a manager has graphs. vLLM's own cannot be asked before 0.28."""
+    """Whether a manager has graphs. vLLM's own tells only from 0.28 on."""
     ask = getattr(manager, "is_captured", None)
     return bool(ask() if ask is not None else manager.budget_graphs)
 

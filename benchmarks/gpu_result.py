@@ -1,6 +1,6 @@
-"""What the results of all benchmarks on a GPU have in common: where and with what, a part for each model, and the file.
+"""The common parts of the results of all benchmarks on a GPU: machine and versions, a part for each model, the file.
 
-Knows no model and nothing of what is measured.
+It knows no model and no measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def versions(release: str) -> dict[str, str]:
-    """Of what was measured."""
+    """The versions of the measured packages."""
     found = {"vllm": release, "python": sys.version.split()[0]}
     for package in ("torch", "transformers", "vitcg-scaffold"):
         try:
@@ -35,13 +35,13 @@ def head(machine: str, release: str) -> dict[str, Any]:
 
 
 def save(total: dict[str, Any], out: Path | None) -> None:
-    """Write a result, or what there is of it so far."""
+    """Write a result, or its parts so far."""
     if out is not None:
         out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
 
 
 class ByModel:
-    """A result of one model after the other. What fails costs its own part alone, and the exit status."""
+    """A result of one model after the other. A failing model loses only its own part, and sets the exit status."""
 
     def __init__(self, out: Path | None, machine: str = "", **more: Any) -> None:
         import torch
@@ -53,7 +53,7 @@ class ByModel:
         self.failed = 0
 
     def add(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """The part of one model; its rows go to those of all. None, and the error in its place, if it raised."""
+        """Add the part of one model, and its rows to those of all. If it raises: None, and the error in its place."""
         begin = time.perf_counter()
         try:
             part = measure()
@@ -72,7 +72,7 @@ class ByModel:
 
     @staticmethod
     def _tidy() -> None:
-        """Leave the next model an empty device, also of what a benchmark froze."""
+        """Leave the next model an empty device, without the objects that a benchmark froze."""
         import torch
 
         gc.unfreeze()

@@ -2,9 +2,9 @@
 
     python benchmarks/graphs_gpu.py --out RESULT.json [--models qwen2_vl,internvl] [--machine "one H200"]
 
-Needs a GPU, an installed vLLM and this package. Nothing is timed, so the models share the device. A row is one model on
-the installed release: what its proof compared, on emulated graphs and on real ones of vLLM's manager and of ours, or
-why the tool refused. Exits with 1 unless every model was proven or refused.
+It needs a GPU, an installed vLLM and this package. It times nothing, so the models share the device. A row is one model
+on the installed release: the comparisons of its proof on emulated graphs and on real ones of vLLM's manager and of
+ours, or the reason of a refusal. It exits with 1 unless it proved or refused every model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpu_result import head, save
 from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import Exit
 
-#: A port is refused, not wrong.
+#: Exit codes of a refusal: the port is not wrong.
 REFUSED = {Exit.DESCRIPTOR, Exit.TARGET}
 
 
@@ -58,7 +58,7 @@ def prove(model: str, seconds: float) -> dict[str, Any]:
 
 
 def summary(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sums over reports, and by group of comparisons how many there were and the largest error, as a share."""
+    """Sums over reports. Each group of comparisons has their number and the largest error, as a share."""
     checks = [check for report in reports for check in report["checks"]]
     groups: dict[str, dict[str, Any]] = {}
     for check in checks:

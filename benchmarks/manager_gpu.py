@@ -2,14 +2,15 @@
 
     python benchmarks/manager_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--backend FLASH_ATTN]
 
-Needs a vLLM (0.33) whose towers run on this GPU, and nothing from a network: the real vision classes get random weights
-at real sizes (speed does not depend on values). Correctness comes first: every workload, through our manager and back
-after all others, against the model's own eager embedding; a wrong result ends the run.
+It needs a vLLM (0.33) whose towers run on this GPU, and nothing from a network: the real vision classes get random
+weights at real sizes (speed does not depend on values). Correctness comes first. Every workload runs through our
+manager twice, the second time after all others, and must equal the model's own eager embedding; a wrong result ends the
+run.
 
 `exact` is a CUDA graph captured for exactly that input and replayed: no padding and no host work, the practical limit.
-Calls rotate over all workloads, so that no manager finds its buffers filled by the same sizes, and what is measured of
-one workload comes in a random order each turn. `exact` and eager are measured twice under two names: how much two
-medians of the same thing differ is the noise of the run.
+Calls rotate over all workloads, so that no manager finds its buffers filled by the same sizes. The ways of one workload
+come in a random order each turn. The run measures `exact` and eager twice under two names: the difference of two
+medians of the same thing is the noise of the run.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ from scaffold.measure.towers import DEVICE, DTYPE, GRIDS, Subject  # noqa: E402
 from scaffold.verify.numeric.real import start_vllm  # noqa: E402
 
 MANY_STEPS = 7
-#: Untimed calls of our managers, fewest and most: what they capture between turns, and compare, is settled then.
+#: Untimed calls of our managers, fewest and most. The managers have captured their graphs and finished trials after
+#: them.
 WARM_CALLS = (6, 24)
 
 
@@ -156,13 +158,13 @@ def without_replay(manager: Any, ours: bool) -> Any:
 
 
 def runs_of(manager: Any, inputs: dict[str, Any]) -> list[Any]:
-    """What our manager planned for a call: every path of every batch."""
+    """Our manager's plan for a call: every path of every batch."""
     plan = manager.core._plans.get(manager.core.adapter.signature(inputs))
     return [run for step in (plan.steps if plan else []) for run in step.runs]
 
 
 def on_trial(manager: Any) -> int:
-    """How many sizes still run both ways in turn."""
+    """The number of sizes that still run both ways in turn."""
     plans = manager.core._plans.values()
     return sum(run.trial is not None for plan in plans for step in plan.steps for run in step.runs)
 
@@ -199,7 +201,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
     trace.save(trace_file)
 
     theirs, their_capture = capture_measured(make(Theirs))
-    # The memory of a default manager that has captured many budgets, as it would after much traffic.
+    # The memory of a default manager with many budgets captured, as after much traffic.
     full, full_capture = capture_measured(make(Ours, start_steps=MANY_STEPS))
     full_report = full.core.report
     full.clear()
@@ -211,8 +213,8 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
     print(subject.name, backend, "vllm", their_capture, "ours", our_capture, "fitted", fitted_capture)
     print(report)
 
-    # Correctness: every workload, twice, the second time after all memory of the graphs was filled with NaN; then again
-    # what was returned first.
+    # Correctness: run every workload twice, the second time after filling all memory of the graphs with NaN. Then check
+    # the first results again.
     errors: dict[str, float] = {}
     for manager in (ours, fitted):
         kept = {}
@@ -264,7 +266,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
                 }
                 if turn % 2 == 0:  # its ratios are far from 1, and its calls take long
                     actions["vllm"] = lambda i=inputs: theirs.execute(i)  # type: ignore[misc]
-                # What ran before decides the clock: a large kernel leaves the chip hot, the gaps of eager let it cool.
+                # The previous call decides the clock: a large kernel heats the chip, the gaps of eager let it cool.
                 order = [*actions]
                 shuffle(order)
                 for kind in order:
@@ -291,7 +293,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
         runs = [run for manager in (ours, fitted) for run in runs_of(manager, inputs)]
         missed = [run.reason for run in runs if run.captured is None]
         if missed:
-            # No workload is larger than the largest budget: eager is no way to serve one but by a measured choice.
+            # No workload is larger than the largest budget, so only a measured choice may run one eager.
             wrong[name] = f"not replayed: {', '.join(missed)}"
         rows.append(
             {
@@ -351,13 +353,13 @@ def ratio_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
         ratios = [row[f"{kind}_ms"] / row["exact_ms"] for row in rows]
         summary[f"{kind}/exact"] = round(statistics.geometric_mean(ratios), 4)
         summary[f"{kind}/exact worst"] = round(max(ratios), 4)
-    # Eager of a small input is the host's time, which varies more, and no replay comes near it.
+    # An eager call of a small input takes the host's time, which varies more, and no replay comes near it.
     pairs = [(row[f"{kind}_ms"], row[f"{kind}_again_ms"]) for row in rows for kind in ("eager", "exact")
              if row["eager_ms"] < 2 * row["exact_ms"]]  # fmt: skip
     noise = max((abs(first / second - 1) for first, second in pairs), default=0.0)
     summary["noise"] = round(noise, 4)
     for kind in ("ours", "ours_fitted"):
-        # Slower than both medians of eager, by more than two medians of the same thing differ.
+        # Slower than both medians of eager, by more than the noise of two medians of the same thing.
         over = {row["workload"]: row[f"{kind}_ms"] / max(row["eager_ms"], row["eager_again_ms"]) for row in rows}
         summary[f"{kind}/eager worst"] = round(max(over.values()), 4)
         summary[f"{kind} slower than eager"] = [name for name, ratio in over.items() if ratio > 1 + noise]

@@ -1,4 +1,4 @@
-"""Draw results of `manager_gpu.py` as an SVG. `pages.py` makes the one of the docs; for any other files:
+"""Draw results of `manager_gpu.py` as an SVG. `pages.py` makes the picture of the docs. For any other files:
 
     python benchmarks/manager_plot.py RESULT.json ... PLOT.svg
 
@@ -20,7 +20,7 @@ LIMIT = 2.0
 
 
 def draw(data: dict[str, Any]) -> str:
-    """One line a workload, one dot a series. Dots beyond the limit are written as numbers."""
+    """One line per workload, one dot per series. Dots beyond the limit become numbers."""
     left, top, row_height, width = 250, 56, 18, 860
     rows = data["rows"]
     height = top + row_height * len(rows) + 40

@@ -1,4 +1,4 @@
-"""The common parts of the pages on measurements. A page is a function from `results/` to its text, written whole.
+"""The common parts of the pages on measurements. A page is a function from `results/` to its whole text.
 
 `measured_*.py` beside this file make one page each; `pages.py` writes or checks them. Nothing on a page of
 `docs/measured/` is written by hand, and no number is typed in a generator: a test reads their string literals.
@@ -48,15 +48,15 @@ NAMES = {
 
 
 class PageError(Exception):
-    """The results do not bear what a page says in words; the text says which page."""
+    """The results do not support the words of a page; the text names the page."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A file that is written whole: a page, or a picture beside one.
+    """A generated file: a page, or a picture beside one.
 
-    `path` is below the repository. `answers` is the question of the page and `results` the files that it is made of,
-    for the index; both are empty for a picture.
+    `path` is below the repository. `answers` is the question of the page, and `results` are its sources, for the index;
+    both are empty for a picture.
     """
 
     path: str
@@ -71,7 +71,7 @@ class Page:
 
 
 def page(name: str, answers: str, script: str, results: Iterable[str], *parts: str) -> Page:
-    """`docs/measured/NAME.md`: a heading, the parts, and what made the numbers at the end."""
+    """`docs/measured/NAME.md`: a heading, the parts, and the origin of the numbers at the end."""
     found = tuple(results)
     return Page(f"docs/measured/{name}.md", document(*parts, *sources(script, found)), answers, found)
 
@@ -82,7 +82,7 @@ def picture(name: str, text: str) -> Page:
 
 
 def sources(script: str, results: Iterable[str]) -> Iterable[str]:
-    """The last section of a page: the script and each file of results, with where and when it was made."""
+    """The last section of a page: the script and each file of results, with its machine and date."""
     yield "## Where the numbers come from"
     yield f"`{script}` measured these. Each file holds every single number."
     rows = [[f"`benchmarks/results/{name}.json`", *ran(name)] for name in results]
@@ -148,7 +148,7 @@ def mean(ratios: Iterable[float]) -> float:
 
 
 def low_high(values: Iterable[float], digits: int = 2) -> tuple[str, str]:
-    """The smallest and the largest, as written."""
+    """The smallest and the largest, as text."""
     found = list(values)
     return f"{min(found):.{digits}f}", f"{max(found):.{digits}f}"
 

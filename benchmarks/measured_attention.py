@@ -1,4 +1,4 @@
-"""docs/measured/attention.md: what `attention_gpu.py` measured."""
+"""docs/measured/attention.md: the results of `attention_gpu.py`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def chosen(row: Mapping[str, Any], processors: int) -> str:
 
 
 def share(row: Mapping[str, Any], processors: int) -> float:
-    """Time of the kernel that is taken, relative to FlashAttention 3 as vLLM calls it."""
+    """Time of the chosen kernel, relative to FlashAttention 3 as vLLM calls it."""
     return float(row["us"][chosen(row, processors)] / row["us"][FLASH3])
 
 
 def best(row: Mapping[str, Any]) -> float:
-    """Time of the fastest kernel that may be taken."""
+    """Time of the fastest kernel that the tuning may choose."""
     return float(min(us for name, us in row["us"].items() if name == FLASH3 or "x" in name))
 
 

@@ -1,4 +1,4 @@
-"""docs/measured/cuts.md: what `cut_gpu.py` measured."""
+"""docs/measured/cuts.md: the results of `cut_gpu.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/measured/engine.md: what `engine_gpu.py` and `engine_commands.py` measured."""
+"""docs/measured/engine.md: the results of `engine_gpu.py` and `engine_commands.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine_statistics import LEVEL, TURNS
 from measured import NAMES, Page, PageError, load, low_high, page, table
 
 MODES = ("eager", "vllm_graphs", "ours")
-#: For readers.
+#: Names of the models for readers.
 TITLES = {
     "eager": "eager",
     "vllm_graphs": "vLLM's graphs",
@@ -22,7 +22,7 @@ VERDICTS = {"holds": "faster", "within noise": "undecided", "fails": "slower", "
 GIB = 1 << 30
 #: Results of the commands on the operators' page.
 COMMANDS = ("engine_commands_h200", "engine_commands_h200_x2")
-#: The issue of graphs: where launching takes longer than computing.
+#: Sizes that graphs are made for: launching takes longer than computing.
 SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
 
 
@@ -130,7 +130,7 @@ def commands() -> Iterator[str]:
 
 
 def verdicts(result: dict[str, Any]) -> str:
-    """For how many sizes ours is known to be faster or slower than eager and than vLLM's graphs."""
+    """The number of sizes with each verdict on ours: against eager, and against vLLM's graphs."""
     kinds = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
     head = ["model", "ours against", *(f"{what}: faster, undecided, slower" for what in kinds.values())]
     lines = []
@@ -145,7 +145,7 @@ def verdicts(result: dict[str, Any]) -> str:
 
 
 def times(result: dict[str, Any]) -> str:
-    """Where and when; and two tables for each model: medians, and what ours takes more or less."""
+    """Machine and date, and two tables for each model: medians, and the differences of ours."""
     found = [f"vLLM {result['versions']['vllm']}, {result['machine']}, {result['date']}."]
     for model, rows in _by_model(result["rows"]):
         heads = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
@@ -167,7 +167,7 @@ def times(result: dict[str, Any]) -> str:
 
 
 def difference(found: dict[str, Any]) -> str:
-    """-12.3 [-12.4, -12.2], -45 %, faster. Where the interval decides and pairs of engines do not, how many do."""
+    """Such as `-12.3 [-12.4, -12.2], -45 %, faster`. If only the interval decides: the pairs of engines that agree."""
     low, high = found["interval_ms"]
     said = f"{found['median_ms']:+.1f} [{low:+.1f}, {high:+.1f}], {100 * found['relative']:+.0f} %"
     verdict = VERDICTS[found["no_slower"]]
@@ -178,7 +178,7 @@ def difference(found: dict[str, Any]) -> str:
 
 
 def _title(result: dict[str, Any], model: str) -> str:
-    """Its sizes, how many turns were measured, and by how many engines of each mode."""
+    """The model's sizes, the number of turns, and the number of engines of each mode."""
     detail = result["models"][model]
     turns = f"{detail['turns']['engine_ms']} turns"
     if "encoder_ms" in detail["turns"]:
@@ -261,7 +261,7 @@ def stream(result: dict[str, Any]) -> str:
 
 
 def _graphs(rank: dict[str, Any]) -> str:
-    """How many there are; nothing for an eager engine."""
+    """The number of graphs; nothing for an eager engine."""
     return str(rank["capture"]["graphs"] if "capture" in rank else rank["stats"].get("num_budgets", ""))
 
 

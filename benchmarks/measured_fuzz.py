@@ -1,4 +1,4 @@
-"""docs/measured/fuzz.md: what `make fuzz-figures` tried, the runs on record added up."""
+"""docs/measured/fuzz.md: the inputs that `make fuzz-figures` tried, summed over the recorded runs."""
 
 from __future__ import annotations
 

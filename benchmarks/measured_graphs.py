@@ -1,4 +1,4 @@
-"""docs/measured/graphs.md: what `graphs_gpu.py` proved on real graphs."""
+"""docs/measured/graphs.md: the proofs of `graphs_gpu.py` on real graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pages() -> list[Page]:
     names.sort(key=lambda name: release(load(name)["versions"]), reverse=True)
     for result in map(load, names):
         for row in sorted(result["rows"], key=lambda row: list(NAMES).index(row["model"])):
-            real = row.get("real", {"groups": {}, "replayed": 0})  # a port that was refused has none
+            real = row.get("real", {"groups": {}, "replayed": 0})  # a refused port has none
             groups = real["groups"]
             replays = {
                 manager: [value for name, value in groups.items() if name.endswith(f"real graphs, {manager}")]

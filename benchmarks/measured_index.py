@@ -1,4 +1,4 @@
-"""docs/measured/index.md: what was measured, where, and on which page."""
+"""docs/measured/index.md: the pages on measurements, with their questions and machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/measured/manager.md: what `manager_gpu.py` measured, and the plot of its rows."""
+"""docs/measured/manager.md: the results of `manager_gpu.py`, and the plot of its rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LADDERS = {"ours": "default ladder", "ours_fitted": "fitted ladder"}
 
 
 def rows() -> list[dict[str, Any]]:
-    """Every workload that the page's table is made of."""
+    """Every workload of the page's table."""
     return load("manager_h200")["rows"]
 
 
 def models() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Model -> heading of its column, and what was measured, in the order of the pages."""
+    """Model -> heading of its column, and its results, in the order of the pages."""
     found = load("manager_h200")["models"]
     return {name: (NAMES[name], found[name]) for name in NAMES if name in found}
 
@@ -115,7 +115,7 @@ def icons() -> Iterator[str]:
 
 
 def ratios(columns: dict[str, tuple[str, dict[str, Any]]]) -> str:
-    """The table of the page on the runtime, a model a column."""
+    """The table of the page on the runtime, one column per model."""
 
     def of_exact(kind: str, digits: int) -> list[str]:
         found = [measured["summary"] for _, measured in columns.values()]
@@ -163,7 +163,7 @@ def over_all() -> str:
 
 
 def not_reached() -> Iterator[str]:
-    """A line for each model and target that is missed, of the main run."""
+    """A line for each model and target that the main run misses."""
     found = by_model(load("manager_h200")["rows"])
     for name, measured in load("manager_h200")["models"].items():
         summary, label = measured["summary"], NAMES[name]
@@ -183,7 +183,7 @@ def not_reached() -> Iterator[str]:
 
 
 def other_backends() -> Iterator[str]:
-    """A line for each backend that was measured on its own."""
+    """A line for each backend with a run of its own."""
     for backend, name in BACKENDS.items():
         if not exists(name):
             continue
@@ -197,7 +197,7 @@ def other_backends() -> Iterator[str]:
 
 
 def right() -> str:
-    """How far our outputs were from eager's."""
+    """The differences of our outputs to eager's."""
     differing = [row for row in rows() if row["ours_error"]]
     text = f"{len(rows()) - len(differing)} of {len(rows())} workloads gave what eager gave, bit for bit."
     for row in differing:

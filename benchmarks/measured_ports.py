@@ -1,4 +1,4 @@
-"""docs/measured/ports.md: what `ports_gpu.py` measured."""
+"""docs/measured/ports.md: the results of `ports_gpu.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOUND = 0.05
 
 
 def right(row: Mapping[str, Any], side: str) -> bool:
-    """Not so where the result was not finite, which the files hold as null."""
+    """Whether a result was right. The files hold null for one that was not finite, and that is wrong."""
     error = row[f"{side}_error"]
     return error is not None and error < BOUND
 
@@ -40,7 +40,7 @@ def groups() -> dict[tuple[str, str, str], list[dict[str, Any]]]:
 
 
 def newest_right() -> tuple[list[int], int]:
-    """How many workloads upstream's ports of the newest release were right on, and of how many."""
+    """The number of workloads on which upstream's ports of the newest release were right, and of all workloads."""
     found = groups()
     newest = next(iter(found))[0]
     of_newest = [rows for (vllm, _, _), rows in found.items() if vllm == newest]

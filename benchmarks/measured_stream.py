@@ -1,4 +1,4 @@
-"""docs/measured/streams.md: what `stream_gpu.py` measured."""
+"""docs/measured/streams.md: the results of `stream_gpu.py`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from measured import NAMES, Page, bullets, by_model, load, low_high, page, table
 
 #: Bounds of a first pass over vLLM's: its sum, and its slowest calls.
 SUM, SLOWEST = 0.90, 1.00
-#: How much more than the pass before it makes a pass slower.
+#: A pass is slower if it takes more time than the previous one by this share.
 SLOWER = 0.01
 
-#: No idle moment before the first pass; and the start-up that compiles one kernel less, and all.
+#: Results: without an idle moment before the first pass; with a start-up that compiles one kernel less; and with all.
 COLD, BEFORE, AFTER = "stream_h200_cold", "stream_h100_before", "stream_h100"
 
 
@@ -93,7 +93,7 @@ def cold() -> str:
 
 
 def streams() -> str:
-    """A line a stream: sums of a pass in ms, and the slowest calls of the first one."""
+    """One line per stream: sums of a pass in ms, and the slowest calls of the first pass."""
     head = [
         "",
         "stream",
@@ -126,7 +126,7 @@ def streams() -> str:
 
 
 def not_reached() -> Iterator[str]:
-    """First passes that miss what is wanted, and later passes that are slower than the one before."""
+    """First passes that miss their bound, and later passes that are slower than the one before."""
     for tuning in ("on", "off"):
         before: dict[str, Any] = {}
         for row in rows(tuning):

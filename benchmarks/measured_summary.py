@@ -1,4 +1,4 @@
-"""The table of README.md and the start page: one line of each kind of result. No other text is put into a page."""
+"""The table of README.md and the start page: one line for each kind of result. It writes no other text into a page."""
 
 from __future__ import annotations
 

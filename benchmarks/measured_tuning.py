@@ -1,4 +1,4 @@
-"""docs/measured/tuning.md: what `tuning_gpu.py` measured, and a profile of one tower."""
+"""docs/measured/tuning.md: the results of `tuning_gpu.py`, and a profile of one tower."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ratio(row: Mapping[str, Any]) -> float:
 
 
 def measured_rows() -> dict[str, list[Mapping[str, Any]]]:
-    """Workloads by model, without a model whose check took tunings back: its rows show the rest alone, and say so."""
+    """Workloads by model, without a model whose check took tunings back: its rows show only the remaining tunings."""
     result = load("tuning_h200")
     return {name: rows for name, rows in by_model(result["rows"]).items() if fully_tuned(result, name)}
 
@@ -106,7 +106,7 @@ def pages() -> list[Page]:
 
 
 def largest_gap(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Where padding and host work cost most."""
+    """The workload on which padding and host work cost most."""
     row = max(
         (row for found in rows.values() for row in found),
         key=lambda row: row["tuned_execute_ms"] / row["tuned_exact_ms"],
@@ -121,7 +121,7 @@ def fully_tuned(result: Mapping[str, Any], name: str) -> bool:
 
 
 def runs(result: Mapping[str, Any]) -> str:
-    """Which models were measured in which run, and the rates that their floors are made of."""
+    """The models of each run, and the rates behind their floors."""
     groups: dict[tuple[str, float, float], list[str]] = {}
     for name in NAMES:
         if name in result["models"]:
@@ -136,7 +136,7 @@ def runs(result: Mapping[str, Any]) -> str:
     return table(("run of", "models, and calls that a median is of", "TFLOP/s", "TB/s"), lines)
 
 
-#: Calls of each median before the rows said it.
+#: Calls of each median in older rows, which do not tell it.
 EARLIER_ROUNDS = 15
 
 

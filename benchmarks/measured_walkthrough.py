@@ -40,5 +40,5 @@ def minutes(walk: dict[str, Any]) -> str:
 
 
 def anchor(walk: dict[str, Any]) -> str:
-    """The heading of its section, as a link has it."""
+    """The link to its section."""
     return str(walk["title"]).lower().replace(" ", "-").replace("'", "")

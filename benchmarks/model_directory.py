@@ -19,7 +19,7 @@ from typing import Any
 
 SENTENCE = "What is in this picture? A cat sits on the mat, and 3 dogs look at it. user assistant"
 VOCABULARY = 384
-#: What `scale="real"` has the sizes of.
+#: The checkpoints whose sizes `scale="real"` has.
 REAL = {"qwen2_vl": "Qwen2-VL-2B", "qwen2_5_vl": "Qwen2.5-VL-3B"}
 
 _QWEN_IMAGE, _QWEN_VIDEO = "<|image_pad|>", "<|video_pad|>"
@@ -61,7 +61,7 @@ class Config(PretrainedConfig):
 
 @dataclass(frozen=True)
 class Model:
-    """What a prompt of one model needs to say."""
+    """The parts of a prompt of one model."""
 
     architecture: str
     tokens: Sequence[str]
@@ -268,7 +268,7 @@ def _internvl_config(ids: dict[str, int]) -> dict[str, Any]:
 
 
 def _step3_config(ids: dict[str, int]) -> dict[str, Any]:
-    """The processor fixes 169 tokens an image and 81 a tile of 504 pixels, so patches are as in the checkpoint."""
+    """The processor fixes 169 tokens per image and 81 per tile of 504 pixels, so patches are as in the checkpoint."""
     return {
         "model_type": "step3_vl",
         "understand_projector_stride": 2,

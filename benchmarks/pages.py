@@ -1,10 +1,10 @@
-"""Write the pages on measurements from `results/*.json`, or check that they are what the results say.
+"""Write the pages on measurements from `results/*.json`, or check that they agree with the results.
 
     python benchmarks/pages.py            # after a results file was replaced
     python benchmarks/pages.py --check    # exit 1, with the difference, if a page is not current
 
-A new kind of result: a module `measured_NAME.py` with `pages()`, and its name in `KINDS`. One table is no page of its
-own: the summary in README.md and on the start page, between two marks.
+A new kind of result needs a module `measured_NAME.py` with `pages()`, and its name in `KINDS`. Only one table is not on
+a page of its own: the summary in README.md and on the start page, between two marks.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
     # on the GPU host, with that release of vLLM importable
     python benchmarks/ports_gpu.py --ports FOLDER --out RESULT.json --backend FLASH_ATTN
 
-For each model vLLM's own `EncoderCudaGraphManager` captures two sets of real CUDA graphs, one through the release's
-implementation of the protocol and one through the generated one, over one tower at real size with random weights: once
-with video enabled and once for images alone, where a graph has room for few sequences beside those behind a batch.
-Every workload is compared with the tree's `embed_multimodal` before anything is timed; calls rotate over all
-workloads. Errors are the largest difference over the largest value; bfloat16 rounds at 4e-3.
+For each model vLLM's own `EncoderCudaGraphManager` captures two sets of real CUDA graphs: one through the release's
+implementation of the protocol and one through the generated one. Both use one tower at real size with random weights.
+Each model runs once with video and once for images alone, where a graph has room for few sequences beside those after a
+batch. The benchmark compares every workload with the tree's `embed_multimodal` before it times anything. Calls rotate
+over all workloads. Errors are the largest difference over the largest value; bfloat16 rounds at 4e-3.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VIDEOS = {
     "video 4 x 448x336": [(4, 32, 24)],
     "2 videos, 14 + 3 frames": [(14, 16, 16), (3, 24, 24)],
 }
-#: What a deployment accepts -> videos in a prompt.
+#: The inputs that a deployment accepts -> videos in a prompt.
 ACCEPTED = {"images and videos": 8, "images": 0}
 FRAMES_PER_VIDEO = 14  # what Qwen2-VL's processing info says for a context of 8192 tokens
 

@@ -1,7 +1,7 @@
-"""What a slow call did besides its work: kernels that were compiled, memory that was asked of the device, and garbage.
+"""Finds what a slow call did besides its work: compiling kernels, allocating device memory, collecting garbage.
 
-A `Witness` counts these from its creation on. Asked before and after a call, outside of what is timed, it says what
-happened in between.
+A `Witness` counts these from its creation on. Read it before and after a call, outside of the timed part: the
+difference is the work of the call.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-#: Of `torch.cuda.memory_stats`: each of these calls into the driver, and some wait for the device.
+#: Counters of `torch.cuda.memory_stats`. Each of these operations calls into the driver, and some wait for the device.
 DEVICE_COUNTERS = ("num_device_alloc", "num_device_free", "num_alloc_retries")
 
 
 class Witness:
-    """Counts what costs a call time and is not its work."""
+    """Counts the operations that cost a call time and are not its work."""
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
@@ -27,10 +27,10 @@ class Witness:
         self._watch_triton()
 
     def _watch_triton(self) -> None:
-        """Every kernel that Triton compiles in this process, with what it is specialised for."""
+        """Note every kernel that Triton compiles in this process, with its specialisation."""
         try:
             from triton import knobs
-        except ImportError:  # nothing is compiled by it, then
+        except ImportError:  # without Triton there is nothing to note
             return
 
         def compiled(*_: Any, repr: str = "", fn: Any = None, **__: Any) -> None:
@@ -56,7 +56,7 @@ class Witness:
         }
 
     def since(self, before: dict[str, Any]) -> dict[str, Any]:
-        """What happened since then, without what did not."""
+        """The counters that changed since then, by how much."""
         now = self.state()
         found: dict[str, Any] = {key: round(now[key] - was, 2) for key, was in before.items() if now[key] != was}
         if "compiled" in found:

@@ -2,27 +2,28 @@
 
     python benchmarks/stream_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--backend FLASH_ATTN]
 
-Needs a vLLM (0.33) whose towers run on this GPU, and nothing from a network: the real vision classes get random weights
-at real sizes. Eager, vLLM's manager and ours without tuning share one tower; ours with tuning has one of its own. A
-pass runs each call of a stream once, in random order, and the ways of each call in random order. What is summed up is
-the whole `execute()` of a call between two waits for the device. Between the start and the first pass (not with
-`--cold`), and between passes, nothing waits, and our manager captures what it does when idle; how much and how long is
-in the result (`idle`), and is part of no call.
+It needs a vLLM (0.33) whose towers run on this GPU, and nothing from a network: the real vision classes get random
+weights at real sizes. Eager, vLLM's manager and ours without tuning share one tower; ours with tuning has one of its
+own. A pass runs each call of a stream once, in random order, and the ways of each call in random order. The sum of a
+pass adds up the whole `execute()` of each call, between two waits for the device. Nothing waits between the start and
+the first pass (not with `--cold`), and between passes. Our manager captures its idle graphs then. Their number and time
+are in the result (`idle`), and part of no call.
 
-Of the slowest calls of each pass the result says what they did besides their work (`slow_calls.py`).
+The result has the work that the slowest calls of each pass did besides their own (`slow_calls.py`).
 
-Every result of the first pass is compared with the model's own eager embedding. A wrong one of ours fails the run.
+The benchmark compares every result of the first pass with the model's own eager embedding. A wrong one of ours fails
+the run.
 
 Streams (a fixed seed; a token is 2 x 2 patches):
 
 * `mixed`: 1 to 3 images of 32 to 1550 tokens, areas log-uniform, sides 1:2 to 2:1;
 * `photos`: 1 or 2 photographs and screenshots at common resolutions;
-* `documents`: 1 or 2 pages, A4 and letter, scanned at 72, 100 and 150 dots an inch;
+* `documents`: 1 or 2 pages, A4 and letter, scanned at 72, 100 and 150 dots per inch;
 * `videos`: one clip of 4 to 32 frames at common small resolutions (Qwen2.5-VL, with videos switched on);
 * `tiles`: 1 to 3 images cut into 1 to 13 tiles (InternVL), or with 0 to 6 crops (Step3-VL).
 
-Start-up is measured in processes of their own, where an eager run of a large input came first as in vLLM's profiling,
-and the garbage collector is frozen as in vLLM's capture. Memory is measured in the process of the streams.
+Start-up times come from processes of their own. There an eager run of a large input comes first as in vLLM's profiling,
+and the garbage collector is frozen as in vLLM's capture. Memory comes from the process of the streams.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ MODELS = "qwen3_vl,qwen2_vl,qwen2_5_vl,qwen2_5_vl:video,internvl,step3_vl"
 WAYS = ("vllm", "on", "off")
 FRAMES = 64
 SEED = 5
-#: Calls of a pass that are told of one by one, the slowest of each way.
+#: The number of single calls in the result of a pass, the slowest of each way.
 SLOWEST = 3
 
 RESOLUTIONS = [
@@ -131,7 +132,7 @@ class Traffic(Subject):
 
 
 def maker(way: str, towers: dict[bool, Any], settings: Mapping[str, Any]) -> Callable[[], Any]:
-    """What makes the manager of a way, on its tower."""
+    """The function that makes the manager of a way, on its tower."""
 
     def make() -> Any:
         from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager as Theirs
@@ -181,7 +182,7 @@ def percentile(samples: list[float], share: float) -> float:
 
 
 def when_idle(managers: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Let our managers capture what they do while nothing waits: how many graphs, and how long it took."""
+    """Let our managers capture their idle graphs. Returns how many graphs, and how long it took."""
     done = []
     for way, manager in managers.items():
         if way != "vllm" and hasattr(manager, "capture_when_idle"):
@@ -297,9 +298,9 @@ def row_of(
 
 
 def plan_ms(subject: Traffic, manager: Any) -> dict[str, float]:
-    """Host time of the plan of eight items of sizes that never came, in milliseconds: median and largest of 20.
+    """Host time of the plan of eight items of new sizes, in milliseconds: median and largest of 20.
 
-    `model` is what the model's own metadata take of the median plan.
+    `model` is the share of the model's own metadata in the median plan.
     """
     chance, adapter = random.Random(1), manager.core.adapter
     taken: list[float] = []

@@ -3,13 +3,17 @@
     python benchmarks/tuning_gpu.py --out RESULT.json [--models qwen2_5_vl,...] [--profiles PROFILES.json]
     python benchmarks/pages.py    # the new numbers into the pages, and the picture of kernel times
 
-Each model is built twice with equal random weights at real sizes: one tower stays as vLLM made it, the other is tuned
-by the manager. For every workload: the untuned and the tuned exact graph (captured for exactly that input), the whole
-`execute()` call of our manager on the tuned tower, the floor (matrix products and attention at the rates measured in
-this run), and the largest error of `execute()` against the untuned tower's eager answer, relative to its largest value.
-`rounding` is how far the untuned tower itself moves when each pixel changes by at most half a bfloat16 step.
+It builds each model twice with equal random weights at real sizes. One tower stays as vLLM makes it, and the manager
+tunes the other. For every workload it measures:
 
-For one workload of each model every tuning is measured alone, too, and each Triton kernel against its reference.
+* The untuned and the tuned exact graph (captured for exactly that input).
+* The whole `execute()` call of our manager on the tuned tower.
+* The floor: matrix products and attention at the rates of this run.
+* The largest error of `execute()` against the untuned tower's eager answer, relative to its largest value.
+
+`rounding` is the change of the untuned tower's output when each pixel changes by at most half a bfloat16 step.
+
+For one workload of each model it also measures every tuning alone, and each Triton kernel against its reference.
 `--doubtful NAMES` gives the manager these tunings only where they alone made the graph faster.
 """
 
@@ -47,10 +51,10 @@ from manager_gpu import (
 
 MODELS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "internvl", "step3_vl")
 
-#: Of a model of packed rows, besides those of the other benchmarks.
+#: Workloads of a model of packed rows, besides those of the other benchmarks.
 MORE = {"1988x1988": [(1, 142, 142)]}
 
-#: The workload of each model that single tunings are measured on.
+#: The workload of each model for single tunings.
 LARGE = {"internvl": "7 tiles", "step3_vl": "4 crops"}
 
 
@@ -65,7 +69,7 @@ def subject_of(name: str) -> Subject:
 def settle(actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Medians of interleaved calls in milliseconds, in another order each round.
 
-    What ran before decides the clock: a dense graph leaves the chip hot, the gaps of eager let it cool.
+    The previous call decides the clock: a dense graph leaves the chip hot, the gaps of eager let it cool.
     """
     samples: dict[str, list[float]] = {name: [] for name in actions}
     names, shuffle = list(actions), random.Random(0).shuffle
@@ -98,7 +102,7 @@ def measure(
 
     plain, _ = subject.build()
     host, config = subject.build()
-    # A manager's adapter reads the configuration that its host was built with: each host has its own.
+    # A manager's adapter reads the configuration of its host: each host has its own.
     calls = {name: subject.call(items, seed) for seed, (name, items) in enumerate(subject.workloads.items())}
     with torch.inference_mode():
         want = {name: [t.clone() for t in plain.embed_multimodal(**inputs)] for name, inputs in calls.items()}
@@ -156,7 +160,7 @@ def measure(
     own.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
     profiles += own
     errors: dict[str, float] = {}
-    for _ in range(max(WARM_CALLS)):  # graphs are captured between turns, and a padded size is tried both ways
+    for _ in range(max(WARM_CALLS)):  # the manager captures graphs between turns, and tries a padded size both ways
         for name, inputs in calls.items():
             errors[name] = max(errors.get(name, 0.0), error_of(manager.execute(dict(inputs)), want[name]))
         manager.capture_when_idle()
@@ -206,7 +210,7 @@ def measure(
 
 
 def class_times(recording: Any) -> dict[str, Any]:
-    """What a recording comes to: by class milliseconds, launches and the floor, None where none is known."""
+    """The totals of a recording by class: milliseconds, launches, and the floor, or None."""
     from scaffold.measure.analyse import analyse
 
     totals = [[t.kind.value, round(t.ms, 3), t.launches, t.floor_ms and round(t.floor_ms, 3)]
@@ -317,7 +321,7 @@ def sweep() -> dict[str, list[float]]:
     return found
 
 
-#: What a kernel may differ from float64 by: a few roundings of its type.
+#: The largest allowed difference of a kernel to float64: a few roundings of its type.
 KERNEL_BOUNDS = {"bfloat16": 1.2e-2, "float16": 1.5e-3, "float32": 2e-6}
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/tuning_merge.py RUN.json[:MODEL,...] ANOTHER.json[:MODEL,...] ... results/tuning_h200.json
 
-A model is that of the first run that measured it whole; names behind a file restrict what is taken from it. What the
-result says of itself (date, rates) is that of the first run; a model of another one carries its own under `run`, since
-its floors are at the rates of that run.
+A model comes from the first run that measured it whole. Names after a file restrict the models from it. Date and rates
+of the result are those of the first run. A model of another run has its own under `run`, since its floors are at the
+rates of that run.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-#: What differs from run to run, and what must not.
+#: The keys that differ from run to run, and those that must not.
 OF_RUN, SHARED = ("date", "ceilings"), ("machine", "versions", "backend")
 
 
 def merge(runs: Sequence[tuple[dict[str, Any], Collection[str]]]) -> dict[str, Any]:
-    """Runs with the models that are taken from them; none means all. Raises ValueError for runs that do not fit."""
+    """Merge runs, each with the models to take from it; none means all. Raises ValueError for runs that do not fit."""
     first = runs[0][0]
     models: dict[str, Any] = {}
     rows: dict[str, list[Any]] = {}
