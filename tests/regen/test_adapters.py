@@ -77,7 +77,7 @@ def test_every_family_has_an_adapter_or_a_reason(outputs: Outputs, adapters: dic
 
 
 def test_nothing_of_the_release_shines_through(adapters: dict[tuple[str, str], str]) -> None:
-    """Every protocol method that anything calls is the adapter's own or the protocol's default; only `__init__` reaches up by `super`."""
+    """Every protocol method that is called is the adapter's own or a default; only `__init__` reaches up by `super`."""
     for (generation, name), source in adapters.items():
         profile = known_profile(next(item for item in GENERATIONS if item.name == generation))
         called = {method.name for method in profile.methods} - profile.uncalled
