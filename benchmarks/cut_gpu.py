@@ -268,7 +268,7 @@ def limit(host: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
             return host._assemble_encoder_output(output.clone(), inputs)
         return host._embed_encoder_inputs(inputs, lambda *args, **kwargs: output.clone())
 
-    call.kept = forward  # type: ignore[attr-defined]  # what the graph reads has to live as long as it
+    call.kept = forward  # type: ignore[attr-defined]  # the inputs must live as long as the graph
     return call
 
 
@@ -314,7 +314,7 @@ def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
                 ms = once(actions[key])
                 if turn >= 5:
                     samples.setdefault(key, []).append(ms)
-            if turn < 5:  # what a worker does when nothing waits
+            if turn < 5:  # a worker does this while nothing waits
                 managers["ours"].capture_when_idle()
     rows = []
     for label, inputs in calls.items():

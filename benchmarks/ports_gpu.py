@@ -34,7 +34,7 @@ IMAGES = {
     "448x448": [(1, 32, 32)],
     "1288x728": [(1, 52, 92)],
     "8 x 336x336": [(1, 24, 24)] * 8,
-    "8 x 364x560": [(1, 26, 40)] * 8,  # 2080 tokens: half of the rows of its graph are behind them
+    "8 x 364x560": [(1, 26, 40)] * 8,  # 2080 tokens: half of the rows of its graph are padding
     "64+256+216+1196 tokens": [(1, 16, 16), (1, 32, 32), (1, 24, 36), (1, 52, 92)],
 }
 VIDEOS = {
@@ -78,7 +78,7 @@ def load_generated(folder: Path, name: str, class_name: str) -> type:
 
 
 def repeat_last(self: Any, dst: Any, src: Any) -> None:
-    """Padding of offsets that leaves the rows behind a batch in no sequence."""
+    """Pad offsets with their last value, so that no sequence has the rows after a batch."""
     dst[: len(src)] = src
     dst[len(src) :] = src[-1]
 

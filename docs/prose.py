@@ -1,4 +1,4 @@
-"""Reads the project's prose for sentences that have to be read twice; `make lint` runs it over every page.
+"""Reads the project's prose for sentences that have to be read twice; `make lint` runs it over `PAGES`.
 
     python docs/prose.py [FILE ...]
 
@@ -18,7 +18,23 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/**/*.md", "scaffold/cli/*.py", "scaffold/runtime/**/*.py")
+#: The modules of `scaffold/` and `benchmarks/` that are missing here still have to be rewritten.
+PAGES = (
+    "*.md",
+    "docs/**/*.md",
+    "benchmarks/[!cr]*.py",
+    "benchmarks/c[lu]*.py",
+    "scaffold/[!pw]*.py",
+    "scaffold/plugin.py",
+    "scaffold/cli/*.py",
+    "scaffold/descriptor/*.py",
+    "scaffold/diagnostics/**/*.py",
+    "scaffold/measure/*.py",
+    "scaffold/protocol/*.py",
+    "scaffold/publish/*.py",
+    "scaffold/report/*.py",
+    "scaffold/runtime/**/*.py",
+)
 #: The most words of a sentence.
 LONGEST = 45
 

@@ -249,7 +249,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def expression_of(root: Node) -> Expression:
-    """An expression made of a tree instead of text; its text is what the tree looks like in the language."""
+    """An expression made of a tree instead of text. Its text is the tree in the language of descriptors."""
     return Expression(root, _render(root, {}, language=True)[0])
 
 
@@ -670,7 +670,7 @@ def _bind_path(path: str, bindings: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _precedence_of(source: str) -> int:
-    """How tightly Python source text binds: what is bound is ours, so it is parsed, not guessed."""
+    """How tightly Python source text binds. Parsing decides, since the text of a binding is our own."""
     if source.isidentifier():
         return _ATOM
     import ast

@@ -127,7 +127,7 @@ class Port(Record):
     integration: Integration | None = declare(Section(Integration), "test, documentation and example", default=None)
     verify: Verify | None = declare(Section(Verify), "how the numerical proof builds the model", default=None)
 
-    #: Not part of the YAML: where everything stands, what was noticed, and every expression with its place.
+    #: Not part of the YAML: the place of every value, notes on the text, and every expression with its place.
     file: str = attach(default="")
     spans: Mapping[str, Span] = attach(default={})
     warnings: tuple[Diagnostic, ...] = attach(default=())

@@ -691,7 +691,7 @@ class Table:
             if self.options is None and check_name(entry.key, self.what, reader, word=self.word) is None:
                 continue
             value = self.value.read(entry.value, where, reader)
-            # A section that wants to know what it is called says so by a field for it.
+            # A section that wants to know its own name has a field for it.
             named = isinstance(value, Record) and "name" in value.by_name.keys() - value.by_key.keys()
             values[name] = value.replace(name=name) if named else value
         return values

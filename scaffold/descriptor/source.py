@@ -108,7 +108,7 @@ def normalise_text(text: str) -> str:
 
 
 def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
-    """The nodes of one YAML document, and what is wrong with it. The node is None if nothing can be read."""
+    """The nodes of one YAML document, and its faults. The node is None if nothing is readable."""
     text = normalise_text(text)
     if len(text) > MAX_BYTES:
         return None, [_too_large(file)]
@@ -289,7 +289,7 @@ class _Composer:
     def span(self, first: Any, last: Any = None) -> Span:
         start, end = first.start_mark, (last or first).end_mark
         line, column, end_line, end_column = start.line, start.column, end.line, end.column
-        if line >= len(self.lines):  # what is missing at the end of the text
+        if line >= len(self.lines):  # the place of something missing at the end of the text
             line, column = len(self.lines) - 1, len(self.lines[-1])
         # Block collections and block scalars end at the start of the next token: go back to the last text.
         end_line = min(end_line, len(self.lines) - 1)
@@ -326,7 +326,7 @@ class _Composer:
                         break
             except yaml.YAMLError as pure:
                 error = pure
-            except ValueError:  # an escape of what is no character: libyaml has words for that
+            except ValueError:  # an escape of no character: libyaml has words for that
                 pass
         problem = str(getattr(error, "problem", None) or "the text is not YAML")
         context = getattr(error, "context", None)

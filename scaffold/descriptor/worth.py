@@ -1,8 +1,8 @@
-"""Whether graphs of a port pay for long calls, from its descriptor and from what was measured.
+"""Tells whether graphs of a port pay for long calls, from its descriptor and from measurements.
 
-A graph saves the launches of the encoder's kernels. Where a call has so many rows (patches of all units) that its
-kernels take longer than their launches, nothing is left to save. `tests/descriptor/test_worth.py` holds the numbers
-to `benchmarks/results/cut_h100.json`.
+A graph saves the launches of the encoder's kernels. It has nothing to save in a call with so many rows (patches of all
+units) that its kernels take longer than their launches. `tests/descriptor/test_worth.py` compares the numbers with
+`benchmarks/results/cut_h100.json`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _ACTIVATION_KERNEL = re.compile(r"gelu|silu|sigmoid", re.IGNORECASE)
 #: Bytes of a number, by the profiler's names of types.
 _SIZES = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "double": 8, "int": 4, "long int": 8}
 
-#: 16 bytes of bf16: what the fast kernels load at a time.
+#: Numbers of bf16 in 16 bytes, which the fast kernels load at a time.
 ALIGNMENT = 8
 
 

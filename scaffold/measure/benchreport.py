@@ -55,7 +55,7 @@ class Benchmark:
 
 
 def to_markdown(benchmark: Benchmark) -> str:
-    """Machine and versions, then one line a size; times in milliseconds, wrong results marked."""
+    """Machine and versions, then one line per size: times in milliseconds, with marks at wrong results."""
     versions = ", ".join(f"{name} {version}" for name, version in benchmark.versions.items())
     lines = [
         f"Vision encoder of `{benchmark.model}` on {benchmark.machine} ({versions}; {benchmark.date}). Median of whole "
@@ -86,7 +86,7 @@ def _mean_ratio(rows: Sequence[BenchRow], way: str) -> float:
 
 
 def to_svg(benchmark: Benchmark, width: int = 760) -> str:
-    """Time of a call relative to an exact graph: one line a size, one dot a way."""
+    """Time of a call relative to an exact graph: one line per size, one dot per way."""
     left, right, top, step = 220, 70, 56, 22
     height = top + step * len(benchmark.rows) + 40
 

@@ -96,7 +96,7 @@ class Subject:
     def build(self, host_class: str | None = None) -> tuple[Any, Any]:
         """The host (or a subclass of it, `module:class`) with random weights on the GPU, and its configuration.
 
-        Raises ValueError for a given configuration that lacks what the tower reads.
+        Raises ValueError if a given configuration lacks a value that the tower reads.
         """
         recipe, real = self.recipe, self.real_config()
         recipe.model_config = lambda: real

@@ -56,8 +56,8 @@ def find_dirty(root: Path, paths: Sequence[str]) -> tuple[DirtyFile, ...]:
     """Those of `paths` (relative to `root`) that hold the only copy of somebody's work, in the order given.
 
     In a checkout (also a worktree or a submodule): staged, unstaged, untracked (also ignored) or unmerged files, and
-    all of them while a merge, rebase, cherry-pick or revert is in progress. A file that still holds exactly what the
-    last run on it wrote is not dirty: that is our work, and `revert` has the copy. Without a checkout (a release sdist)
+    all of them while a merge, rebase, cherry-pick or revert is in progress. A file with exactly the bytes of the last
+    run on it is not dirty: that is our work, and `revert` has the copy. Without a checkout (a release sdist)
     only files changed since the last run are dirty. Raises `DiagnosticError` VCG508 when git does not answer.
     """
     return _survey(root, paths)[0]

@@ -1,4 +1,4 @@
-"""Vision-encoder graphs at run time: capture token budgets, replay what fits, run eager what does not.
+"""Vision-encoder graphs at run time: capture token budgets, replay the batches that fit, and run the others eager.
 
 The core needs torch only and knows nothing of any model or serving engine; `scaffold.runtime.vllm` binds it to vLLM.
 The package loads a name at its first use, so that the parts without torch (`budgets`, `trace`) stay cheap to import.

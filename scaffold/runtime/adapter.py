@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-#: Keyword inputs of one call, in the model's own layout. Only the adapter knows what is inside.
+#: Keyword inputs of one call, in the model's own layout. Only the adapter knows their contents.
 Inputs = Mapping[str, Any]
 
 AxisKeys = tuple[Hashable, ...]
@@ -147,13 +147,13 @@ class EncoderAdapter(Protocol):
         """The inputs of some items, and the capture-axis keys that they need. Never called with no indices."""
 
     def whole(self, inputs: Inputs) -> tuple[Inputs, AxisKeys]:
-        """As `select` of every item in order, without copying anything."""
+        """The same as `select` with every item in order, but without any copy."""
 
     def capture_values(self, key: GraphKey, limits: Limits) -> Mapping[str, torch.Tensor | None]:
         """Valid values of every buffer for a full graph. Shapes are the capacities of the graph."""
 
     def replay_values(self, inputs: Inputs, limits: Limits, path: str) -> Mapping[str, torch.Tensor | None]:
-        """Values for these inputs, unpadded or padded. None or absent: the buffer keeps what it holds."""
+        """Values for these inputs, unpadded or padded. None or absent: the buffer keeps its contents."""
 
     def forward(self, values: dict[str, Any], path: str) -> torch.Tensor:
         """The tower on buffers only: the forward that a graph captures."""

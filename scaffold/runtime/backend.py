@@ -28,7 +28,7 @@ class Graph(Protocol):
         """The result of the last replay. It borrows graph memory: valid until any other graph of the pool replays."""
 
     def replay(self) -> None:
-        """Run on what the static buffers hold now, asynchronously."""
+        """Run on the present contents of the static buffers, asynchronously."""
 
 
 class Timer(Protocol):

@@ -90,9 +90,9 @@ def optimal_ladders(
 ) -> dict[int, list[int]]:
     """The optimal ladders for every number of graphs that is possible, up to `graphs`. See `optimal_ladder`.
 
-    Dynamic programming over the distinct sizes, O(graphs * n): the last budget of a ladder covers the sizes behind a
-    split, at the price of the largest one. As a function of that price each split is a line, and the lowest lines of
-    all splits are kept as a hull, which prices walk along as they grow (the convex hull trick).
+    Dynamic programming over the distinct sizes, O(graphs * n). The last budget of a ladder covers the sizes after a
+    split, at the price of the largest one. Each split is a line as a function of that price. The lowest lines of all
+    splits form a hull, and growing prices walk along it (the convex hull trick).
     """
     if graphs < 1:
         raise ValueError("a ladder needs at least one budget")

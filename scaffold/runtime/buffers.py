@@ -1,6 +1,6 @@
 """Static memory that graphs share: one arena per data buffer, one for the metadata of large graphs, one staging ring.
 
-A CUDA graph freezes addresses, not owners. Only one graph runs at a time and every replay rewrites what it reads, so
+A CUDA graph freezes addresses, not owners. Only one graph runs at a time and every replay rewrites its own inputs, so
 the buffers of different budgets may overlap. In vLLM every graph has buffers of its own: 41 graphs of Qwen2.5-VL need
 3.0 GB there, and 53 need 1.8 GB with shared maximal buffers (H200, reference run).
 """
@@ -83,7 +83,7 @@ class Slot:
 
 
 class Layout:
-    """Where one graph's metadata lies in a blob: every replay copies one contiguous blob and nothing else.
+    """The places of one graph's metadata in a blob. Every replay copies one contiguous blob and nothing else.
 
     Separate copies cost about 5 us of host time each; Qwen2.5-VL has eight metadata buffers, and vLLM zero-fills each
     one before it copies: 16 launches.

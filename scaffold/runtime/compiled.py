@@ -94,7 +94,7 @@ def _without_memory(value: Any) -> Any:
 
 
 def variants_of(kernel: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """`args` with a number of each kind in place of each whole number that the kernel is specialised for.
+    """`args` in variants: each whole number that the kernel is specialised for becomes a number of each kind.
 
     Empty for too many numbers, for none, and for unaligned memory, which may be aligned next time.
     """

@@ -1,4 +1,4 @@
-"""The shared manager: capture budgets once, replay what fits, run eager what does not.
+"""The shared manager: it captures budgets once, replays the batches that fit, and runs the others eager.
 
 This module runs calls. `capture` decides which graphs to capture and when; `plans` keeps the plans of calls.
 
@@ -80,9 +80,9 @@ def _improves(key: GraphKey, captured: Captured, plan: CallPlan) -> bool:
 
 
 def _clear_behind(arena: Arena, used: int, capacity: int) -> None:
-    """Zero what a larger call left behind `used` bytes, up to the `capacity` bytes that a graph reads.
+    """Zero the leftovers of a larger call after `used` bytes, up to the `capacity` bytes that a graph reads.
 
-    Clearing only what is dirty saves a fill of the whole buffer in each call (11 MB for a 1288x728 image).
+    Clearing only dirty bytes saves a fill of the whole buffer in each call (11 MB for a 1288x728 image).
     """
     if arena.dirty <= used:
         arena.dirty = used

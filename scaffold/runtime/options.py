@@ -17,9 +17,9 @@ class Options:
     `max_graph_bytes` and `max_capture_seconds` cap the start-up. The memory cap drops the largest budgets. Budgets that
     the time cap leaves out wait until the worker is idle.
 
-    `calibration_ms` bounds the time for measuring the crossover at start-up; 0 never measures. Where replay and eager
-    are predicted to be close, a size runs both ways in turn from its `trial_after`-th use on, and the faster way stays.
-    At most `trials` sizes do so. `sample_every` times one replay in so many.
+    `calibration_ms` bounds the time for measuring the crossover at start-up; 0 never measures. A size whose replay and
+    eager times are predicted to be close runs both ways in turn from its `trial_after`-th use on, and the faster way
+    stays. At most `trials` sizes do so. `sample_every` times one replay in so many.
 
     `compact` captures the largest graph once beforehand to lay the pool out for it. Leave it off where graphs hold
     collectives: these may register the addresses of that graph, which is thrown away. `retry` runs a forward once

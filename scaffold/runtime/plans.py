@@ -63,7 +63,7 @@ class Run:
     captured: Captured | None = None
     #: Runs the graph on a batch; the caller owns the output. None: there is no graph for these sizes.
     replay: Callable[[Inputs], torch.Tensor] | None = None
-    #: Run eager in this call. With a graph at hand, eager is faster for these sizes or on trial.
+    #: Run eager in this call. If there is a graph, eager is faster for these sizes, or on trial.
     eager: bool = True
     trial: Trial | None = None
     #: The missing graph for these sizes, and how much time it would save per call.

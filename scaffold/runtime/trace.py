@@ -89,7 +89,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
-        """Read a file's text. Raises TraceError, a ValueError, with what is wrong and where."""
+        """Read a file's text. Raises TraceError, a ValueError, with the mistake and its place."""
         try:
             data = json.loads(text, object_pairs_hook=_Pairs, parse_int=_integer)
         except json.JSONDecodeError as error:

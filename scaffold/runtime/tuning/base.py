@@ -90,7 +90,7 @@ class Tuning(ABC):
     """One kind of change. `sites` names the candidate modules, `refusal` decides, `apply` acts."""
 
     name: ClassVar[str]
-    #: One line: what it does.
+    #: Its effect in one line.
     summary: ClassVar[str]
     #: `exact`: equal in real arithmetic, and the same roundings. `rounding`: equal in real arithmetic.
     level: ClassVar[str]

@@ -59,7 +59,7 @@ def chain_of(module: Any) -> list[Link] | None:
 
 
 def chain_of_node(node: ast.FunctionDef) -> list[Link] | None:
-    """As `chain_of`, of a syntax tree."""
+    """The same as `chain_of`, for a syntax tree."""
     arguments = [a.arg for a in node.args.args]
     if len(arguments) != 2 or node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
         return None
@@ -112,7 +112,7 @@ def hands_through(owner: Any, layers: str) -> bool:
 
 
 def hands_through_node(node: ast.FunctionDef, layers: str) -> bool:
-    """As `hands_through`, of a syntax tree."""
+    """The same as `hands_through`, for a syntax tree."""
     loops = [n for n in ast.walk(node) if isinstance(n, ast.For) and _mentions(n.iter, layers)]
     if len(loops) != 1 or loops[0].orelse:
         return False

@@ -92,7 +92,7 @@ class PadMlp(Tuning):
 
 
 class _Rows:
-    """Zero rows behind each of `halves` parts of the first dimension."""
+    """Zero rows after each of `halves` parts of the first dimension."""
 
     def __init__(self, halves: int, size: int, padded: int) -> None:
         self.halves, self.size, self.padded = halves, size, padded
@@ -109,7 +109,7 @@ class _Rows:
 
 
 class _Columns:
-    """Zero columns behind the last one."""
+    """Zero columns after the last one."""
 
     def __init__(self, size: int, padded: int) -> None:
         self.size, self.padded = size, padded

@@ -49,7 +49,7 @@ BOUNDS = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.
 OWN_ROUNDING = 1.5
 
 
-#: Where a tuned host keeps its handle, so that a second manager does not tune it again.
+#: A tuned host keeps its handle under this name, so that a second manager does not tune it again.
 _MARK = "_vitcg_tuned"
 
 
@@ -115,8 +115,8 @@ Proof = Callable[[float], "Sequence[torch.Tensor]"]
 def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = None) -> Tuned:
     """Apply tunings to the vision tower of a host, each one whole or not at all. Never raises for a tuning.
 
-    With `prove`, it compares the output after each tuning with that of the untuned tower, and takes a tuning back whose
-    error exceeds the bound (`BOUNDS`, `OWN_ROUNDING`).
+    With `prove`, it compares the output after each tuning with that of the untuned tower. If the error exceeds the
+    bound (`BOUNDS`, `OWN_ROUNDING`), it takes the tuning back.
     """
     choice = choice or TuningChoice()
     tuned = Tuned()
@@ -200,7 +200,7 @@ def moved(pixels: torch.Tensor, step: float, seed: int = 0) -> torch.Tensor:
 
 
 def _device(tower: Mapping[str, nn.Module]) -> torch.device:
-    """Where the tower's parameters are."""
+    """The device of the tower's parameters."""
     found = (p.device for module in tower.values() for p in module.parameters(recurse=False))
     return next(found, torch.device("cpu"))
 
