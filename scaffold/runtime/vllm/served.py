@@ -38,7 +38,7 @@ class ServedManager(EncoderCudaGraphManager):
     """As its base, but a fault makes images run eager instead of raising."""
 
     token_budgets: list[int] = []  # noqa: RUF012 - what vLLM reads of a manager that could not be set up
-    #: The fault that took the graphs away; None while all is well.
+    #: The reason why there are no graphs; None while all is well.
     fault: str | None = None
     _faults_in_a_row: int = 0
     _ranks: int = 1
