@@ -1,7 +1,7 @@
 """Compare generated ports with upstream's hand-written ones of the same models, by their code and by running both.
 
-    python benchmarks/compare_upstream.py           # write docs/measured/upstream.md, and the models into the guide
-    python benchmarks/compare_upstream.py --check   # exit 1 if they are not what the releases and the templates say
+    python benchmarks/compare_upstream.py           # write docs/measured/upstream.md
+    python benchmarks/compare_upstream.py --check   # exit 1 if it is not what the releases and the templates say
     python benchmarks/compare_upstream.py --run     # run upstream's ports of RELEASE in the CPU lab first, 3 minutes
 
 Every shipped model that RELEASE has a hand-written port of is compared there: what the classes declare, lines, what
@@ -36,10 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / f"upstream_{RELEASE}.json"
 DEFECTS = ROOT / "tests" / "lab" / "test_packed_defects.py"
 PAGE = ROOT / "docs" / "measured" / "upstream.md"
-PROSE = ROOT / "docs" / "compared-with-upstream.md"
 #: Right results without a replay: no defect.
 EAGER = "VCG657"
-START, END = "<!-- models: made by benchmarks/compare_upstream.py -->", "<!-- end of models -->"
 LIST = "MODELS_SUPPORT_VIT_CUDA_GRAPH"
 
 
@@ -372,7 +370,7 @@ def each_model() -> list[str]:
             f"| {result['checks']} | {sum(code != EAGER for code, _, _ in result['failed'])} |"
         )
     for name, (theirs, ours) in found.items():
-        lines += ["", f"### {name}", "", *differences(theirs, ours), *failures(results[name], defects.get(name, []))]
+        lines += ["", f"## {name}", "", *differences(theirs, ours), *failures(results[name], defects.get(name, []))]
     return lines
 
 
@@ -433,11 +431,19 @@ def failures(result: dict[str, Any], defects: list[str]) -> list[str]:
 HEAD = """\
 <!-- made by benchmarks/compare_upstream.py from the releases and the templates: do not edit -->
 
-# Lines beside upstream's
+# Upstream's ports, model by model
+
+A port is its protocol methods with all that only they use. Lines are those of the release's file, without blank ones.
+A script reads the differences from the code of both ports. The failures are from a run of upstream's own code in the
+CPU lab.
+[Compared with upstream](../compared-with-upstream.md) says what is better and what is worse.
+"""
+
+FILES = """\
+# Lines of whole files
 
 InternVL was ported by hand between vLLM 0.22 and 0.23, Qwen2-VL between 0.21 and 0.22. The tool generates both ports
 into the last release without them. A script counts the lines of both and reads the places from the syntax trees.
-[Compared with upstream](../compared-with-upstream.md) says what is better and what is worse.
 
 "Ours on" the older release speaks that release's protocol. "In its place" is `--replace` on the newer release: the same
 protocol as upstream's, counted from the same older file. Blank lines do not count. *code* are the added lines without
@@ -447,7 +453,7 @@ comments and docstrings.
 
 def render() -> str:
     """The page."""
-    lines = [HEAD]
+    lines = [HEAD, *each_model(), "", FILES]
     for comparison in COMPARISONS:
         for same_protocol in (False, True):
             table = compare(comparison, same_protocol=same_protocol)
@@ -476,16 +482,9 @@ def render() -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def pages() -> dict[Path, str]:
-    """What the two pages hold: one as a whole, the other between its marks."""
-    before, after = PROSE.read_text("utf-8").split(START)[0], PROSE.read_text("utf-8").split(END)[1]
-    inside = "\n".join(each_model())
-    return {PAGE: render(), PROSE: f"{before}{START}\n\n{inside}\n\n{END}{after}"}
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not current")
+    options.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is not current")
     options.add_argument("--run", nargs="*", metavar="MODEL", help="run upstream's ports in the CPU lab first [all]")
     arguments = options.parse_args()
     if arguments.run is not None:
@@ -494,14 +493,11 @@ def main() -> int:
             results["models"][name] = found = run(name)
             keep(results)
             print(name, len(found["failed"]), "of", found["checks"], "checks fail", flush=True)
-    new = pages()
+    page, new = PAGE.read_text("utf-8") if PAGE.exists() else "", render()
     if arguments.check:
-        old = {path: path.read_text("utf-8") for path in new}
-        for path, text in new.items():
-            print(*difflib.unified_diff(old[path].splitlines(), text.splitlines(), lineterm="", n=0), sep="\n")
-        return int(old != new)
-    for path, text in new.items():
-        path.write_text(text, encoding="utf-8")
+        print(*difflib.unified_diff(page.splitlines(), new.splitlines(), lineterm="", n=0), sep="\n")
+        return int(page != new)
+    PAGE.write_text(new, encoding="utf-8")
     return 0
 
 
