@@ -44,6 +44,7 @@ NAMES = {
     "minimax_m3": "MiniMax-M3",
     "idefics3": "Idefics3",
     "molmo2": "Molmo 2",
+    "kimi_vl": "Kimi-VL",
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scaffold.descriptor.port import LOOP_METHOD
+from scaffold.descriptor.port import LONGEST, LOOP_METHOD
 from scaffold.syntax import Bound, FunctionNode, bind_call
 from scaffold.tower.model import Form, Label
 from scaffold.tower.slicing import exposed_reads, must_writes
@@ -68,7 +68,8 @@ def find_hazard(
     """The first thing in the layers that a capture does not survive: what waits for the GPU, or depends on its values.
 
     All that the loop reads beside the features is taken for offsets on the GPU, which the longest item may follow from.
-    What a caller may leave out is taken for None, too: layers may compute it then.
+    What a caller may leave out is taken for None, too: layers may compute it then. Not the longest sequence, which a
+    graph hands to layers that get none.
     """
     from scaffold.tower.interpret import Interpreter
 
@@ -79,6 +80,7 @@ def find_hazard(
     bound: Bound[ast.expr] = bind_call(function, (), {}, skip_first=True)
     defaults = {name: default for name, default in bound.defaults.items() if default is not None}
     optional = [name for name in arguments[1:] if name in defaults and ast.unparse(defaults[name]) == "None"]
+    optional = [name for name in optional if name != LONGEST]
     for absent in ({}, *({name: Value(form=Form.NONE)} for name in optional)):
         interpreter = Interpreter(program)
         interpreter.run(owner[0], owner, method, {**values, **absent})

@@ -98,7 +98,10 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
 
 def too_early(tree: SourceTree) -> bool:
     """Whether a release has no graphs of rows at all: one before 0.27."""
-    return not read_protocol(tree).dialect.zero_path_tokens
+    try:
+        return not read_protocol(tree).dialect.zero_path_tokens
+    except DiagnosticError:
+        return False  # `new` says so
 
 
 def _captured(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
 from scaffold.descriptor.expressions import Binary, Expression, Function, Int, Name, expression_of, parse_expression
 from scaffold.descriptor.model import UnitInput
-from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.port import LONGEST, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
@@ -205,6 +205,8 @@ class RowsView(ReentryView):
     merge: Code
     rows_per_token: Code
     embeds: str | None
+    #: The argument of layers that are captured alone by which they are told the longest sequence.
+    longest: str | None
     cover_rows: bool
     filler_rows: Code
     filler_why: str
@@ -643,6 +645,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
         embeds=port.embeds,
+        longest=LONGEST if port.loop else None,
         cover_rows=not facts.attention_fills_zeros,
         filler_rows=Code(_TILE_ROWS.python()),
         filler_why=_FILLER_WHY[False],

@@ -22,6 +22,7 @@ _SOURCES = {
     "Any": "typing",
     "Callable": "collections.abc",
     "Hashable": "collections.abc",
+    "Signature": "inspect",
     "accumulate": "itertools",
     "cached_property": "functools",
     "suppress": "contextlib",

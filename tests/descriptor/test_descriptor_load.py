@@ -32,6 +32,7 @@ def test_shipped_descriptors_load_by_name_without_a_remark() -> None:
     core = {"internvl", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "step3_vl"}
     further = {"ernie45_vl", "gemma3_mm", "glm4_1v", "llava", "llava_next", "llava_onevision", "mistral3", "mllama4"}
     further |= {"cohere_compass", "deepseek_vl2", "idefics3", "minimax_m3", "molmo2", "paligemma", "phi3v", "pixtral"}
+    further |= {"kimi_vl"}
     assert shipped_names() == tuple(sorted(core | further))
     for name in shipped_names():
         descriptor = load_descriptor(name)
@@ -164,3 +165,13 @@ def test_loading_imports_nothing_heavy() -> None:
     )
     allowed = {"ast"} if "True" in before.stdout else set()
     assert set(ran.stdout.split()) - allowed == set()
+
+
+def test_rows_of_patches_have_none_beside_their_grid() -> None:
+    text = (PACKAGE / "shipped" / "minimax_m3.yaml").read_text("utf-8")
+    changed = text.replace("{sizes: image_grid_thw}", "{sizes: image_grid_thw, extra: 1}")
+    assert changed != text
+    with pytest.raises(DiagnosticError) as caught:
+        load_descriptor_text(changed, "minimax_m3.yaml")
+    [problem] = caught.value.diagnostics
+    assert (problem.code, "no rows beside the patches" in problem.message) == ("VCG343", True)

@@ -301,10 +301,6 @@ REFUSED = {
         "`pixel_values` and `images_crop` go through the encoder, and a cut captures units of one input",
         "self.sam_model(",
     ),
-    "DeepseekVLV2ForCausalLM": (
-        "items of `pixel_values` are told apart by `num_patches`, which the model does not get",
-        'flat_from_sizes("image", num_patches)',
-    ),
 }
 
 
@@ -378,3 +374,14 @@ def test_a_prompt_has_no_placeholder_where_the_processor_puts_the_image(release_
     draft = draft_descriptor(release_tree(RELEASE), "PaliGemmaForConditionalGeneration", {})
     [test] = load_descriptor_text(draft.text, "paligemma.yaml").tests
     assert test.image_prompt == "What is this?"
+
+
+@pytest.mark.parametrize("release", ["0.22.0", "0.32.0"])
+def test_sizes_that_the_processor_keeps_to_itself_are_those_of_the_grid_behind_them(release, release_tree):
+    """DeepSeek-VL2's processor counts the tiles of an image: its grid of crops, and the whole image."""
+    draft = draft_descriptor(release_tree(release), "DeepseekVLV2ForCausalLM")
+    port = load_descriptor_text(draft.text, "deepseek_vl2.yaml")
+    assert isinstance(port, CutPort)
+    assert (port.sized, port.extras) == ({"pixel_values": "images_spatial_crop"}, {"pixel_values": 1})
+    change, *_ = prepare_port(port, release_tree(release)).changed
+    assert b"[int(size.prod()) + 1 for size in mm_kwargs" in (change.after or b"")

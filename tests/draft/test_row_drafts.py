@@ -136,10 +136,10 @@ def test_a_loop_where_the_call_gets_what_no_graph_holds(architecture, drafted, r
 
 
 @pytest.mark.trees
-def test_a_release_whose_attention_leaves_rows(release_tree):
+def test_a_release_that_cuts_eager_results_by_tokens(release_tree):
     with pytest.raises(DiagnosticError) as error:
-        draft_descriptor(release_tree("0.28.0"), "PixtralForConditionalGeneration")
-    assert "attention of this release leaves rows behind those of a batch unwritten" in str(error.value)
+        draft_descriptor(release_tree("0.26.0"), "PixtralForConditionalGeneration")
+    assert "this release cuts the result of an eager run into embeddings" in str(error.value)
 
 
 # -- one change at a time ----------------------------------------------------------------------------------------------
@@ -330,3 +330,10 @@ def test_videos_are_left_out(draft):
     left, gain = (note.message for note in found.notes)
     assert left == "the modality `video` is left out: graphs of rows hold images"
     assert "an item has as many rows as its size asks for" in gain
+
+
+def test_a_key_spells_the_columns_of_its_grid(release_tree):
+    """No line of MiniMax-M3 says how many columns `image_grid_thw` has."""
+    draft = draft_descriptor(release_tree("0.30.0"), "MiniMaxM3SparseForConditionalGeneration")
+    assert "image_grid_thw: [1, h, w]" in draft.text
+    assert [question.key for question in draft.questions] == ["let.width"]

@@ -184,6 +184,16 @@ def test_drop_import(case: Case) -> None:
     run(case)
 
 
+def test_two_entries_at_the_end_of_a_list() -> None:
+    before = "names = [\n    'a',\n]\n"
+    edits = [AddListEntry("names", "b"), AddListEntry("names", "c")]
+    after = apply_edits(before, edits, path=MODEL).text
+    assert after == "names = [\n    'a',\n    'b',\n    'c',\n]\n"
+    assert prove_equivalence(before, after, edits, MODEL) == ()
+    lost = after.replace("    'b',\n", "")
+    assert [problem.code for problem in prove_equivalence(before, lost, edits, MODEL)] == ["VCG602"]
+
+
 def test_the_proof_wants_a_dropped_import_to_be_gone() -> None:
     before = "from .utils import a, scatter\n"
     (kept,) = prove_equivalence(before, before, [OLD], MODEL)

@@ -34,11 +34,10 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG446",
-        "attention of this release leaves rows unwritten",
-        "A graph has more rows than most batches. Attention writes the rows of the sequences of a batch; before 0.31 "
-        "those behind them keep what the memory held, which may reach valid rows (FlashAttention 3 multiplies it by "
-        "zero, and NaN stays NaN). The packed layout covers them by short sequences, which the layout `rows` cannot, "
-        "since it does not know what the encoder takes.",
+        "this release cannot have graphs of rows",
+        "Before 0.27 the manager cuts the result of an eager run into embeddings, and rows are features that the model "
+        "has yet to assemble. On any release the encoder must run vLLM's attention of encoders, which gets the offsets "
+        "of the sequences. Attention that gets a mask of all pairs depends on the size of the whole batch.",
     ),
     Code(
         "VCG447",

@@ -34,6 +34,7 @@ RECIPES = (
     "deepseek_vl2",
     "minimax_m3",
     "idefics3",
+    "kimi_vl",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).

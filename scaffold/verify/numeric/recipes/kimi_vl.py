@@ -1,0 +1,62 @@
+"""Kimi-VL: packed patches of images through MoonViT, whose layers find out the longest image by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
+
+
+class KimiVL(PackedGrid):
+    """Images only. The learned table has 8 x 8 positions, so that most grids are interpolated."""
+
+    module = "kimi_vl"
+    host_class = "KimiVLForConditionalGeneration"
+    modalities = ("image",)
+
+    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
+        """With the table of angles as a buffer: the release makes it on its platform's device, here the host."""
+        host, config = super().build(host_class)
+        host.register_buffer("angles", host.vision_tower.encoder.rope_2d.precomputed_freqs_cis, persistent=False)
+        return host, config
+
+    def model_config(self) -> Any:
+        from vllm.transformers_utils.configs.kimi_vl import KimiVLConfig
+
+        return KimiVLConfig(
+            vision_config={
+                "patch_size": PATCH,
+                "init_pos_emb_height": 8,
+                "init_pos_emb_width": 8,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 2,
+                "hidden_size": 48,
+                "intermediate_size": 64,
+                "merge_kernel_size": (MERGE, MERGE),
+            },
+            text_config={"hidden_size": self.hidden_size, "num_hidden_layers": 1, "vocab_size": 99},
+        )
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        rows = sum(h * w for _, h, w in items)
+        grids = torch.tensor([(h, w) for _, h, w in items], dtype=torch.int64).reshape(-1, 2)
+        pixels = torch.randn(rows, CHANNELS, PATCH, PATCH, generator=generator)
+        return {"pixel_values": pixels, "image_grid_hws": grids}
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return None  # the model takes pixels only
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        return Recipe.edge_sessions(self)
+
+    def many_frames(self) -> Case | None:
+        return None
+
+
+RECIPE = KimiVL()
