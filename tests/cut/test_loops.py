@@ -32,13 +32,6 @@ LOOPS = {
 ISAAC = {"forward.loop": "self.layers"}
 #: Keye's model is written like PaddleOCR-VL's, but its layers look for the longest item themselves.
 KEYE = {"model.module": "keye", "model.class": "KeyeForConditionalGeneration"}
-#: So do Kimi-VL's where they do not get it, as in a call that is no graph's.
-KIMI = {
-    "model.module": "kimi_vl",
-    "model.class": "KimiVLForConditionalGeneration",
-    "forward.encoder": "self.vision_tower.encoder",
-    "forward.loop": "self.blocks",
-}
 ISAAC_FILE = f"{MODELS}/isaac.py"
 ISAAC_RECIPE = str(Path(__file__).with_name("isaac_rows.py"))
 
@@ -75,11 +68,19 @@ def test_a_second_port_finds_the_method(model: str, release_tree: Any) -> None:
 
 
 @pytest.mark.trees
+def test_layers_that_take_the_longest_sequence_are_told_it(release_tree: Any) -> None:
+    """Kimi-VL's layers ask the GPU for it where they get none, which in the model's own code is always."""
+    changed = prepare_port(port_of("kimi_vl"), release_tree(RELEASE), replace=True).changed
+    [after] = [(change.after or b"").decode() for change in changed if change.path == f"{MODELS}/kimi_vl.py"]
+    assert 'if call.arguments.get("max_seqlen", 0) is None:' in after
+    assert 'call.arguments["max_seqlen"] = torch.tensor(num_rows, dtype=torch.int32)' in after
+
+
+@pytest.mark.trees
 @pytest.mark.parametrize(
     ("model", "changes", "place", "message"),
     [
         ("paddleocr_vl", KEYE, "keye.py:431", "`max_seqlen` computed beside the attention that gets it"),
-        ("paddleocr_vl", KIMI, "moonvit.py:472", "`max_seqlen` computed beside the attention that gets it"),
         ("dots_ocr", {"forward.loop": "self.layers"}, "dots_ocr.yaml:9", "does not lead to a loop over `self.layers`"),
         ("dots_ocr", {"forward.encoder": "self.vision"}, "dots_ocr.yaml:9", "does not lead to a loop"),
     ],
