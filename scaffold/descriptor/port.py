@@ -103,7 +103,7 @@ PUBLIC_ENTRY, PRIVATE_ENTRY = "embed_multimodal", "_embed_multimodal"
 #: The loop over the layers of an encoder, where a method of its own is called instead.
 LOOP_METHOD = "forward_layers"
 
-#: What vLLM's layers call the longest sequence, where they take it.
+#: The name of the longest sequence in vLLM's layers that take it.
 LONGEST = "max_seqlen"
 
 _ONE = Expression(Int(1), "1")
