@@ -21,8 +21,12 @@ _PATCH_TOKEN = 5
 class _TextModel(LanguageModel):
     """Embeds tokens, which the results of the model begin and end with."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dtype = torch.get_default_dtype()
+
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return torch.sin(input_ids[..., None] + torch.arange(_COLUMNS, device=input_ids.device))
+        return torch.sin(input_ids[..., None] + torch.arange(_COLUMNS, device=input_ids.device)).to(self.dtype)
 
     get_input_embeddings = embed_input_ids
 
