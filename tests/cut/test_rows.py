@@ -161,7 +161,7 @@ def test_offsets_in_two_sections_have_no_graphs(release_tree: Any) -> None:
     assert [check for check in report.checks if check.passed and check.name.startswith("a context of 63")], text
 
 
-COVER = "dst[n:] = torch.minimum(src[-1] + rows * steps, dst[-1])"
+COVER = "dst[n:] = torch.minimum(src[-1] + length * steps, dst[-1])"
 
 
 @pytest.mark.lab

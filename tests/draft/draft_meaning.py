@@ -58,7 +58,8 @@ def _walk(at: str, value: Any, port: AnyPort) -> Iterator[tuple[str, Any]]:
         yield at, value.python()
     elif isinstance(value, Record):
         for key, declared in value.by_key.items():
-            yield from _walk(f"{at}.{key}", getattr(value, declared.name), port)
+            if key != "why":  # a person's reason for it
+                yield from _walk(f"{at}.{key}", getattr(value, declared.name), port)
     elif isinstance(value, Mapping):
         for key, entry in value.items():
             yield from _walk(f"{at}.{key}", entry, port)
