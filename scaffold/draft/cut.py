@@ -152,7 +152,7 @@ def _refusal(tree: SourceTree, model: Located, root: PartCall, fields: dict[str,
 def _sites(step: PartCall) -> Iterator[tuple[PartCall, ...]]:
     """The largest calls that can be captured, each with the ones inside of it.
 
-    What brings its units into one form itself gets them in several: the calls inside of it get that form.
+    A call that brings its units into one form itself gets them in several: the calls inside of it get that form.
     """
     fitting = tuple(inner for inner in step.walk() if _fits(inner))
     if _fits(step) and not (asks_for_rank(step) and len(fitting) > 1):
@@ -246,7 +246,7 @@ def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.ex
 
 
 def _gate(program: Program, model: Located, sheet: Sheet) -> None:
-    """Graphs are off where each rank encodes items of its own: their embeddings are gathered by a number of tokens."""
+    """Graphs are off where each rank encodes items of its own: the ranks gather embeddings by a number of tokens."""
     said = _class_variable(program, model, _SHARDS)
     if said is None or ast.unparse(said[0]) != "True":
         return

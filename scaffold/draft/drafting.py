@@ -232,7 +232,7 @@ def _last_of(
     try:
         return _rows(tree, program, model, answers, reason)
     except DiagnosticError as error:
-        # What keeps a model from rows is no news where a release has none.
+        # The reason against rows is no news where a release has none.
         if isinstance(error, NoRows) or (too_early(tree) and not isinstance(error, TooEarly)):
             raise DiagnosticError(refused or error.diagnostics) from None
         raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("rows", error))))) from None
@@ -338,7 +338,7 @@ def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: 
 
 
 def _joined_widths(objects: Objects) -> Iterator[Candidate]:
-    """What the model keeps as the width of one result of its tower, and as a multiple of it for the further ones."""
+    """Attributes with the width of one result of the tower, and with a multiple of it for the further results."""
     kept = objects.attributes("self")
     for name, width in kept.items():
         if not isinstance(width, Op) or not width.name.endswith(("hidden_size", "out_hidden_size")):

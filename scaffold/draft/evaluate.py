@@ -60,7 +60,7 @@ class Scope:
 
 @dataclass(slots=True)
 class History:
-    """What happened on the way: calls of parts of the model on data, splits of their results, constructed classes,
+    """The events on the way: calls of parts of the model on data, splits of their results, constructed classes,
     inputs that were read, those that must be None, switches that were passed over, and every function entered."""
 
     calls: list[Op] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Evaluator:
         return frame.variables
 
     def of_module(self, name: Ref) -> Term | None:
-        """What the module of a name assigns to it at its top."""
+        """The value that the module of a name assigns to it at its top."""
         module = self._program.module(name.place.file) if name.place is not None else None
         for node in module.tree.body if module is not None else ():
             if isinstance(node, ast.Assign) and name.path in map(ast.unparse, node.targets):
@@ -136,7 +136,7 @@ class Evaluator:
         return values[-1] if values else Plain(None)
 
     def _returned(self, function: Closure, args: list[Term], keywords: dict[str, Term], depth: int) -> list[Term]:
-        """What every `return` of a function gives."""
+        """The value of every `return` of a function."""
         self.trace.visited.append((function.module, function.node))
         frame = Scope(function.module, function.owner, self._bind(function, args, keywords), depth)
         self._block(function.node.body, frame)
@@ -145,7 +145,7 @@ class Evaluator:
     # --- statements -------------------------------------------------------------------------------------------------
 
     def _block(self, statements: list[ast.stmt], frame: Scope) -> bool:
-        """Whether the block was left by a return, raise, continue or break."""
+        """Whether a return, raise, continue or break left the block."""
         return any(self._statement(statement, frame) for statement in statements)
 
     def _statement(self, node: ast.stmt, frame: Scope) -> bool:
@@ -396,7 +396,7 @@ class Evaluator:
         return self._apply(function, args, keywords, node, frame)
 
     def _of_container(self, value: Term, method: str, args: list[Term], node: ast.Call, frame: Scope) -> Term | None:
-        """What a method of a mapping or list gives; None when it is not one of those that are known."""
+        """The result of a method of a mapping or list; None when it is not one of those that are known."""
         first = args[0] if args else Plain(None)
         if isinstance(value, BatchInputs) and method in ("pop", "get") and isinstance(first, Plain):
             default = args[1] if len(args) > 1 else Plain(None)
@@ -474,7 +474,7 @@ class Evaluator:
         return self._deep or _has_container(made) or not inputs_of(made) or bool(self._sizes & set(inputs_of(made)))
 
     def _target(self, path: str, frame: Scope) -> Term | None:
-        """What a dotted name means: a function or method of the tree, or an empty `Mapped` for a class."""
+        """The meaning of a dotted name: a function or method of the tree, or an empty `Mapped` for a class."""
         parts = path.split(".")
         owner = frame.owner
         if parts[0] != "self":

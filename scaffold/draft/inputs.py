@@ -79,7 +79,7 @@ class ModelInputs:
     fields: dict[str, FieldConfig]
     trace: History
     result: Term
-    #: What is left out, and why.
+    #: Each note names a modality that is left out, and why.
     notes: tuple[Diagnostic, ...] = ()
 
 
@@ -367,7 +367,7 @@ def _parts(modality: ModalityInputs) -> set[str]:
 
 
 def _changed_results(tree: SourceTree, trace: History, roots: list[Encoded]) -> Iterator[Diagnostic]:
-    """What the model does to an encoder's result beside joining its first axes and splitting it into items, once.
+    """Changes of an encoder's result beside joining its first axes and splitting it into items, once.
 
     A port hands out the rows of the result as they are: an index, a join or a second split would be lost.
     """
@@ -395,7 +395,7 @@ def _joins_axes(step: Op) -> bool:
 
 
 def _changed_items(tree: SourceTree, trace: History, result: Term) -> Iterator[Diagnostic]:
-    """What the model does to each item of a split result beside joining its first two axes."""
+    """Changes of each item of a split result beside joining its first two axes."""
     for part in walk_value(result):
         of = part.args[0] if isinstance(part, Op) and part.args else None
         piece = isinstance(of, Op) and of.name == "each" and any(of.args[0] is split for split in trace.splits)

@@ -105,7 +105,7 @@ def _checkpoint(tree: SourceTree, class_name: str) -> tuple[str, dict[str, objec
 
 
 def _placeholders(model: Located) -> Iterator[tuple[str, tuple[str, SourceLine]]]:
-    """What stands for an item in a prompt: `if modality.startswith("image"): return "<image>"`."""
+    """The text that stands for an item in a prompt: `if modality.startswith("image"): return "<image>"`."""
     for node in ast.walk(model.owner[1]):
         if isinstance(node, ast.FunctionDef) and node.name == _PLACEHOLDER:
             for test in ast.walk(node):

@@ -214,7 +214,7 @@ def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
 
 
 def _last_release(release: str) -> str:
-    """What to do with a model that `release` was the last one to have."""
+    """The advice for a model that `release` was the last one to have."""
     oldest = GENERATIONS[0].first
     if _order(release) < _order(oldest):
         return f"there is nothing to port: encoder CUDA graphs came with vLLM {oldest}, after the model had left"
@@ -251,7 +251,7 @@ def _registry_name(node: ast.stmt) -> str | None:
 
 
 def _stem(architecture: str) -> str:
-    """What tells an architecture from others: `qwen2vl` of `Qwen2VLForConditionalGeneration`."""
+    """The part of the name that tells an architecture from others: `qwen2vl` of `Qwen2VLForConditionalGeneration`."""
     return "".join(character for character in _TASK.sub("", architecture).lower() if character.isalnum())
 
 

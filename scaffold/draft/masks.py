@@ -63,7 +63,7 @@ def _in_tree(program: Program, value: Op) -> bool:
 
 
 def _pads(program: Program, value: Op) -> bool:
-    """Whether a value is made by a function of the tree that stacks tensors of several lengths."""
+    """Whether a value comes from a function of the tree that stacks tensors of several lengths."""
     return "stack" in value.name and "pad" in value.name and _in_tree(program, value)
 
 

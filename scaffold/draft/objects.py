@@ -45,12 +45,12 @@ class Objects:
         return self._part(parent).declared.get(name) if self._knows(parent) else None
 
     def value(self, path: str) -> Term | None:
-        """What the constructor of a part's owner sets it to; None for what no constructor in the tree sets."""
+        """The value that the constructor of a part's owner sets it to; None if no constructor in the tree sets it."""
         parent, _, name = path.rpartition(".")
         return self._part(parent).attributes.get(name) if self._knows(parent) else None
 
     def attributes(self, path: str) -> Mapping[str, Term]:
-        """What the constructor of a part sets."""
+        """The attributes that the constructor of a part sets."""
         return self._part(path).attributes if self._knows(path) else {}
 
     def place(self, path: str) -> SourceLine | None:
@@ -94,7 +94,7 @@ class Objects:
             yield from part.read
 
     def kept(self, path: str) -> Iterator[tuple[str, Term]]:
-        """What the constructors of a part and of its parts set, by its path."""
+        """The attributes that the constructors of a part and of its parts set, each with its path."""
         for part in self._visited(path):
             for name, value in part.attributes.items():
                 yield f"{part.path}.{name}", value
@@ -230,7 +230,7 @@ class _Constructor(Evaluator):
             self.places[target.attr] = self._place(target, frame)
 
     def _attribute(self, value: Term, node: ast.Attribute, frame: Scope) -> Term:
-        """What an attribute was set to before, where that is one of the constructor's own values."""
+        """The value that an attribute was set to before, where that is one of the constructor's own values."""
         if isinstance(value, Ref) and value.path == self.path:
             known = self.attributes.get(node.attr)
             if isinstance(known, Op):

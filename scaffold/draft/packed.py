@@ -74,8 +74,8 @@ class _Scene:
 def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: ModelInputs, sheet: Sheet) -> Packed:
     """Fill in all sections of a packed model but its modalities.
 
-    What stands between the tower and the embeddings, or keeps the tower from being split, becomes an obstacle of the
-    sheet. Raises VCG483 when the tower's class is not there to be read.
+    A call between the tower and the embeddings that no descriptor expresses becomes an obstacle of the sheet. So does
+    each reason why the tower cannot be split. Raises VCG483 when the tower's class is not there to be read.
     """
     scene = _Scene(tree, program, model, inputs, sheet)
     first = inputs.modalities[0]
@@ -94,7 +94,7 @@ def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: Mod
 
 
 def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part) -> None:
-    """What the tower's own code tells. Raises `Beyond` where it tells no more."""
+    """Fill in all that the tower's own code tells. Raises `Beyond` where it tells no more."""
     sheet, program = scene.sheet, scene.program
     assert tower.cls is not None, "checked by the caller"
     around = _between(scene, first, call)
@@ -271,7 +271,7 @@ def _gets_ready(scene: _Scene, outer: Op) -> bool:
 
 
 def _slice(scene: _Scene, tower: Part, data: tuple[str, ...], grid: tuple[str, ...], call: Op) -> TowerSlice:
-    """The tower's slice. What keeps a clean slice from being split is an obstacle of the sheet."""
+    """The tower's slice. Each reason why a clean slice cannot be split is an obstacle of the sheet."""
     assert tower.cls is not None, "checked by the caller"
     try:
         sliced = slice_tower(scene.tree, tower.cls[0].file, tower.cls[1].name, data=data, metadata=grid)
@@ -292,7 +292,7 @@ def _slice(scene: _Scene, tower: Part, data: tuple[str, ...], grid: tuple[str, .
 
 
 def _crossings(sliced: TowerSlice) -> Iterator[tuple[Crossing, TowerSlice]]:
-    """What crosses the cut and becomes a buffer, children's crossings last. A child's own arguments are not."""
+    """Values that cross the cut and become buffers, children's last. A child's own arguments do not become any."""
     passed = {name for child in sliced.children for name, _ in child.arguments}
     for crossing in sliced.crossings:
         # The grid itself crosses only where something that needs its values could not leave the tower.
@@ -419,7 +419,7 @@ def _metadata_values(
 
 
 def _unit(value: Term | None) -> tuple[str | None, str, SourceLine | None]:
-    """What one sequence covers, from how its offsets are computed; None when that is not clear."""
+    """The unit that one sequence covers, from how its offsets are computed; None when that is not clear."""
     if value is None:
         return None, "", None
     parts = list(walk_value(value))

@@ -1,4 +1,4 @@
-"""What drafts of a cut and of rows have in common: the entry, the inputs of an item, and the width of the embeddings.
+"""The common parts of drafts of a cut and of rows: the entry, the inputs of an item, and the embeddings' width.
 
 An entry is looked for as the generator will, by `scaffold.cut`, so that a draft is one that can be planned.
 """
@@ -131,7 +131,7 @@ def _of_modality(test: ast.expr) -> bool:
 def problems_of_way(
     tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str, loop: str | None = None
 ) -> list[Diagnostic]:
-    """What keeps the generator from the way of these entries to the encoder, or to one call of it."""
+    """The problems that keep the generator from the way of these entries to the encoder, or to one call of it."""
     spans = {parse_call(entry).path: _NOWHERE for entry in entries}
     try:
         find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop)
@@ -141,7 +141,7 @@ def problems_of_way(
 
 
 def as_reason(problem: Diagnostic) -> Diagnostic:
-    """What keeps the generator from a way, as a reason against the model."""
+    """A problem that keeps the generator from a way, as a reason against the model."""
     span = problem.span if problem.span != _NOWHERE else None
     return Diagnostic("VCG483", f"the model is beyond the layouts: {problem.message}", span, problem.help)
 
@@ -159,7 +159,7 @@ def put_fields(
     *,
     grids: bool = False,
 ) -> None:
-    """How each input of the modalities lies in a batch. What no descriptor says becomes an obstacle.
+    """Fill in how each input of the modalities lies in a batch. A way that no descriptor expresses is an obstacle.
 
     Sizes that the model does not get are those of the grid that the processor computes them from. With `grids` the
     rows of an item may be the product of what is in another input for it, and ready embeddings a row for each token of
@@ -259,7 +259,7 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
 
 
 def _undivided(sizes: Term | None) -> Term | None:
-    """What is divided by the same merge size twice, or by its square."""
+    """The sizes before a division by the same merge size, twice or by its square."""
     if not isinstance(sizes, Op) or sizes.name != "//":
         return sizes
     inner, divisor = strip(sizes.args[0], SAME_SIZES), sizes.args[1]

@@ -1,8 +1,8 @@
 """Drafts the layout `rows`: patch rows of all items in one call of the encoder, and what an item of them looks like.
 
 The encoder is the part of the model that holds the layers and gets what other parts have computed: rows, and what says
-where each item's rows end. What each argument is, the port itself sees when a model starts; a draft only refuses what
-no buffer holds, and a part that waits for values.
+where each item's rows end. The port itself sees what each argument is when a model starts. A draft refuses only
+arguments that no buffer holds, and a part that waits for values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from scaffold.tower.source import Owner, Program
 
 _MODALITY = "image"
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-#: What hands the values of a tensor on as they are.
+#: Operations that hand the values of a tensor on as they are.
 _SAME_VALUES = {*SAME_SIZES, "each", "torch.tensor", "torch.as_tensor", "async_tensor_h2d", ".numpy"}
 #: Methods that wait for the values of a tensor, or hand a bound to attention that does.
 _WAITS = {"item", "tolist", "cpu", "numpy", "nonzero", "unique", "max"}
@@ -207,7 +207,7 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall)
 
 
 def _in_loop(step: PartCall) -> bool:
-    """Whether a call, or one that leads to it, stands in a loop; one over the modalities of a batch is none."""
+    """Whether a call, or one that leads to it, is in a loop. A loop over the modalities of a batch does not count."""
     for lower in step.up():
         if lower.parent is None:
             continue
@@ -410,7 +410,7 @@ def _put_merge(model: Located, walker: Walker, step: PartCall, sheet: Sheet) -> 
 
 
 def _merge_sizes(model: Located) -> Iterator[Candidate]:
-    """What the class calls a merge size, and configuration entries that its module reads as one."""
+    """Attributes that the class calls a merge size, and configuration entries that its module reads as one."""
     module, owner = model.owner
     seen: set[str] = set()
     for tree, own in ((owner, True), (module.tree, False)):

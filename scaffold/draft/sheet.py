@@ -1,6 +1,6 @@
 """A draft while it is filled in: values with their evidence, open questions, and the YAML text of both.
 
-A question is answered by the key of the value that it asks for. What has no answer is written as `TODO`, which
+An answer names the key of the value that its question asks for. A value without an answer is written as `TODO`, which
 `vitcg-scaffold validate` reports, with its candidates as comments above it.
 """
 
@@ -39,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the sources do not tell. `key` is the dotted path of the value, `look` what to look at for the answer."""
+    """A value that the sources do not tell. `key` is its dotted path, `look` what to look at for the answer."""
 
     key: str
     what: str
@@ -56,7 +56,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class Sheet:
-    """`answers` are given by key; `used` holds those that a question has asked for. `obstacles` say what no descriptor
+    """`answers` has one per key; `used` holds those that a question has asked for. `obstacles` say what no descriptor
     expresses: a model with one gets no draft."""
 
     answers: Answers

@@ -1,4 +1,4 @@
-"""What a model does with its pixels, as a tree of calls: from `embed_multimodal` through methods and parts.
+"""The way of a model's pixels, as a tree of calls: from `embed_multimodal` through methods and parts.
 
 A `PartCall` is one call on inputs. The walk goes into methods, and into parts of the model whose other arguments come
 from the batch, too; a part that gets one tensor of pixels and constants is left as the call that it is.
@@ -31,12 +31,12 @@ from scaffold.draft.values import (
 from scaffold.syntax import assigned_to, bind_call, call_name, name_path, self_attribute
 from scaffold.tower.source import Owner, Program
 
-#: What a tensor has besides its methods.
+#: Attributes of a tensor besides its methods.
 _OF_TENSORS = {"shape", "dtype", "device", "ndim", "data", "T", "mT", "is_cuda", "requires_grad"}
-#: What makes several values of one.
+#: Calls that make several values of one.
 _SEVERAL = {"tuple", "list", ".split", "torch.split", ".unbind", "torch.unbind", ".chunk", "torch.chunk", ".tolist"}
 _SPLITS = {".split", "torch.split"}
-#: What gives booleans in another form.
+#: Calls that give booleans in another form.
 _SAME_BOOLEANS = {".flatten", ".contiguous", ".to"}
 _TENSOR = re.compile(r"(^|\| ?)(torch\.)?(Float)?Tensor")
 _CONTAINERS = re.compile(r"\b(list|tuple|dict|List|Tuple|Dict|Iterable|Sequence)\b")
@@ -305,7 +305,7 @@ def _loads(node: ast.Name) -> bool:
 
 
 def _taken(step: PartCall) -> str | None:
-    """What the caller takes of the result, if that is no tensor: `.last_hidden_state`, or one of several."""
+    """The part that the caller takes of a result that is no tensor: `.last_hidden_state`, or one of several."""
     parents = parents_of(step.caller.node)
     above = parents.get(id(step.node))
     names: set[str] = set()

@@ -30,9 +30,9 @@ from scaffold.tower.source import Module, Owner, Program
 _TOKENS = re.compile(r"num_image_tokens?|image_seq_len|tokens_per_(image|tile|chunk|patch)|image_token_len", re.ASCII)
 _SIZES = re.compile(r"^(tile|crop|patch|image)_?size$")
 _FEATURES = re.compile(r"num_\w*feature_size|num_\w*tokens?|\w*seq_len(gth)?")
-#: What puts rows of tiles together or apart.
+#: Operations that put rows of tiles together or apart.
 _ROWS = {"+", "tuple", "list", ".split", "torch.split", "[]", "each", "slice", ".unsqueeze", "zip", "enumerate"}
-#: What makes rows of tokens of tiles of tokens.
+#: Calls that make rows of tokens from tiles of tokens.
 _JOINS = {".flatten", ".view", ".reshape"}
 _SIDES = ("image_size", "crop_size", "tile_size")
 _LETTERS = {
@@ -124,7 +124,7 @@ def against_tiles(inputs: ModelInputs) -> str:
 
 
 def _around(value: Term, root: Op) -> list[Op]:
-    """What is done to the result of a call until it is part of a value, outermost first."""
+    """Operations on the result of a call until it is part of a value, outermost first."""
     if value is root:
         return []
     parts: Sequence[Term] = ()
@@ -317,7 +317,7 @@ def _patch_size(program: Program, model: Located, tower: Part) -> tuple[str, Sou
 
 
 def _binding(table: Mapped, name: str) -> tuple[str, SourceLine | None] | None:
-    """What a side is bound to where the input is checked: a path, or an element of one, and its place."""
+    """The binding of a side where the model checks its input: a path, or an element of one, and its place."""
     bindings = table.entries.get("resolve_bindings")
     value = bindings.entries.get(name) if isinstance(bindings, Mapped) else None
     element = value.args[1] if isinstance(value, Op) and value.name == "[]" else None
@@ -364,8 +364,8 @@ def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: 
 
 
 def _given_sides(program: Program, model: Located) -> Iterator[Candidate]:
-    """What the processing info makes its image processor with, as paths of the model. The last part of `A or B` comes
-    first: every configuration has it."""
+    """Values that the processing info makes its image processor with, as paths of the model. The last part of `A or B`
+    comes first: every configuration has it."""
     method = program.method(model.info, "get_image_processor") if model.info else None
     local: dict[str, ast.expr] = {}
     found: list[ast.expr] = []

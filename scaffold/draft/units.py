@@ -131,7 +131,7 @@ def _counts(path: str) -> Iterator[str]:
 
 
 def _bound(program: Program, objects: Objects, bindings: Term | None, name: str) -> _Known | None:
-    """What a dimension is bound to where the model checks its input."""
+    """The value that a dimension is bound to where the model checks its input."""
     value = bindings.entries.get(name) if isinstance(bindings, Mapped) else None
     why = "what the model checks its input against"
     if isinstance(value, Ref) and not value.path.startswith("self."):

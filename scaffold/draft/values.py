@@ -1,4 +1,5 @@
-"""What the evaluator of `evaluate.py` computes with: values of a method that nobody runs, and where each came from.
+"""The values that the evaluator of `evaluate.py` computes with: those of a method that is read and never run, and
+where each came from.
 
 A value that the evaluator does not understand is an `Op`: the name of what was done and the values that it was done
 to. Patterns over these terms (`derive.py`) are what a draft is made of.
