@@ -1,4 +1,4 @@
-"""What a folder holds compared with what it should hold. Reads, never writes, and follows no symbolic link."""
+"""Compares the files of a folder with those that it should hold. Reads, never writes, and follows no symbolic link."""
 
 from __future__ import annotations
 

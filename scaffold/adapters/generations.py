@@ -65,7 +65,7 @@ def _listed(models: Sequence[str], both: Sequence[str]) -> Code:
 
 
 def _differences(before: str, after: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What differs between two adapters, by place: the imports, or a method. One that only one of them has is named."""
+    """The differences of two adapters, by place: the imports, or a method. One that only one of them has is named."""
     left, right = dict(_places(before)), dict(_places(after))
     for place in dict.fromkeys([*left, *right]):
         if place not in right:

@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
     """`value` as tuples, strings and numbers, independent of hash seeds and of fields that are not compared."""
     if is_dataclass(value) and not isinstance(value, type):
         compared = ((field.name, getattr(value, field.name)) for field in fields(value) if field.compare)
-        # What is not given does not count, so that a new optional field of the spec leaves every hash as it is.
+        # A field that is not given does not count, so that a new optional field of the spec leaves every hash as it is.
         return (type(value).__name__, *((name, _plain(item)) for name, item in compared if not _is_absent(item)))
     if isinstance(value, Record):
         given = ((field.key, getattr(value, name)) for name, field in value.by_name.items() if field.type is not None)

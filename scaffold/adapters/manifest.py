@@ -1,4 +1,4 @@
-"""`MANIFEST.json`: what a folder is generated from. What it holds follows from that.
+"""`MANIFEST.json`: what a folder is generated from. The folder's files follow from that.
 
 The file travels with the folder, so that nothing in it is trusted: anything that this tool would not write makes the
 whole file useless (VCG534).

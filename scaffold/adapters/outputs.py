@@ -63,7 +63,7 @@ class Source:
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """One file of the folder. What it was made from is None for a file that serves several descriptors."""
+    """One file of the folder. `descriptor` and `generation` are None for a file that serves several descriptors."""
 
     path: str
     content: bytes
@@ -151,7 +151,7 @@ def _adapter(source: Source, generation: Generation) -> _Draft:
 def _companions(
     spoken: Mapping[Source, Sequence[Generation]], generations: Sequence[Generation], refused: Sequence[Refused]
 ) -> list[_Draft]:
-    """What all adapters share: their packages, the test, the page that lists them and the example."""
+    """The files that all adapters share: their packages, the test, the page that lists them and the example."""
     from scaffold.verify.numeric import RECIPES
 
     releases = {one.name: (one.first, one.last) for one in generations}

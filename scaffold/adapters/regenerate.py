@@ -198,7 +198,7 @@ def _normalised(folder: Path, reference: str) -> str:
 
 
 def _selection(before: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """What the folder is generated from after this run. `shipped` covers every shipped name."""
+    """The names that the folder is generated from after this run. `shipped` covers every shipped name."""
     names = {*before, *wanted}
     if SHIPPED in names:
         names = {name for name in names if name == SHIPPED or name.endswith((".yaml", ".yml"))}

@@ -1,9 +1,10 @@
 """The source of one adapter class, made from the same rendered methods as a port into a tree.
 
-What differs from a port: the class is a subclass of the release's own, which may implement the protocol itself. So
-nothing of that implementation may shine through: `super()` in a protocol method would reach it and becomes the protocol
-class by name, and a method that the adapter leaves to the protocol's default is bound to that default. What a port
-changes beside the protocol methods, an adapter does when the model is made: it has an `__init__` for that.
+An adapter class is a subclass of the release's own class, which may implement the protocol itself; a port changes that
+class. So nothing of the release's implementation may shine through: `super()` in a protocol method would reach it and
+becomes the protocol class by name, and a method that the adapter leaves to the protocol's default is bound to that
+default. An adapter has an `__init__` for the changes that a port makes beside the protocol methods: it makes them when
+the model is made.
 """
 
 from __future__ import annotations

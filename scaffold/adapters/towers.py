@@ -1,10 +1,12 @@
-"""What is known of the towers in the releases of each generation, so that adapters of packed models need no tree.
+"""Facts about the towers in the releases of each generation, so that adapters of packed models need no tree.
 
-An adapter carries none of vLLM's statements. A tower that is pristine in some release of the generation is split when
-the model is made (`scaffold.tower.split_at_load`), and a configuration that the class does not keep is kept then; what
-else the generated methods have to know of a tree is recorded where all releases agree. `towers.json` is made by
-`python -m scaffold.adapters.towers`, a command for maintainers that reads every stable release, and holds facts about
-shipped descriptors only: one that asks something else of its tower has another hash and gets no answer.
+An adapter carries none of vLLM's statements. If some release of the generation has a pristine tower, the adapter splits
+it when the model is made (`scaffold.tower.split_at_load`). It also keeps a configuration then that the class does not
+keep. Other facts about a tree that the generated methods need are recorded where all releases agree.
+
+`python -m scaffold.adapters.towers`, a command for maintainers that reads every stable release, makes `towers.json`.
+The file holds facts about shipped descriptors only: one that asks something else of its tower has another hash and gets
+no answer.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _FILE = Path(__file__).with_name("towers.json")
 
 @dataclass(frozen=True)
 class TowerAnswer:
-    """What is known for one descriptor and generation: facts, or the reason why there is no adapter.
+    """The answer for one descriptor and generation: facts, or the reason why there is no adapter.
 
     `splits`: some release has a pristine tower. `keeps_model_config`: some release's class does not.
     """
@@ -42,7 +44,7 @@ class TowerAnswer:
 
 
 def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
-    """What was recorded for the descriptor. A model without a tower to split needs nothing recorded."""
+    """The recorded answer for the descriptor. A model without a tower to split needs nothing recorded."""
     from scaffold.plan.views import TreeFacts
 
     if not isinstance(port, PackedPort) and port.gate is None:
@@ -110,7 +112,7 @@ def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
 
 
 def _agree(found: Mapping[str, TowerAnswer]) -> dict[str, Any] | str:
-    """What holds in all releases of a generation."""
+    """The record that holds in all releases of a generation, or the reason why there is none."""
     refused = {version: answer.reason for version, answer in found.items() if answer.reason is not None}
     if refused:
         reasons = " and ".join(sorted(set(refused.values())))
