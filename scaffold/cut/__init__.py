@@ -1,8 +1,8 @@
 """The encode/assemble cut: give the functions from a model's entry to its encoder call one parameter, `encode`.
 
-With `encode=None` the functions are what they were. With a callable it stands in the encoder's place: one that notes
-the units, or one that hands out features which a graph has computed. So everything around the encoder, in whatever way
-a model assembles embeddings, stays the model's own code.
+With `encode=None` the functions are what they were. A callable takes the encoder's place: it notes the units, or hands
+out features that a graph has computed. So everything around the encoder, in whatever way a model assembles embeddings,
+stays the model's own code.
 """
 
 from scaffold.cut.edits import cut_edits

@@ -128,7 +128,7 @@ def _source(tree: SourceTree, station: Station, callable_type: str) -> str:
 
 
 def _call(loop: Loop, first: str) -> str:
-    """What stands where the loop was, whose first line is given."""
+    """The call that replaces the loop, whose first line is given."""
     arguments = ", ".join(loop.arguments)
     call = f"(self.{LOOP_METHOD} if {ENCODE} is None else {ENCODE})({arguments})"
     return f"{_indentation(first)}{loop.result} = {call}"

@@ -1,7 +1,7 @@
 """The loop over an encoder's layers as a function of what it reads: what a cut captures where there is no call.
 
-The statements stay as they are, and move as one. What the loop reads becomes the function's parameters; the one value
-that it hands from layer to layer is its result. A loop with any other effect is refused.
+The statements stay as they are, and move as one. The variables that the loop reads become the function's parameters;
+the one value that it hands from layer to layer is its result. A loop with any other effect is refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from scaffold.tower.interpret import RawHazard
     from scaffold.tower.source import Owner, Program
 
-#: What leaves the loop, or waits in it.
+#: Syntax that leaves the loop, or waits in it.
 _EXITS = {ast.Return: "returns", ast.Break: "ends early", ast.Yield: "yields", ast.YieldFrom: "yields",
           ast.Await: "waits"}  # fmt: skip
-#: What binds names in ways that a function of its own would change.
+#: Syntax that binds names in ways that a function of its own would change.
 _SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Delete)
 
 
@@ -68,8 +68,8 @@ def find_hazard(
     """The first thing in the layers that a capture does not survive: what waits for the GPU, or depends on its values.
 
     All that the loop reads beside the features is taken for offsets on the GPU, which the longest item may follow from.
-    What a caller may leave out is taken for None, too: layers may compute it then. Not the longest sequence, which a
-    graph hands to layers that get none.
+    An argument that a caller may leave out is taken for None, too: layers may compute it then. The longest sequence is
+    an exception: a graph hands it to layers that get none.
     """
     from scaffold.tower.interpret import Interpreter
 
@@ -123,7 +123,7 @@ def _misfits(function: FunctionNode, loop: ast.For) -> Iterator[Misfit]:
 
 
 def _effects(loop: ast.For) -> Iterator[Misfit]:
-    """What the loop does beside writing names."""
+    """The effects of the loop beside writing names."""
     reads = {node.id for node in exposed_reads([loop])}
     for node in ast.walk(loop):
         if type(node) in _EXITS:

@@ -19,14 +19,17 @@ _LOOP = "forward_layers"
 def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path: str) -> tuple[Diagnostic, ...]:
     """That the classes' `methods` of `after` are those of `before` if `encode` is None: nothing, or VCG646.
 
-    Undone are a last parameter `encode` whose default is None, its line in the docstring, an argument `encode=encode`
-    of a call, `E if encode is None else encode(x, y)`, which becomes `E` where `x` and `y` are arguments of the call
-    `E`, and a call of `E if encode is None else encode`, which becomes one of `E`. What is left must be the same tree,
-    without another word of `encode`. The body of `embed_multimodal` may have moved into a private method that it calls
-    with all that it is given. A loop may have moved into a method `forward_layers`, whose parameters are the variables
-    that it reads and whose result is the one that it writes for the rest of the method: put back in the place of the
-    call it must give the same tree, too, and it must mean the same names there as in its own method. What an earlier
-    port cut is undone in `before`, too.
+    The proof removes a last parameter `encode` whose default is None, its line in the docstring, and an argument
+    `encode=encode` of a call. `E if encode is None else encode(x, y)` becomes `E` where `x` and `y` are arguments of
+    the call `E`. A call of `E if encode is None else encode` becomes one of `E`. The rest must be the same tree,
+    without another word of `encode`.
+
+    Two moves are allowed. The body of `embed_multimodal` may have moved into a private method that it calls with all
+    that it is given. A loop may have moved into a method `forward_layers`, whose parameters are the variables that it
+    reads and whose result is the one that it writes for the rest of the method. The loop must give the same tree when
+    it is put back in the place of the call, and it must mean the same names there as in its own method.
+
+    The cuts of an earlier port are undone in `before`, too.
     """
     old, new = _methods(before), _methods(after)
     for owner, name in methods:
@@ -115,7 +118,8 @@ def _inlined(function: ast.AST, method: ast.AST) -> bool:
     places = [(block, index) for block in blocks for index, node in enumerate(block) if ast.dump(node) == call]
     if len(places) != 1 or len(_calls_of_loop(function)) != 1 or result not in parameters:
         return False
-    # What the loop writes beside its result is nothing that the function has; what else it reads is not the function's.
+    # The function must not mention a variable of the loop's method beside the parameters. A name of the loop that is no
+    # variable of that method must be none of the function either.
     inside, outside = _variables(method), _variables(function)
     leaves = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
     apart = not (inside - {"self", *parameters}) & _mentioned(function)

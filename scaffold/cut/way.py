@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: A place of the model: the attributes that lead to it from the model itself, which is ().
 Place: TypeAlias = tuple[str, ...]
 
-#: The parameter that the methods on the way get. What it is: units [n, ...], perhaps several tensors, to features.
+#: The parameter that the methods on the way get: a function of units [n, ...], perhaps several tensors, to features.
 ENCODE = "encode"
 
 #: In the place of the units' argument: all arguments of a call are handed over.
@@ -142,9 +142,9 @@ class _Search:
         self.call = call
         self.span = span
         self.target: Place = tuple((call if isinstance(call, str) else call.path).split(".")[1:])
-        #: What the loop iterates over, if there is one.
+        #: The layers that the loop iterates over, if there is one.
         self.layers: Place | None = (*self.target, *loop.split(".")[1:]) if loop else None
-        #: What is called there: the encoder, or the method that an earlier port made of the loop.
+        #: The callee there: the encoder, or the method that an earlier port made of the loop.
         self.called: Place = (*self.target, LOOP_METHOD) if loop else self.target
         self.goal = f"a loop over `{loop}` in `{call}`" if loop else f"`{_text(call)}`"
         self.stations: dict[int, Station] = {}
@@ -331,7 +331,7 @@ def _framed(
 
 
 def called(call: ast.Call) -> ast.expr:
-    """What a call calls if `encode` is None, where an earlier port cut it."""
+    """The callee of a call if `encode` is None, where an earlier port cut it."""
     return call.func.body if isinstance(call.func, ast.IfExp) and asks_for_encode(call.func) else call.func
 
 
@@ -360,7 +360,7 @@ def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
 
 
 def _iterated(node: ast.expr) -> ast.expr:
-    """What a loop goes through: `self.layers` of `enumerate(self.layers)`."""
+    """The object that a loop goes through: `self.layers` of `enumerate(self.layers)`."""
     counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate"
     return node.args[0] if isinstance(node, ast.Call) and counted and node.args else node
 
