@@ -1,7 +1,7 @@
 """Edit existing files: Python through libcst, one Markdown table by line.
 
-`apply_edits` takes a text and operations (`scaffold.edit.operations`) and returns a text. What an edit did is proven
-from the operations alone by `scaffold.verify`, which does not use this package's editors for it.
+`apply_edits` takes a text and operations (`scaffold.edit.operations`) and returns a text. `scaffold.verify` proves an
+edit from the operations alone, and does not use this package's editors for it.
 """
 
 from scaffold.edit.apply import AppliedEdit, Edited, apply_edits

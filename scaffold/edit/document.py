@@ -46,7 +46,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def line_end(lines: Iterable[str]) -> str:
-    """What ends the first of the lines that has an end; a line feed when none has."""
+    """The end of the first of the lines that has one; a line feed when none has."""
     return next((line[len(line.rstrip("\r\n")) :] for line in lines if line.endswith(("\n", "\r"))), "\n")
 
 

@@ -64,7 +64,7 @@ class DropDefinition:
     """`name` is not defined any more, with the comments that touch its definition.
 
     `owner` is empty for a function or value at module level, `Class` for a method or value of the class's body, and
-    `Class.method` for the statement `self.name = ...` of that method's body. Others stand beside it there.
+    `Class.method` for the statement `self.name = ...` of that method's body. The body has other statements, too.
     """
 
     name: str
@@ -109,7 +109,7 @@ class PutMethods:
 
 @dataclass(frozen=True, slots=True)
 class PutFunction:
-    """The definitions of `source` (functions, classes, `NAME = value`) stand at module level.
+    """The definitions of `source` (functions, classes, `NAME = value`) are at module level.
 
     Missing ones are inserted before the definition `before`, after the definition `after`, or at the end of the file.
     One that is there with the same meaning is left alone; a different one of the same name is a conflict.

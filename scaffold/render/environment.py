@@ -1,7 +1,7 @@
 """The one Jinja environment: sandboxed, strict about undefined names, and with filters as the only way into code.
 
 A template must read like the code that it makes. Values reach code through `pyrepr` (a literal), `ident` (a checked
-identifier), `path` (a checked attribute path), `comment` (the words of a comment) or an expression's own `python()`; a
+identifier), `path` (a checked attribute path), `comment` (the words of a comment) or an expression's own `python()`. A
 bare `{{ value }}` of a string that came from a descriptor is a mistake, which `finalize` turns into an error.
 """
 

@@ -56,7 +56,7 @@ class Signatures:
         return Code(f"def {method.name}({replace(method, parameters=parameters).signature_source()}){returns}:")
 
     def name(self, name: str) -> Code:
-        """What this tree calls the method."""
+        """The name of the method in this tree."""
         return Code(self._method(name).name)
 
     def forward(self, name: str) -> Code:
