@@ -23,7 +23,7 @@ CAPACITIES = {"b": "token_budget", "B": "max_batch_size", "F": "max_frames_per_b
 
 @dataclass(frozen=True)
 class Names:
-    """What each name of the descriptor's expressions stands for in generated code; `lets` are a port's own."""
+    """The meaning of each name of the descriptor's expressions in generated code; `lets` are a port's own."""
 
     lets: tuple[tuple[str, Expression], ...]
     bindings: Mapping[str, str]
@@ -48,7 +48,7 @@ class Names:
             table = dict(self.lets)
             long = [name for name in uses if name in table and len(self.bindings[name]) > longest]
             local.update(long, *(_needed(self.lets, table[name]) for name in long))
-        # What a local needs itself is spelled out, unless it is local too and comes first.
+        # Each name that a local needs itself is spelled out, unless it is local too and comes first.
         bindings, lines = dict(CAPACITIES), []
         for name, expression in self.lets:
             bindings[name] = expression.python(bindings)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scaffold.protocol import ModelAnchor, SourceTree
     from scaffold.tower.source import Owner
 
-#: What a class says that can encode items on each rank by itself.
+#: The attribute of a class that can encode items on each rank by itself.
 _DATA_PARALLEL = "supports_encoder_tp_data"
 #: vLLM's attention of encoders, which takes cumulative offsets.
 _ATTENTION = "MMEncoderAttention"

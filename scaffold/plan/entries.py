@@ -1,4 +1,4 @@
-"""What a port adds outside the model file: the generation test's entry, the docs row, the example's name."""
+"""The additions of a port outside the model file: the generation test's entry, the docs row, the example's name."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
 
 
 def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
-    """What the entries of vLLM's maintainers explain, too: one budget instead of many, and random weights."""
+    """Comments on the choices that vLLM's maintainers explain, too: one budget instead of many, random weights."""
     comments: dict[str, tuple[Code, ...]] = {}
     budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
     if isinstance(budgets, Sequence) and len(budgets) == 1:

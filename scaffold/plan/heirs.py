@@ -35,7 +35,7 @@ class Heirs:
 
 
 def plan_heirs(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower: str | None, *, replace: bool) -> Heirs:
-    """What the subclasses of the ported class need. Opt-outs of classes that the release lacks are left out.
+    """The changes that subclasses of the ported class need. Opt-outs of classes that the release lacks are left out.
 
     `tower` is the class of the tower that the port asks for metadata.
     """

@@ -1,10 +1,10 @@
-"""What nothing needs any more once the methods of a replaced implementation are gone.
+"""Finds the definitions that nothing needs any more once the methods of a replaced implementation are gone.
 
 A definition of the model's file goes with them if only they refer to it, proven by its name: no other statement of the
 file names it, nor does the rest of the tree. Comments are no use. `self.NAME` in another file is one only in a class
 that may share an instance with the owner: copies of a helper in unrelated classes, of which vLLM has many, are none.
-Any other attribute or string of that name is one, whatever its object. What only the replaced methods used in the file,
-and others may use, stays, and a note names it.
+Any other attribute or string of that name is one, whatever its object. A definition stays if only the replaced methods
+used it in the file and others may use it. A note names it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _Uses: TypeAlias = Mapping[str, Sequence[_Use]]
 
 
 def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: Iterable[str]) -> Leftovers:
-    """What goes with the protocol's methods of `model`. `source` takes their place, other edits add `others`."""
+    """Definitions that go with the protocol methods of `model`. `source` replaces those, other edits add `others`."""
     module = tree.parse(model.path)
     owner = next(node for node in ast.walk(module) if isinstance(node, ast.ClassDef) and node.lineno == model.line)
     removed = [node for node in owner.body if isinstance(node, FunctionNode) and node.name in model.protocol_methods]
@@ -159,7 +159,7 @@ def _explanations(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _definitions(module: ast.Module) -> Iterator[_Definition]:
-    """What may go by itself: functions, methods, and plain values without a call. Statements under a condition stay."""
+    """Removable definitions: functions, methods, and plain values without a call. Statements under a condition stay."""
     for node in module.body:
         if isinstance(node, ast.ClassDef):
             for item in node.body if len(node.body) > 1 else ():
@@ -226,7 +226,7 @@ def _uses_in(statement: ast.stmt, scope: str) -> Iterator[_Use]:
 
 
 def _uses_of_body(owner: ast.ClassDef) -> Iterator[_Use]:
-    """What a class body itself defines and names, its decorators and defaults among that: its members, if any."""
+    """Names that a class body itself defines and reads, also in decorators and defaults: its members, if any."""
     for item in owner.body:
         parts: Iterable[ast.AST] = [item]
         if isinstance(item, FunctionNode):
@@ -281,7 +281,7 @@ def _used_outside(uses: _Uses, definition: _Definition, gone: Iterable[ast.stmt]
 def _used_elsewhere(tree: SourceTree, path: str, found: Sequence[_Definition]) -> list[_Definition]:
     """Which of the definitions another file of the tree may refer to: all of those in it if it is no valid Python."""
     names = {one.name for one in found}
-    # A package is imported by its own name. Thousands of files have a word like `functools`, and few this one.
+    # An import writes the module's own name. Thousands of files have a word like `functools`, and few this one.
     stem = dotted(path).rpartition(".")[2]
     related: dict[str, set[tuple[str, str]]] = {}
     used: set[_Definition] = set()

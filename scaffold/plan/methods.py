@@ -29,7 +29,7 @@ class Methods:
 
 
 def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
-    """Why a protocol cannot express a port: VCG437, VCG441, VCG442, VCG446. What no protocol can express is no port."""
+    """Why a protocol cannot express a port: VCG437, VCG441, VCG442, VCG446. For each port there is one that can."""
     if isinstance(port, RowsPort) and not dialect.zero_path_tokens:
         return Diagnostic(
             "VCG446",

@@ -1,4 +1,4 @@
-"""What a run intends to do to a tree: files, the edits of each, and the reason for each."""
+"""The changes that a run intends to make to a tree: files, the edits of each, and the reason for each."""
 
 from __future__ import annotations
 

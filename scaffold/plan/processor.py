@@ -66,7 +66,7 @@ def _required(program: Program, path: str, class_name: str) -> list[str]:
 
 
 def _attributes(owner: ast.ClassDef) -> set[str]:
-    """What the class defines in its body, and what its methods set on `self`."""
+    """Names that the class defines in its body, and those that its methods set on `self`."""
     names = {node.name for node in owner.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")}
     for node in ast.walk(owner):
         for target in assigned_to(node):

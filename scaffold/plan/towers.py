@@ -1,4 +1,4 @@
-"""What a port needs of the tower and of the model class beside the protocol methods.
+"""Plans the changes of the tower and of the model class that a port needs beside the protocol methods.
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
 and takes. The model class gets `self.model_config` where the number of frames is asked from the processing info and the
@@ -214,7 +214,7 @@ def _check_elements(port: AnyPort, family: Family, tree: SourceTree) -> None:
 
 
 def _check_attributes(port: PackedPort, owner: ast.ClassDef, place: Span) -> None:
-    """What `let` lines read of the tower (`self.visual.window_size`) exists there.
+    """Check that the tower has the attributes that `let` lines read of it (`self.visual.window_size`).
 
     A tower that inherits from more than `nn.Module` is not judged: its attributes may come from there.
     """

@@ -1,4 +1,4 @@
-"""What a template sees: one frozen view for each layout, made of (port, dialect, facts of the tree).
+"""The names that a template sees: one frozen view for each layout, made of (port, dialect, facts of the tree).
 
 A template holds the words of the code, this module the decisions. Every field and property of a view is a name in its
 templates, and nothing else is; values are source code (`Code`) or data that a filter turns into code.
@@ -39,7 +39,7 @@ _ROWS_BUDGET_WHY = "As the ports of Qwen2-VL and its kind have it."
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """What the generated code has to know of the tree beyond its protocol; None means that it cannot be known.
+    """Facts about the tree that the generated code needs beyond its protocol; None means that it cannot be known.
 
     `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
     `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
@@ -66,7 +66,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class View:
-    """What the templates of every layout see."""
+    """The names that the templates of every layout see."""
 
     dialect: Dialect
     signature: Signatures
@@ -97,7 +97,7 @@ class View:
 
     @property
     def container(self) -> Code:
-        """What the recorded buffers are called in the manager's records."""
+        """The name of the recorded buffers in the manager's records."""
         return Code("values" if self.dialect.values else "buffers")
 
     @property
@@ -122,7 +122,7 @@ class View:
 
     @property
     def counts_video(self) -> bool:
-        """Whether anything is sized by the frames of a video."""
+        """Whether the frames of a video decide any size."""
         return False
 
 
@@ -155,7 +155,7 @@ class CutView(ReentryView):
     #: The shape of one unit of the pixels, where the encoder gets what other parts have made of it.
     pixel_shape: Code | None
     padded: bool
-    #: What the encoder takes beside the units, with an entry for each of them.
+    #: Arguments of the encoder beside the units, with an entry for each of them.
     further: tuple[UnitBuffer, ...]
     #: Arguments of the encoder that no graph holds.
     absent: list[str]
@@ -197,7 +197,7 @@ class CutView(ReentryView):
 
 @dataclass(frozen=True)
 class RowsView(ReentryView):
-    """Patch rows of all items. What the encoder takes is found when a model starts; `values` are those of an item of
+    """Patch rows of all items. The encoder's arguments are found when a model starts; `values` are those of an item of
     h x w patches, by input."""
 
     item_shape: Code
@@ -231,7 +231,7 @@ class RowsView(ReentryView):
 
 @dataclass(frozen=True)
 class SizedView(View):
-    """What the templates see of a model whose items are described by a size key."""
+    """The view of a model that has a size key for its items."""
 
     modalities: tuple[Modality, ...]
     size_names: Code
@@ -634,7 +634,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
         **_reentry(port, "encode"),
-        # What they are called is known when the model starts.
+        # Their names are known when the model starts.
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),
         budget_why=_ROWS_BUDGET_WHY,
@@ -653,7 +653,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
 
 
 def _features(port: CutPort) -> Code:
-    """What stands in the encoder's place gives: `features` in the form of the encoder's result."""
+    """The result of the callable that replaces the encoder: `features` in the form of the encoder's result."""
     features = "features.unsqueeze(0)" if port.forward.axis else "features"
     if port.forward.layers:
         return Code(f"dict(zip(layers, {features}.chunk(len(layers), dim=-1)))")
@@ -917,7 +917,7 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
 
 
 def _sizes_name(columns: tuple[str, ...]) -> Code:
-    """What vLLM calls the sizes of items: a grid by its columns, or a number of tiles."""
+    """vLLM's name for the sizes of items: a grid by its columns, or a number of tiles."""
     return Code(f"grid_{''.join(columns)}" if len(columns) > 1 else "num_tiles")
 
 
