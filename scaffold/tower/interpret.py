@@ -56,7 +56,7 @@ _MAX_PASSES = 6
 
 @dataclass(eq=False)
 class Facts:
-    """What one statement does. `label` covers its own expressions and the control it stands under."""
+    """The effects of one statement. `label` covers its own expressions and the control it stands under."""
 
     label: Label = Label.NONE
     writes: set[str] = field(default_factory=set)
@@ -260,10 +260,10 @@ class Interpreter:
         return value.labels
 
     def condition(self, node: ast.expr) -> Label:
-        """What the outcome of a condition follows from.
+        """The label of the values that decide a condition.
 
-        Whether a value is None and what type it has is decided by configuration and by the caller, not by the grid's
-        numbers: `is None` and `isinstance` do not make what they guard depend on metadata.
+        Configuration and the caller decide whether a value is None and what type it has, and the grid's numbers do
+        not: `is None` and `isinstance` do not make what they guard depend on metadata.
         """
         if isinstance(node, ast.BoolOp):
             label = Label.NONE
@@ -946,7 +946,7 @@ class Interpreter:
         return self._summary(node, target, skip_self, args, keywords)
 
     def _module_target(self, func: ast.expr, base: Value) -> tuple[Module, Owner | None, FunctionNode] | None:
-        """What a call on a module object reaches: `forward` of a child, or a method of it. Layers are not followed."""
+        """The method that a call on a module object reaches: a child's `forward` or other method, but no layer's."""
         cls, method = base.cls, "forward"
         if isinstance(func, ast.Attribute):
             on_self = isinstance(func.value, ast.Name) and func.value.id == "self"
@@ -1122,7 +1122,7 @@ def _join_all(values: Iterable[Value]) -> Value:
 
 
 def _join_returns(values: Sequence[Value]) -> Value:
-    """What a function gives. A return of which nothing is known (a cache hit) is taken to be like the others."""
+    """The result of a function. A return of which nothing is known (a cache hit) is taken to be like the others."""
     known = [v for v in values if v.form is not Form.UNKNOWN or v.role is not Role.NONE or v.items is not None]
     label = Label.NONE
     for value in values:

@@ -1,9 +1,9 @@
-"""What a slice of a tower is made of: labels, kinds, crossings, hazards, pieces. Small frozen values, no analysis.
+"""The parts of a slice of a tower: labels, kinds, crossings, hazards, pieces. Small frozen values, no analysis.
 
 Terms. The *tower* is a vision transformer whose `forward` takes pixels and a grid. *Data* is what follows from the
 pixels' values, *shape* what follows from the pixels' shape only, *metadata* what follows from the grid. The *cut*
 separates the statements that build metadata (they move into `prepare_encoder_metadata`) from those that touch data
-(they stay in `forward` and are captured). A variable *crosses* the cut when it is built by metadata and read by data.
+(they stay in `forward` and are captured). A variable *crosses* the cut when metadata builds it and data reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Label(Flag):
 
 
 class Kind(str, Enum):
-    """What a crossing variable is; the kind fixes how a buffer of it is padded and where it lives."""
+    """The kind of a crossing variable. It fixes how a buffer of it is padded and where it lives."""
 
     ROWS = "rows"
     CUMULATIVE = "cumulative"
@@ -82,13 +82,13 @@ class Hazard:
     text: str
     moved: bool
     via: tuple[str, ...] = ()
-    #: What it depends on. Metadata in the captured part is what a split must not leave behind.
+    #: The label of what it depends on. A split must not leave metadata behind in the captured part.
     label: Label = Label.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A value that is built by metadata and read by data.
+    """A value that metadata builds and data reads.
 
     `name` is the variable in `forward`, `key` the entry of the metadata dict (they differ when one variable crosses
     with several values, or when the caller of the slicer chose another name). `source` is the name of the cumulative
@@ -141,7 +141,7 @@ class Parameter:
 
     @property
     def forms(self) -> frozenset[str]:
-        """What a caller may pass, by the annotation: "list", "tensor" or both. A grid is one or the other."""
+        """The forms that a caller may pass, by the annotation: "list", "tensor" or both. A grid is one or the other."""
         text = self.annotation or ""
         found = {form for form, words in _FORMS.items() if any(word in text for word in words)}
         return frozenset(found or _FORMS)
@@ -166,7 +166,7 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Hoist:
-    """A maximal metadata-only part of a staying statement, to be computed by the metadata method as `name`."""
+    """A maximal metadata-only part of a staying statement. The metadata method computes it as `name`."""
 
     node: ast.expr
     statement: ast.stmt
@@ -248,7 +248,7 @@ class TowerSlice:
 
 
 def flatten(pieces: tuple[Piece, ...]) -> list[Piece]:
-    """All leaf pieces in source order (a SPLIT piece is replaced by its bodies)."""
+    """All leaf pieces in source order (the bodies of a SPLIT piece replace it)."""
     leaves: list[Piece] = []
     for piece in pieces:
         if piece.place is Place.SPLIT:
@@ -264,8 +264,8 @@ class Padding:
     """How one key of the metadata is padded to the captured size.
 
     `capacity` are the parameters of the metadata method that give the number of sequences (the largest counts),
-    `override` the one that fixes a host bound. Keys without either are padded by whoever owns the buffer: rows and
-    permutations with zeros, lengths with zeros.
+    `override` the one that fixes a host bound. The owner of the buffer pads keys without either: rows and permutations
+    with zeros, lengths with zeros.
     """
 
     key: str

@@ -1,9 +1,9 @@
 """Proves that a split moved statements and did nothing else.
 
 Works on the text before and after, on the statements that the split says it added, and on the expressions that it says
-it replaced. It does not look at the slicer's placement: every statement of the old function must be found again, in the
+it replaced. It does not look at the slicer's placement. Every statement of the old function must be found again, in the
 metadata method, in the new function, or (configuration read on both sides) in both, in the old order and under the old
-conditions; everything else must be an addition of a known harmless form. It proves the move, not that the slice was
+conditions. Everything else must be an addition of a known harmless form. It proves the move, not that the slice was
 right: that is the slicer's own check, and the numeric proof's.
 """
 
@@ -161,7 +161,7 @@ class _Matcher:
 
 
 class _Forms:
-    """What a statement of the old function looks like on each side, as dumps."""
+    """The forms of a statement of the old function on each side, as dumps."""
 
     def __init__(self, tower: TowerSlice) -> None:
         declassified = {_position(d.node): d.replacement for d in tower.declassified}

@@ -1,7 +1,7 @@
 """Other methods for the classes of a model that runs, in the namespaces of the modules that they come from.
 
-What a stand-alone adapter changes of the installed vLLM it changes when a model is made, and for that model alone: the
-source of the class that runs is read, edited and proven like that of a tree, and what comes out becomes a subclass.
+A stand-alone adapter changes the installed vLLM when a model is made, and for that model alone. The source of the class
+that runs is read, edited and proven like that of a tree, and the result becomes a subclass.
 """
 
 from __future__ import annotations

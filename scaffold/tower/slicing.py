@@ -283,7 +283,7 @@ def _already_split(
 
 
 def _stored(method: FunctionNode) -> dict[str, ast.expr]:
-    """What a metadata method puts under each key of the dict that it returns."""
+    """The value that a metadata method puts under each key of the dict that it returns."""
     returned = {
         node.value.id for node in ast.walk(method) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
     }
@@ -332,7 +332,7 @@ def _merged_children(
 def _hazards_of_split_entry(
     program: Program, base: TowerSlice, owner: tuple[Module, ast.ClassDef], entry: FunctionNode
 ) -> Iterator[Hazard]:
-    """What a tower that is split already still does while it is captured, its metadata given."""
+    """The hazards that are left in a tower that is split already, while it is captured with its metadata given."""
     names = [parameter.name for parameter in base.parameters]
     data = [name for name in base.data if name in names] or names[:1]
     env: dict[str, Value] = {}
@@ -719,7 +719,7 @@ class _Slicer:
                     if piece.place is Place.MOVE:
                         moved.update(reads)
                     else:
-                        # What is metadata when it is read comes through the cut, and so needs no definition here.
+                        # A name that is metadata when it is read comes through the cut: it needs no definition here.
                         staying.update(reads - self._metadata_reads(piece.node))
                     if piece.place is Place.GUARD:
                         moved.update(reads)

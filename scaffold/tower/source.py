@@ -54,7 +54,7 @@ def index_module(source: SourceTree, file: str) -> Module:
     text = source.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
     module = Module(file, source.display(file), text, tree)
     for node in _statements(tree):
-        # What an `else` or an `except` imports instead, and what a function imports for itself, is not what is meant.
+        # The first import of a name counts: not that of an `else` or an `except`, nor one of a function for itself.
         if isinstance(node, ast.Import):
             for alias in node.names:
                 module.imports.setdefault(alias.asname or alias.name.split(".")[0], (alias.name, None))
@@ -73,7 +73,7 @@ def index_module(source: SourceTree, file: str) -> Module:
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
     """Every statement, outer ones first, as `ast.walk` has them: nine of ten nodes are expressions, which it enters.
 
-    What stands under `if ...is_rocm():` comes to no GPU of NVIDIA, whose graphs these are: its `else` does.
+    Statements under `if ...is_rocm():` come to no GPU of NVIDIA, whose graphs these are: those of its `else` do.
     """
     pending = deque[ast.AST](tree.body)
     while pending:
@@ -180,9 +180,10 @@ class Program:
         return self.method((found[0], found[1]), path[1])
 
     def callee(self, module: Module, owner: Owner | None, path: Sequence[str]) -> Callee | None:
-        """What a call of `f`, `self.f`, `cls.f` or `Class.f` reaches, in a method of `owner` or a function of `module`.
+        """The function that a call of `f`, `self.f`, `cls.f` or `Class.f` reaches.
 
-        None for anything else, and for what is not in the tree.
+        The call is in a method of `owner` or a function of `module`. None for anything else, and for what is not in
+        the tree.
         """
         if len(path) == 1:
             found = self.resolve(module, path[0])

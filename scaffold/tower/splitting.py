@@ -1,14 +1,14 @@
 """Writes the split that a slice describes: the metadata method, and `forward` without the statements that moved.
 
-Moved statements keep their text. Around them, and only when the caller asks for it with an argument, stand padding,
-overrides and device placement, so that an eager call computes what it always did, bit for bit.
+Moved statements keep their text. Padding, overrides and device placement are around them. They act only when the caller
+asks for it with an argument, so that an eager call computes what it always did, bit for bit.
 
 * Cumulative offsets are padded by repeating the last one (empty sequences), as soon as the leading zero is in place and
   before anything else is computed from them. Lengths, bounds and FlashInfer's two sections then come out padded by the
   user's own statements, for whichever attention backend runs.
-* A host bound (`max_seqlen`) is overridden by a 0-dim int32 tensor on the host, in rows: attention reads it on the host
-  when the graph is captured, and a device tensor would put a synchronisation there.
-* What is None stays None.
+* A 0-dim int32 tensor on the host, in rows, overrides a host bound (`max_seqlen`): attention reads it on the host when
+  the graph is captured, and a device tensor would put a synchronisation there.
+* A value that is None stays None.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _Splitter:
         return [crossing for crossing in self.tower.crossings if crossing.kind is Kind.HOST_BOUND]
 
     def padding(self) -> tuple[Padding, ...]:
-        """What pads each key, children's keys included."""
+        """The padding of each key, children's keys included."""
         capacity = {offsets.crossing.key: offsets.capacity for offsets in self.offsets}
         result = [
             Padding(

@@ -1,10 +1,9 @@
 """Rows behind the last sequence of a padded batch, and what to do about them on releases before 0.31.
 
 A varlen attention kernel writes the rows of its sequences and no others. In a padded replay the rows behind the last
-offset therefore keep what the memory held, and FlashAttention 3 and 4 let them reach valid rows: the last key/value
-tile of the last sequence is loaded whole, its scores are masked, but its value rows are multiplied by a probability of
-zero, and 0 * NaN is NaN. vLLM zero-fills the attention output while it captures from 0.31 on; before, something must
-be done.
+offset therefore keep what the memory held. FlashAttention 3 and 4 let them reach valid rows: they load the last
+key/value tile of the last sequence whole and mask its scores, but multiply its value rows by a probability of zero, and
+0 * NaN is NaN. From 0.31 on, vLLM zero-fills the attention output while it captures. Before, something must be done.
 
 * (a) Cover the rows by sequences. Nothing is zero-filled, no shared file of the tree changes, and it is right for every
   kernel that writes the rows of its sequences. Cost: attention inside the padding. One sequence over L padding rows

@@ -11,7 +11,7 @@ from scaffold.tower.source import Module
 
 
 class Role(IntEnum):
-    """What a metadata value is for. The order is the priority when two roles meet in one value."""
+    """The purpose of a metadata value. The order is the priority when two roles meet in one value."""
 
     NONE = 0
     ZEROS = 1
@@ -48,7 +48,7 @@ class Value:
     cls: tuple[Module, ast.ClassDef] | None = None
 
     def key(self) -> tuple[object, ...]:
-        """What decides how a function behaves on this value: everything but the evidence."""
+        """The fields that decide how a function behaves on this value: everything but the evidence."""
         items = None if self.items is None else tuple(item.key() for item in self.items)
         cls = None if self.cls is None else id(self.cls[1])
         return (self.labels, self.form, self.role, self.nullable, items, self.source, self.host, cls)
