@@ -298,7 +298,7 @@ def _body_of(tree: ast.Module, owner: str) -> list[ast.stmt] | None:
 
 
 def _defines(node: ast.stmt) -> list[str]:
-    """What a definition or an assignment gives a meaning, as it is written."""
+    """The names that a definition or an assignment gives a meaning, as they are written."""
     if isinstance(node, _FUNCTIONS):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -330,7 +330,7 @@ def _bound(node: ast.stmt) -> list[str]:
 
 @dataclass
 class _Methods:
-    """What the plan says about one class's methods, all operations together."""
+    """The plan for one class's methods, all operations together."""
 
     removed: set[str] = field(default_factory=set)
     blocks: list[tuple[PutMethods | ReplaceMethod, list[Function], str]] = field(default_factory=list)

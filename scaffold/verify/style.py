@@ -1,9 +1,9 @@
 """The target's own style: format changed lines only, and report only what the edit made worse.
 
 ruff runs with the configuration that applies to the file in the target tree (`--stdin-filename`), on text, never on
-files. A tree without ruff settings is formatted with ruff's defaults, which are vLLM's; a configuration that the
-installed ruff does not understand (rules that were removed since, a pinned version) is replaced by those defaults, and
-a warning says so.
+files. A tree without ruff settings is formatted with ruff's defaults, which are vLLM's. Those defaults also replace a
+configuration that the installed ruff does not understand (rules that were removed since, a pinned version), and a
+warning says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
-#: What is checked without a usable configuration of the target: real errors and the order of imports.
+#: Rules without a usable configuration of the target: real errors and the order of imports.
 _FALLBACK_RULES = "E4,E5,E7,E9,F,I"
 _TIMEOUT_SECONDS = 60
 _BOM = "\ufeff"
@@ -31,7 +31,7 @@ _CONFIG_ERROR = 2
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What ruff said: standard output, and why the target's configuration was not used (None if it was)."""
+    """The answer of ruff: standard output, and why the target's configuration was not used (None if it was)."""
 
     output: str
     fallback_reason: str | None
@@ -57,7 +57,7 @@ def format_changed(before: str | None, after: str, *, path: str, config_root: Pa
 
 
 def check_style(before: str | None, after: str, path: str, config_root: Path) -> tuple[Diagnostic, ...]:
-    """What `ruff check` and `ruff format` of the target say about `after` and did not say about `before`.
+    """Complaints of the target's `ruff check` and `ruff format` about `after` that they did not have about `before`.
 
     No diagnostics, or VCG620 (a rule), VCG621 (changed lines are not in the target's format), VCG622 (warning: the
     target's configuration could not be used). Errors: VCG623.
@@ -103,7 +103,7 @@ class _Violation:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What a violation keeps when the lines above it move. Messages do not: they may quote line numbers."""
+        """The part of a violation that stays when lines above it move. Messages do not: they may quote line numbers."""
         return self.rule, self.source
 
     def diagnostic(self, path: str) -> Diagnostic:

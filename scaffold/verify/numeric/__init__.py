@@ -1,9 +1,9 @@
 """The CPU lab: proves a change numerically with a release's own classes and manager, without a GPU.
 
-`check_numerics` builds an overlay of the pristine tree with the changed files, runs the release's real model classes
-with tiny random weights, drives the release's unmodified encoder-graph manager on emulated CUDA graphs, and compares
-every result with what the *pristine* tree's own `embed_multimodal` returns. What cannot be seen on a CPU: kernels,
-bfloat16 rounding, speed.
+`check_numerics` builds an overlay of the pristine tree with the changed files and runs the release's real model classes
+with tiny random weights. It drives the release's unmodified encoder-graph manager on emulated CUDA graphs, and compares
+every result with what the *pristine* tree's own `embed_multimodal` returns. A CPU does not show kernels, bfloat16
+rounding and speed.
 
 The parent process imports neither torch nor vLLM; both live in child processes (`scaffold.verify.numeric.child`).
 """

@@ -1,12 +1,12 @@
 """References for the variable-length kernels of FlashAttention, cuDNN and vLLM, exact about what they leave undefined.
 
-Rows are packed; sequence i is rows `cu_seqlens[i]` to `cu_seqlens[i + 1]`. What real kernels do beyond the formula:
+Rows are packed; sequence i is rows `cu_seqlens[i]` to `cu_seqlens[i + 1]`. Beyond the formula, real kernels do this:
 
 * a row that no sequence covers is not written: it keeps what the output tensor held;
 * a row of a sequence beyond `max_seqlen` is not written (the launch grid is sized from it);
 * a sequence of negative or zero length writes nothing;
 * `fa2`: key/value rows after the end of a sequence are zero-filled in the last tile, so they cannot matter;
-* `fa3` (and FA4): the last tile is loaded whole. Its scores are masked, but its value rows are multiplied by a
+* `fa3` (and FA4): the last tile is loaded whole. The kernel masks its scores, but multiplies its value rows by a
   probability of zero, and 0 * NaN is NaN. Rows after the end of the tensor are zero-filled.
 
 cuDNN's prefill, which FlashInfer calls, takes the length of each sequence and the offset of its first element in each
@@ -40,9 +40,9 @@ _LIBRARY.define(
 
 
 class Counters:
-    """What the kernel saw. `sequences` and `negative_lengths` count over all layers and replays; `cut` is the last one
-    that is longer than the bound: its rows and the bound; `apart` the first rows of queries and of values of the last
-    one that takes them from different places."""
+    """The kernel's observations. `sequences` and `negative_lengths` count over all layers and replays; `cut` is the
+    last one that is longer than the bound: its rows and the bound; `apart` the first rows of queries and of values of
+    the last one that takes them from different places."""
 
     sequences = 0
     negative_lengths = 0
@@ -211,7 +211,7 @@ def context_attention_fwd(
     sinks: torch.Tensor | None = None,
     sinks_bias_key0: bool = False,
 ) -> None:
-    """vLLM's function of this name, as far as towers call it: sliding windows, a bias on the first key."""
+    """vLLM's function of this name, for the calls of towers: sliding windows, a bias on the first key."""
     if is_causal or (sinks is not None and not sinks_bias_key0):
         raise NotImplementedError("vision towers are not causal, and have no sink besides the first key")
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale

@@ -338,7 +338,7 @@ class Announcer:
 
 
 def process_weights(host: Any) -> None:
-    """What the loader does after weights are there; it also picks the CPU's matrix product."""
+    """Do what the loader does after weights are there; it also picks the CPU's matrix product."""
     for module in host.modules():
         method = getattr(module, "quant_method", None)
         if method is not None and hasattr(method, "process_weights_after_loading"):

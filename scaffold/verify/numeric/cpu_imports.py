@@ -119,8 +119,8 @@ def _report_cpu_build() -> None:
 class MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Empty stand-ins, last on the path, for packages that releases import at module level and towers never use.
 
-    `gguf` is imported by 0.20 to 0.23, `mistral_common` by the LLaVA family for Pixtral. An attribute of a stand-in is
-    a class that cannot be used for anything.
+    Releases 0.20 to 0.23 import `gguf`; the LLaVA family imports `mistral_common` for Pixtral. An attribute of a
+    stand-in is a class that cannot be used for anything.
     """
 
     _NAMES = ("gguf", "mistral_common")
@@ -227,7 +227,7 @@ def patch_vllm() -> None:
 
 
 def _replace_flashinfer(torch: Any, prefill: Callable[..., Any]) -> None:
-    """What the release's FlashInfer path imports in each call, and the workspace that it allocates on the GPU."""
+    """Replace the imports of each call of the release's FlashInfer path, and the workspace that it puts on the GPU."""
     from vllm.model_executor.layers.attention import mm_encoder_attention
 
     module = types.ModuleType("flashinfer.prefill")

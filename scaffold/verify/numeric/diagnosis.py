@@ -3,11 +3,11 @@
 A wrong embedding alone says little. Between the caller's inputs and the result stand five steps, each of which has
 something to be compared with; the first one that deviates is the cause:
 
-1. the selected items, run without a graph, against the oracle;
-2. the values of the replay, run through the captured forward without a graph, against the oracle;
-3. the buffers of the graph after the manager filled them, against those values, and their tails against their kind;
-4. the sequences that attention saw, against the bound that was frozen at the capture;
-5. the graph's output, against the oracle, before and after results were cut out of it.
+1. The selected items, run without a graph, against the oracle.
+2. The values of the replay, run through the captured forward without a graph, against the oracle.
+3. The buffers of the graph after the manager filled them, against those values, and their tails against their kind.
+4. The sequences that attention saw, against the bound that was frozen at the capture.
+5. The graph's output, against the oracle, before and after results were cut out of it.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def function_of(host: type, *names: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class GridRange:
-    """What a resize function makes of images: grids in merged tokens, `(height, width)`.
+    """The grids that a resize function makes of images, in merged tokens: `(height, width)`.
 
     `ratio` is the longest side over the shortest, `least` the default minimum of tokens, `resized` gives the grid of an
     image with a minimum and a maximum of tokens.
@@ -117,7 +117,7 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
             yield Case(label, "video", tuple(batch), beyond, group=f"edge: {name}", source=frames_source)
 
     def resized(sizes: Iterable[tuple[int, int]], minimum: int) -> list[Item]:
-        """What becomes of images of these sizes; a release may refuse some."""
+        """The items that images of these sizes become; a release may refuse some."""
         grids = []
         for size in sizes:
             with suppress(ValueError):

@@ -10,13 +10,13 @@ Two modes watch everything that a manager does (`Lab.watch`):
 Semantics kept from the real thing:
 
 * Python values and host tensors are read once, at capture; a replay never runs Python or host operators.
-* Storages are fixed. A replay writes the results of an operator into the storage of the recorded result. What aliases
-  what is decided by comparing storages, not by schemas: `reshape`, `contiguous` and `to` may or may not copy.
+* Storages are fixed. A replay writes the results of an operator into the storage of the recorded result. Storages, not
+  schemas, show which tensors alias which: `reshape`, `contiguous` and `to` may or may not copy.
 * Uninitialised memory is poisoned with NaN when it is allocated and again in each replay, where the allocation of a
   real graph would hold the leftovers of another one. Everything a graph computes is poisoned before it is replayed and
   after it was captured (a real capture computes nothing).
-* What a real capture refuses (a host sync, a shape that depends on data, a copy from pageable memory) is noted as a
-  hazard with its line, and recording goes on so that one run shows all of them.
+* An operation that a real capture refuses (a host sync, a shape that depends on data, a copy from pageable memory) is
+  noted as a hazard with its line, and recording goes on so that one run shows all of them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Lab:
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """Declare that a tensor's storage is device memory."""
         storage = tensor.untyped_storage()
-        # The weak reference keeps the key from being reused by a later storage.
+        # The weak reference keeps a later storage from reusing the key.
         self._device_storages[storage._cdata] = StorageWeakRef(storage)
         return tensor
 
@@ -206,7 +206,7 @@ class EmulatedGraph:
         self._computed.clear()
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Append one executed operator. Views cost nothing at replay: their storage is written by somebody else."""
+        """Append one executed operator. Views cost nothing at replay: another operator writes their storage."""
         known = {leaf.untyped_storage()._cdata for leaf in _tensors((args, kwargs))}
         outputs = _tensors(result)
         fresh = [index for index, tensor in enumerate(outputs) if tensor.untyped_storage()._cdata not in known]

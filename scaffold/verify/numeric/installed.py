@@ -17,7 +17,7 @@ from scaffold.syntax import assigned_to
 from scaffold.verify.numeric.model import NumericRequest
 from scaffold.verify.numeric.overlay import changed_modules
 
-#: What both trees must share for a result to be about the tree: the manager and its data classes.
+#: Files that both trees must share for a result to be about the tree: the manager and its data classes.
 _MANAGER = ("vllm/v1/worker/encoder_cudagraph.py", "vllm/v1/worker/encoder_cudagraph_defs.py")
 
 

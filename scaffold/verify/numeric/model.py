@@ -1,4 +1,4 @@
-"""What a numeric check is asked and what it answers: plain values that cross a process boundary as JSON.
+"""The questions to a numeric check and its answers: plain values that cross a process boundary as JSON.
 
 Nothing here imports torch: the parent process of the lab must stay as light as `--help`.
 """
@@ -21,7 +21,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class NumericOptions:
-    """What is checked beyond "a replay equals `embed_multimodal`".
+    """The checks beyond "a replay equals `embed_multimodal`".
 
     `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
     The other four are behaviours that hand-written implementations miss: precomputed embeddings, nested data
@@ -114,7 +114,7 @@ class BufferSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a `Probe` saw.
+    """The findings of a `Probe`.
 
     `captured` are the buffers as the implementation made them, `replayed` what it returned for the last replay, and
     `served` the captured buffers after the release's manager put the replay there. `grids` were handed to the tower's
@@ -398,7 +398,7 @@ class NumericReport:
 
     @classmethod
     def from_document(cls, data: Mapping[str, Any]) -> NumericReport:
-        """What `document` told. It has no `failure`: a report without a check has not passed either."""
+        """The report that `document` told. It has no `failure`: a report without a check has not passed either."""
         return cls._read({**data, "tail": data["tail"] or "fa2"})
 
     @classmethod

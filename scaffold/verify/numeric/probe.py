@@ -1,7 +1,7 @@
 """Looks at an implementation's buffers: the release's manager captures and replays, the tower's forward is left out.
 
-What a kernel would make of a wrong buffer differs between kernels, and some (FlashInfer's) do not run here; what the
-buffer holds does not.
+The effect of a wrong buffer differs between kernels, and some of them (FlashInfer's) do not run here. The content of
+the buffer is the same for all.
 """
 
 from __future__ import annotations

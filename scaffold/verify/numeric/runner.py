@@ -64,7 +64,7 @@ def check_numerics_all(
 def probe_buffers(
     requests: Iterable[tuple[NumericRequest, Sequence[Probe]]], *, progress: Progress | None = None
 ) -> tuple[tuple[ProbeReport, ...], ...]:
-    """What implementations capture and replays put there, without running a tower: one tuple per request, in order.
+    """The buffers of captures and what replays put there, without running a tower: one tuple per request, in order.
 
     Only `tree`, `overlay`, `recipe`, `host` and the time limit of a request matter. An exception of an implementation
     is part of its report; a child that fails otherwise raises its `DiagnosticError`.
@@ -282,7 +282,7 @@ _NUMBERS = itertools.count()
 class _Child:
     """One process that imported a tree, and its events."""
 
-    #: What is run; a test puts something smaller here.
+    #: The command to run; a test puts something smaller here.
     command = (sys.executable, "-m", "scaffold.verify.numeric.child")
 
     def __init__(self, root: Path, directory: Path, watch: Watch) -> None:
@@ -330,7 +330,7 @@ class _Child:
         )
 
     def _tell(self, message: Mapping[str, Any]) -> None:
-        """Write one line to the child; a child that is gone is noticed by the next `wait_for`."""
+        """Write one line to the child; the next `wait_for` notices a child that is gone."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -435,7 +435,7 @@ class _RealChild(_Child):
         return _likely_cause(role, stage, kind, message)
 
 
-#: What a child was doing at each stage, with the model as the subject.
+#: The failure of each stage of a child, with the model as the subject.
 _DID_NOT = {
     "import": "does not import",
     "build": "cannot be built",

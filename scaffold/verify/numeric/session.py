@@ -32,7 +32,7 @@ Embeddings = list[torch.Tensor]
 
 @dataclass
 class Bench:
-    """One host on one lab, and what was measured so far. `inputs` and `oracle` are kept by case key."""
+    """One host on one lab, and what was measured so far. `inputs` and `oracle` have one entry per case."""
 
     lab: Lab
     host: nn.Module
@@ -101,7 +101,7 @@ def make_inputs(recipe: Recipe, sessions: Iterable[Session], modalities: Sequenc
 
 
 def embed(host: Any, inputs: Mapping[str, Any]) -> Embeddings:
-    """What the tree itself answers without graphs: one tensor an item."""
+    """The tree's own answer without graphs: one tensor per item."""
     with torch.inference_mode():
         return [tensor.detach().clone() for tensor in host.embed_multimodal(**copy_inputs(inputs))]
 
@@ -175,7 +175,7 @@ class ManagerRun:
             self.manager = self._captured(bench)
 
     def _watched(self) -> AbstractContextManager[None]:
-        """What surrounds everything that the manager does."""
+        """The context of everything that the manager does."""
         return self._lab.watch()
 
     def _captured(self, bench: Bench) -> Any:
@@ -190,7 +190,7 @@ class ManagerRun:
         return place_inputs(self._lab, self._recipe, inputs)
 
     def execute(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """What the runner does for one batch of one modality."""
+        """Do what the runner does for one batch of one modality."""
         placed = self._placed(inputs)
         with self._watched(), self._dropped_replays(), torch.inference_mode():
             return list(self.manager.execute(placed))
@@ -354,8 +354,8 @@ def check_eager_identity(bench: Bench, sessions: Iterable[Session]) -> None:
 def check_replayed(bench: Bench, modalities: Sequence[str]) -> None:
     """At least one item of each modality must have been replayed, or the graphs were not proved at all.
 
-    For recipes that do not know which items a port's graphs can hold. The number of columns that the port names is only
-    used by ranks that have no items, so it is compared here.
+    For recipes that do not know which items a port's graphs can hold. Only ranks that have no items use the number of
+    columns that the port names, so it is compared here.
     """
     named = getattr(bench.host.get_encoder_cudagraph_config(), "out_hidden_size", None)
     columns = {tensor.shape[-1] for tensors in bench.oracle.values() for tensor in tensors}
@@ -400,7 +400,7 @@ def check_image_embeds(bench: Bench) -> None:
 def check_min_budget_above_max(bench: Bench) -> None:
     """A context shorter than the smallest item must not stop the start-up (catalogue E10), and items go eager.
 
-    What else goes wrong here is no matter of the budgets and gets the code that it has everywhere.
+    Any other failure here has nothing to do with the budgets and gets the code that it has everywhere.
     """
     context = max(bench.recipe.min_budget - 1, 1)
     _, case = next(iter(wanted_cases(bench.recipe.sessions(), bench.modalities)))

@@ -2,13 +2,13 @@
 
 The sources in their order; all but the last name a class, so that nothing is guessed.
 
-1. a file: the class of its `model_type`;
-2. the type that the model's processing information asks for;
-3. the annotation of `config` in the host's `__init__`;
-4. transformers' tables of architectures;
-5. the same questions to the class that the host inherits from;
-6. vLLM's own table of configurations, by name;
-7. an empty configuration, to which the lab adds what the model's code reads (`repair`), from a table of usual values.
+1. A file: the class of its `model_type`.
+2. The type that the model's processing information asks for.
+3. The annotation of `config` in the host's `__init__`.
+4. The tables of architectures of transformers.
+5. The same questions to the class that the host inherits from.
+6. The table of configurations of vLLM, by name.
+7. An empty configuration, to which the lab adds what the model's code reads (`repair`), from a table of usual values.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Configuration:
             return _guessed_tower(self.tower)
         if name.endswith(("_config", "_cfg")):
             return _empty({"model_type": "qwen2"} if role_of((name,)) == "text" else None)
-        if name == "force_image_size":  # of the tower that stands behind tiles
+        if name == "force_image_size":  # of the tower that encodes the tiles
             return getattr(self.vision(), "image_size", _SIDE)
         if name == "hidden_size" and (language or owner is self.hf_config is not self.vision()):
             return 96
@@ -196,7 +196,7 @@ def _empty(values: Mapping[str, Any] | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationSource:
-    """What configurations of a model are made from, in attempts that differ in how they are shrunk."""
+    """The source of a model's configurations, in attempts that differ in how they are shrunk."""
 
     cls: type | None
     how: str
@@ -453,7 +453,7 @@ def repaired(step: Callable[[], Any], *menders: Any) -> Any:
 
 #: Pixels of a side of a guessed tower's image.
 _SIDE = 112
-#: What an attribute of a configuration usually is, by its name: for configurations that no class and no file describes.
+#: Usual values of a configuration's attributes, by name: for configurations that no class and no file describes.
 _USUAL: dict[str, Any] = {
     # towers
     "hidden_size": 64, "embed_dim": 64, "width": 64, "intermediate_size": 80, "mlp_ratio": 2,

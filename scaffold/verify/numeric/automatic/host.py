@@ -94,7 +94,7 @@ def _config_among(given: Sequence[Any]) -> Any:
 
 
 def engine_config(configuration: Configuration, host: type) -> Any:
-    """A `VllmConfig` of the release around a small configuration. Limits are set by `recipes.base.configure`."""
+    """A `VllmConfig` of the release around a small configuration. `recipes.base.configure` sets the limits."""
     from vllm.config import get_current_vllm_config
 
     config = copy.copy(get_current_vllm_config())
@@ -161,7 +161,7 @@ def _model_config(hf_config: Any, host: type) -> Any:
 
 
 def _pooler_config(host: type) -> Any:
-    """What an engine gives every model that it runs as a pooling one: the pooling types that its class names."""
+    """The configuration that an engine gives every pooling model: the pooling types that its class names."""
     from vllm.config import PoolerConfig
     from vllm.model_executor.models import interfaces_base
 
@@ -174,7 +174,7 @@ def _pooler_config(host: type) -> Any:
 
 
 class _Facts(SimpleNamespace):
-    """What the engine derives from a configuration; False for any other question."""
+    """The facts that the engine derives from a configuration; False for any other question."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -219,7 +219,7 @@ def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
     try:
         host.__init__(vllm_config=config, prefix="")
     except Exception:
-        # Some hosts look into their language model at the end. Their towers were made by then.
+        # Some hosts look into their language model at the end. Their towers exist then.
         if not (getattr(host, "_tower_model_names", None) and getattr(host, "_language_model_names", None)):
             raise
     for name, parameter in list(host.named_parameters()):

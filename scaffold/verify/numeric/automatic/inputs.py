@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, order=True)
 class Size:
-    """What one item is made from. `frames` is 0 for an image. `own` items come with a request of their own.
+    """The size that one item is made from. `frames` is 0 for an image. `own` items come with a request of their own.
 
     Processors pad the items of one request to the largest, and the runner puts items of several requests into one
     batch, so that both have to be tried. A `changed` item is an own one whose request has other arguments.

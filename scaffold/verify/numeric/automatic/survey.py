@@ -35,7 +35,7 @@ SAME = 1e-4
 #: Smallest change that a quadrant of pixels must make.
 DEPENDS = 1e-3
 
-#: What is tried: even and odd sides, squares, wide and tall, from smaller than a patch to several tiles.
+#: Sizes to try: even and odd sides, squares, wide and tall, from smaller than a patch to several tiles.
 _IMAGES = (
     (224, 224), (100, 64), (61, 173), (320, 96), (17, 9), (32, 32), (56, 56), (96, 320), (150, 30), (30, 150),
     (333, 251), (336, 336), (448, 448), (500, 100), (100, 500), (640, 427), (427, 640), (511, 512), (900, 300),
@@ -67,7 +67,7 @@ class Model:
         return [replace(size, own=size.own or self.limits[modality] == 1) for size in sizes]
 
     def embed(self, items: Sequence[Any], modality: str) -> list[torch.Tensor]:
-        """What the model itself answers, one tensor an item."""
+        """The model's own answer, one tensor per item."""
         found: list[torch.Tensor] = []
         with torch.inference_mode():
             for kwargs in inputs.grouped(items, modality):
@@ -111,7 +111,7 @@ class Changed:
 
 @dataclass
 class Facts:
-    """What a survey found out: enough to build the same model, and to choose calls, without another survey."""
+    """The findings of a survey: enough to build the same model, and to choose calls, without another survey."""
 
     attempt: int
     measured: dict[str, list[Measured]] = field(default_factory=dict)
@@ -285,7 +285,7 @@ def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
 
 
 def _measured(model: Model, modality: str, images: Sequence[Sequence[int]], facts: Facts) -> list[Measured]:
-    """What `_measure` finds. Some models take no videos of different lengths in one batch: those get equal ones."""
+    """The result of `_measure`. Some models take no videos of different lengths in one batch: those get equal ones."""
     if modality == "image":
         return _measure(model, modality, (*images, *_IMAGES), images, facts)
     try:

@@ -1,7 +1,7 @@
-"""One module a model: how to build its real vision classes tiny, and which inputs tell a right port from a wrong one.
+"""One module per model: how to build its real vision classes tiny, and which inputs tell a right port from a wrong one.
 
 A recipe knows the model, never the protocol: budgets, items and oracles are the session's business. Recipe modules
-import torch and vLLM inside their methods, so that `RECIPES` can be listed by a parent without either.
+import torch and vLLM inside their methods, so that a parent without either can list `RECIPES`.
 """
 
 from __future__ import annotations

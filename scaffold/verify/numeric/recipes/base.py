@@ -1,4 +1,4 @@
-"""What every recipe provides, and the helpers that recipes share."""
+"""The base class of every recipe, and the helpers that recipes share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Item = Any
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Items of one modality that are encoded by one call.
+    """Items of one modality that one call encodes.
 
     An item that fits the largest budget must be replayed and any other goes eager; `may_go_eager` lifts the first half
     where a limit other than the budget is exceeded on purpose. Cases of one `group` (their name, where there is none)
@@ -67,20 +67,20 @@ class Recipe(ABC):
     hidden_size = 32
     #: The model's own minimum token budget with the recipe's sizes.
     min_budget: int
-    #: What the processing information answers for the frames of the longest video.
+    #: The processing information's answer for the frames of the longest video.
     video_frames = 6
     #: Whether the recipe finds things out while it builds the pristine model: `facts`, for `recall` in other processes.
     learns = False
     #: Names of the host's module, and what takes their place while the host is made; tiny towers, and language models
     #: that are not made by the release's usual functions.
     stand_ins: Mapping[str, Any] = MappingProxyType({})
-    #: What an automatic recipe could not make, with the reason; its basis; values that nothing says.
+    #: Modalities that an automatic recipe makes no inputs of, with the reason; its basis; values that nothing says.
     missing: Mapping[str, str] = MappingProxyType({})
     basis: Sequence[str] = ()
     guessed: Sequence[str] = ()
 
     def facts(self) -> dict[str, Any]:
-        """What `build` found out about the pristine model, as plain values."""
+        """The findings of `build` about the pristine model, as plain values."""
         return {}
 
     def recall(self, facts: Mapping[str, Any]) -> None:
@@ -212,7 +212,7 @@ def _answer_processing_info(cls: Any, config: SimpleNamespace, frames: int) -> N
 
 
 def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
-    """The fields of vLLM's `VllmConfig` that hosts and managers read, with limits to be set by `configure`."""
+    """The fields of vLLM's `VllmConfig` that hosts and managers read, with limits that `configure` sets."""
     limits = dict.fromkeys(modalities, 8)
     multimodal = SimpleNamespace(
         limits=limits,

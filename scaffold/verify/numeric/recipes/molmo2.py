@@ -77,7 +77,7 @@ class Molmo2(Recipe):
         crops, places = zip(*items, strict=True)
         suffix = "" if modality == "image" else "_videos"
         pooling = [self._pooling(count, spots, generator) for count, spots in items]
-        # Text stands before the patches and after them, not as much for each item.
+        # Text comes before the patches and after them, not as much for each item.
         tokens = [
             torch.tensor([1, 2, *[_PATCH_TOKEN] * count, *range(7, 8 + index)]) for index, count in enumerate(places)
         ]

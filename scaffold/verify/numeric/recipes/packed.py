@@ -1,4 +1,4 @@
-"""What the three packed-grid models share: rows of patches, a grid per item, one attention sequence a frame."""
+"""The common parts of the three packed-grid models: rows of patches, a grid per item, one sequence per frame."""
 
 from __future__ import annotations
 
