@@ -41,7 +41,7 @@ _TOLD = ("VCG428", "VCG447")
 RFC_LINES = 500
 #: Added lines in the package above which a reviewer wants the size justified (`pr-checklist`, "Complexity").
 COMPLEX_LINES = 250
-#: What vLLM's rules for contributors ask about, and no tool can say.
+#: Questions of vLLM's rules for contributors that no tool can answer.
 _OPEN = {
     "Not a duplicate": "say what you found: `gh pr list --repo vllm-project/vllm --state open --search "
     '"encoder cuda graph {module}"` and `gh issue list --repo vllm-project/vllm --search "{class_}"`',
@@ -52,7 +52,7 @@ _OPEN = {
 
 @dataclass(frozen=True)
 class PortChange:
-    """A port that stands in a tree. `base` is the root of the tree before it, but for what `files` had before."""
+    """A port that is in a tree. `base` is the root of the tree before it, but for what `files` had before."""
 
     plan: Plan
     tree: SourceTree
@@ -82,7 +82,7 @@ class RuleResult:
 
 
 def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> PortChange:
-    """What `port` changed in `tree`, against `base` or against what the last `new` of this model found there.
+    """The changes that `port` made in `tree`, against `base` or what the last `new` of this model found there.
 
     Raises `DiagnosticError`: VCG511 when the port is not in the tree, or is not what the tool generates today; VCG512
     when nothing says what the tree held before.
@@ -124,7 +124,7 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
 
 @dataclass(frozen=True)
 class ProofOnRecord:
-    """What `verify` found last for these files: nothing of the tree is run for it.
+    """The last findings of `verify` for these files: nothing of the tree is run for it.
 
     `missing` are the attention kernels and modalities of the port that it has no comparison of.
     """
@@ -309,7 +309,7 @@ def _purpose(port: AnyPort, change: PortChange) -> Iterator[str]:
 
 
 def _claim(file: FilePlan, change: PortChange) -> str:
-    """What was done to a file. The tree holds the port by now, so the plan's own reason is not that of the change."""
+    """The change of a file. The tree holds the port by now, so the plan's own reason is not that of the change."""
     if file.class_name is None:
         return file.reason
     before = next(_text(each.before) or "" for each in change.files if each.path == file.path)

@@ -38,7 +38,7 @@ class PreparedPort:
 
     @property
     def package(self) -> tuple[FileChange, ...]:
-        """What changes of the release's package: all that a model runs."""
+        """The changes of the release's package: all that a model runs."""
         return tuple(change for change in self.changed if _is_package(change.path))
 
 
@@ -209,7 +209,7 @@ def numeric_requests(
     recipe: str | None = None,
     config: str | None = None,
 ) -> list[NumericRequest]:
-    """What `verify` asks the lab, one request a kernel (`tail`). Requests of one tree share its import.
+    """The requests of `verify` to the lab, one per kernel (`tail`). Requests of one tree share its import.
 
     `recipe` is a file, AUTOMATIC, or None for the shipped one, and the automatic one where none is shipped. `config` is
     the checkpoint's `config.json`, which only the automatic recipe reads. A port that the tree already has is
@@ -252,7 +252,7 @@ def numeric_requests(
 
 
 def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
-    """What `new` asks the lab before it writes: the first calls of a proof of this very change, on one kernel."""
+    """The request of `new` to the lab before it writes: the first calls of a proof of this change, on one kernel."""
     from scaffold.verify.numeric import NumericOptions, NumericRequest
 
     port = prepared.plan.port
@@ -276,7 +276,7 @@ def _time_limit(automatic: Automatic | None) -> float:
 def choose_recipe(
     port: AnyPort, recipe: str | None = None, config: str | None = None, modalities: Sequence[str] = ()
 ) -> tuple[str, Automatic | None]:
-    """What the lab builds the model with: a recipe's name or file, or a label and the settings of an automatic one."""
+    """The recipe that builds the model: its name or file, or a label and the settings of an automatic one."""
     from scaffold.descriptor.load import shipped_path
     from scaffold.descriptor.model import Verify
     from scaffold.verify.numeric import Automatic
