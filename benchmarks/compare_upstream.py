@@ -4,9 +4,9 @@
     python benchmarks/compare_upstream.py --check   # exit 1 if it is not what the releases and the templates say
     python benchmarks/compare_upstream.py --run     # run upstream's ports of RELEASE in the CPU lab first, 3 minutes
 
-Every shipped model that RELEASE has a hand-written port of is compared there: what the classes declare, lines, what
-the lab says of upstream's (`benchmarks/results/upstream_RELEASE.json`; the matrix says it of ours), and the known
-defects, which are those that `tests/lab/test_packed_defects.py` sees in each release.
+The comparison covers every shipped model that RELEASE has a hand-written port of: what the classes declare, lines, the
+lab's findings and the known defects. `benchmarks/results/upstream_RELEASE.json` has the findings in upstream's ports;
+the matrix has those in ours. The known defects are those that `tests/lab/test_packed_defects.py` sees in each release.
 
 For two models the changes of whole files are counted, too. There upstream's port is the difference between the last
 release without it and the first release with it. In the model's file that is the whole difference of the two releases
@@ -191,7 +191,7 @@ def places(source: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Port:
-    """What one implementation declares and handles, and its lines without blank ones (`code`: without comments)."""
+    """One implementation: what it declares and handles, and its lines without blank ones (`code`: without comments)."""
 
     modalities: frozenset[str]
     buffers: frozenset[str]
@@ -298,7 +298,7 @@ def lines_of(node: ast.stmt) -> range:
 
 
 def keyword(function: ast.FunctionDef, name: str) -> ast.AST:
-    """What a call in the function gives for a keyword; nothing where none does."""
+    """The value that a call in the function gives for a keyword; an empty tuple where none does."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     found = [item.value for call in calls for item in call.keywords if item.arg == name]
     return found[0] if found else ast.Tuple([])
@@ -310,7 +310,7 @@ def strings_of(*nodes: ast.AST) -> set[str]:
 
 
 def run(name: str) -> dict[str, Any]:
-    """What the lab finds wrong with upstream's own port of a model; `file` tells which source it ran."""
+    """The faults that the lab finds in upstream's own port of a model; `file` tells which source it ran."""
     from scaffold.protocol import resolve_target
     from scaffold.workflow import load_port, prove_numerics
 
@@ -390,7 +390,7 @@ FEATURES = {
 
 
 def differences(theirs: Port, ours: Port) -> list[str]:
-    """What one of the two has and the other has not."""
+    """The features that only one of the two has."""
     lines: list[str] = []
     for label, one, other in (("Only upstream's", theirs, ours), ("Only ours", ours, theirs)):
         parts = []
@@ -405,7 +405,7 @@ def differences(theirs: Port, ours: Port) -> list[str]:
 
 
 def failures(result: dict[str, Any], defects: list[str]) -> list[str]:
-    """What the lab finds in upstream's port, by code, and what the tests see in it."""
+    """The faults that the lab finds in upstream's port, by code, and those that the tests see in it."""
     from scaffold.diagnostics.catalogue import all_codes
 
     lines = []

@@ -1,9 +1,9 @@
 """Survey a release: which multimodal architectures get a port from `init --yes` alone, and why the others do not.
 
-    python benchmarks/reach.py [--release 0.33.0]        # bring the static part up to date, verify what is new
+    python benchmarks/reach.py [--release 0.33.0]        # update the static part, verify what is new
     python benchmarks/reach.py --static                  # without verify: a minute
     python benchmarks/reach.py --only ARCHITECTURE       # these alone (repeatable)
-    python benchmarks/reach.py --again                   # verify also what was verified with today's code
+    python benchmarks/reach.py --again                   # verify today's code again, too
 
 For some models neither vLLM nor transformers holds the configuration's values: those in configs/ARCHITECTURE.json, in
 the shape of the checkpoint's own config.json, are given to `verify --config`, and the row says so. `verify` builds all
@@ -91,7 +91,7 @@ def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:
 
 
 def first_candidate(question: Question) -> str | None:
-    """What `init --yes` answers."""
+    """The answer of `init --yes`."""
     return question.candidates[0].value if question.candidates else None
 
 
@@ -137,7 +137,7 @@ def reasons(error: DiagnosticError, tree: SourceTree) -> str:
 
 
 def verify(draft: Draft, name: str, release: str) -> dict[str, Any]:
-    """What `vitcg-scaffold verify` says of an architecture's draft: the numeric part of a row."""
+    """The result of `vitcg-scaffold verify` for an architecture's draft: the numeric part of a row."""
     config = CONFIGS / f"{name}.json"
     given = ["--config", str(config)] if config.exists() else []
     with tempfile.TemporaryDirectory() as folder:
