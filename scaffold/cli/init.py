@@ -42,7 +42,7 @@ _STDOUT = "<draft>"
 )
 @click.option(
     "--layout",
-    type=click.Choice(["packed", "tiles", "paths", "cut"]),
+    type=click.Choice(["packed", "tiles", "paths", "cut", "rows"]),
     help="Draft this layout [the one that fits the model best].",
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
