@@ -87,7 +87,7 @@ def test_hand_written_port_has_the_defects(release_tree, release):
         # The manager of these releases loses its way when both paths of an item are eager.
         pytest.param(
             "0.26.0",
-            "local_path_tokens = local_tokens if holds_global else 0",
+            "local_path_tokens = local_tokens if smallest >= global_tokens else 0",
             "local_path_tokens = local_tokens",
             "VCG654",
             id="both paths eager",

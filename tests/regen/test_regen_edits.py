@@ -52,7 +52,7 @@ def test_edit_that_only_exists_there_stops_the_whole_run(
         commit(tmp_path)
     generated = scene.content()
     edited = scene.edit(ADAPTER, OLD, NEW)
-    scene.change_descriptor("budget: {min: k}", "budget: {min: 2 * k}")
+    scene.change_descriptor("budget: {min: k, why: One tile.}", "budget: {min: 2 * k}")
     before = scene.content()
     arguments = (command, str(scene.descriptor), "--into", str(scene.folder))
 
@@ -69,9 +69,9 @@ def test_uncommitted_output_of_an_older_run_is_no_edit(scene: Scene, tmp_path: P
     """Two runs with a change of the descriptor between them, and no commit."""
     commit(tmp_path)
     for text in ("budget: {min: 2 * k}", "budget: {min: 3 * k}"):
-        scene.change_descriptor("budget: {min: k}", text)
+        scene.change_descriptor("budget: {min: k, why: One tile.}", text)
         assert scene.regen().exit == 0
-        scene.change_descriptor(text, "budget: {min: k}")
+        scene.change_descriptor(text, "budget: {min: k, why: One tile.}")
     # Nor is what came from another machine.
     (scene.folder / ".vitcg-scaffold").rename(tmp_path / "elsewhere")
     assert scene.regen().exit == 0
