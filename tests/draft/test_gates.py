@@ -14,7 +14,7 @@ from scaffold.workflow import load_port
 
 pytestmark = pytest.mark.trees
 
-GATED = {"qwen2_5_vl", "qwen3_vl"}
+GATED = {"cohere_compass", "qwen2_5_vl", "qwen3_vl"}
 FIRST = "0.20.0"
 #: From here on GLM-4.1V has the attribute that upstream's port asks, and still nothing that prunes.
 SET = "0.24.0"
@@ -37,8 +37,11 @@ def prunes(tree: SourceTree, name: str) -> bool:
 def test_a_gate_stands_where_the_release_prunes(release, release_tree):
     tree = release_tree(release)
     # What a port of the other layouts captures is the encoder alone: the model's own code prunes afterwards.
-    whole = [name for name in shipped_names() if isinstance(load_port(name), SizedPort)]
-    assert {name for name in whole if prunes(tree, name)} == GATED
+    ports = {name: load_port(name) for name in shipped_names()}
+    there = {name for name, port in ports.items() if (tree.root / f"{port.module.replace('.', '/')}.py").exists()}
+    whole = {name for name in there if isinstance(ports[name], SizedPort)}
+    assert {name for name in whole if prunes(tree, name)} == GATED & there
+    assert {"qwen2_5_vl", "qwen3_vl"} <= there
 
 
 def test_the_descriptors_with_a_gate():
