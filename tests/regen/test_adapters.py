@@ -408,11 +408,10 @@ def _cell(name: str, generation: str, release: str, tail: str, *, slow: bool = F
 def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_path: Path, outputs: Outputs) -> None:
     """The subclass is really what runs: a fault in it is found."""
     source = next(o.content for o in outputs.files if o.path == "vitcg_adapters/v0_30/internvl.py").decode()
-    assert source.count("return self.extract_feature(pixels).flatten(0, 1)") == 1
+    features = "self.extract_feature(pixel_values).flatten"
+    assert source.count(f"return {features}(0, 1)") == 1
     path = tmp_path / "internvl.py"
-    path.write_text(
-        source.replace("self.extract_feature(pixels).flatten", "(self.extract_feature(pixels) * 1.5).flatten"), "utf-8"
-    )
+    path.write_text(source.replace(features, "(self.extract_feature(pixel_values) * 1.5).flatten"), "utf-8")
 
     assert not prove_adapter("internvl", path, release_tree("0.33.0")).passed
 

@@ -112,7 +112,7 @@ def test_every_shipped_adapter_gives_what_eager_gives(version, generation, relea
     """
     files = sorted((ROOT / "generated/vitcg_adapters" / generation).glob("*.py"))
     wanted = [f"{file.stem}@{generation}" for file in files if file.stem != "__init__"]
-    assert len(wanted) == {"v0_20": 8, "v0_30": 13}.get(generation, 12)
+    assert len(wanted) == {"v0_20": 8, "v0_27": 21, "v0_30": 22}.get(generation, 17)
     report = run_models(str(release_tree(version).root), "fa3", wanted)
     assert report["wrong"] == []
     for model in wanted:
