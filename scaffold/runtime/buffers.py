@@ -78,7 +78,7 @@ class Slot:
     context: PadContext
     #: The capture value on the host, for an adapter's own padder. Such a padder may read its target: the last captured
     #: offset is the number of rows. In vLLM's manager the target is the graph's own buffer, which still holds that
-    #: value.
+    #: value. A call without a value for this buffer writes it as it is, since a padder may fail with nothing to pad.
     initial: torch.Tensor | None = None
 
 
@@ -135,7 +135,8 @@ class Layout:
         elif slot.spec.pad is not None:
             assert slot.initial is not None
             target.copy_(slot.initial, non_blocking=True)
-            slot.spec.pad(target, value)
+            if value is not slot.initial:
+                slot.spec.pad(target, value)
         else:
             PADDERS[slot.spec.kind](target, value, slot.context)
 

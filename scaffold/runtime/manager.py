@@ -464,7 +464,8 @@ class EncoderGraphManager:
         metadata = {name: values.get(name) for name in buffers.layout.slots}
         for name, value in metadata.items():
             if value is None:
-                metadata[name] = self._constant(captured.key, name)
+                initial = buffers.layout.slots[name].initial
+                metadata[name] = self._constant(captured.key, name) if initial is None else initial
         # Further steps before the launch; hardly any graph has one.
         further: list[Callable[[], object]] = []
         blob: torch.Tensor | None = None

@@ -56,6 +56,7 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
     from scaffold.verify.numeric.child import process_weights
     from scaffold.verify.numeric.graphs import DEVICE, Lab
     from scaffold.verify.numeric.recipes.base import configure, randomise
+    from scaffold.verify.numeric.recipes.packed import PackedGrid
     from scaffold.verify.numeric.session import place_inputs, sessions_of
 
     lab = Lab([sys.argv[1], str(Path(__file__).resolve().parents[2])])
@@ -119,15 +120,10 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
             totals["reasons"][reason] = totals["reasons"].get(reason, 0) + count
         manager.clear()
         del manager, kept
-    if recipe.modalities[0] == "image" and (1, 4, 4) in _grids(recipe):
+    if isinstance(recipe, PackedGrid) and recipe.modalities[0] == "image":
         totals["icons"] = _serve_icons(recipe, host, config, lambda: OnCpu(config, DEVICE, torch.float32, host), report)
     report["wrong"] += map(str, lab.hazards())
     return totals
-
-
-def _grids(recipe):  # type: ignore[no-untyped-def]
-    """Items of the first images that a recipe shows."""
-    return [item for case in recipe.sessions()[0].cases if case.modality == "image" for item in case.items]
 
 
 def _serve_icons(recipe, host, config, make, report):  # type: ignore[no-untyped-def]

@@ -8,7 +8,16 @@ import torch
 from helpers import CPU, assert_equals_eager, make_manager
 from towers import GLOBAL_TOKENS, LOCAL_TOKENS, PackedTower, TileTower
 
-from scaffold.runtime import EncoderGraphManager, GraphKey, Limits, Options, RecordingBackend, Trace, check_graphs
+from scaffold.runtime import (
+    BufferSpec,
+    EncoderGraphManager,
+    GraphKey,
+    Limits,
+    Options,
+    RecordingBackend,
+    Trace,
+    check_graphs,
+)
 from scaffold.runtime import manager as manager_module
 from scaffold.runtime.manager import AddressChanged
 
@@ -231,11 +240,17 @@ def test_a_buffer_that_replays_leave_alone_keeps_its_capture_value():
         def forward(self, values, path="default"):
             return super().forward(values, path) * values["scale"] / values["pixels"].shape[0] * 2
 
-    tower = Constant()
-    tower.embed = PackedTower().embed
-    manager = make_manager(tower, [8, 16])
-    for seed, n in enumerate((3, 12, 5)):
-        assert_equals_eager(manager, tower.call([(1, 1, n)], seed))
+    def pad(target, source):
+        """As the generated `_pad_offsets` does: it divides by the places that are left to pad."""
+        _ = 1 // (len(target) - len(source))
+
+    for extra in ({}, {"scale": BufferSpec(pad=pad)}):
+        tower = Constant()
+        tower.embed = PackedTower().embed
+        tower.extra_buffers = extra
+        manager = make_manager(tower, [8, 16])
+        for seed, n in enumerate((3, 12, 5)):
+            assert_equals_eager(manager, tower.call([(1, 1, n)], seed))
 
 
 # -- the self-check

@@ -37,7 +37,17 @@ GENERATIONS = {
 #: positions of Qwen3-VL's own manager.
 REASONS = {"over-budget", "capacity:pixel_values", "capacity:pos_embeds"}
 #: Models that make another tensor of a call's pixels before the recorded encoder gets them.
-REENTERED = ("llava_next", "mistral3")
+REENTERED = (
+    "idefics3",
+    "kimi_vl",
+    "llava_next",
+    "llava_onevision",
+    "minimax_m3",
+    "mistral3",
+    "molmo2",
+    "phi3v",
+    "pixtral",
+)
 
 
 @pytest.mark.trees
@@ -92,33 +102,42 @@ def test_real_vision_classes_give_what_eager_gives(version, tail, models, releas
         assert set(report[model]["reasons"]) <= REASONS
 
 
+#: One model of each layout, and Idefics3, whose code fails on the zeros that our binding tries.
+SAMPLE = ("gemma3_mm", "idefics3", "llava_next", "qwen2_5_vl", "step3_vl")
+
+
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize(
-    ("version", "generation"),
+    ("version", "generation", "sample"),
     [
-        ("0.20.0", "v0_20"),
-        pytest.param("0.22.0", "v0_22", marks=pytest.mark.slow),
-        pytest.param("0.23.0", "v0_23", marks=pytest.mark.slow),
-        ("0.26.0", "v0_24"),
-        pytest.param("0.28.0", "v0_27", marks=pytest.mark.slow),
-        ("0.33.0", "v0_30"),
+        ("0.20.0", "v0_20", ()),
+        pytest.param("0.22.0", "v0_22", (), marks=pytest.mark.slow),
+        pytest.param("0.23.0", "v0_23", (), marks=pytest.mark.slow),
+        ("0.26.0", "v0_24", SAMPLE),
+        pytest.param("0.26.0", "v0_24", (), marks=pytest.mark.slow),
+        pytest.param("0.29.0", "v0_27", (), marks=pytest.mark.slow),
+        ("0.33.0", "v0_30", ()),
     ],
 )
-def test_every_shipped_adapter_gives_what_eager_gives(version, generation, release_tree):
-    """All in our manager, with the edges of their processors, among them a path whose budgets no ladder has.
+def test_every_shipped_adapter_gives_what_eager_gives(version, generation, sample, release_tree):
+    """All (or a sample) in our manager, with the edges of their processors, among them a path whose budgets no ladder
+    has.
 
-    A minute each: the oldest protocol, the one whose two paths have no names, and the newest; VITCG_SLOW=1: all.
+    The oldest protocol, one whose two paths have no names, and the newest; VITCG_SLOW=1: all.
     """
     files = sorted((ROOT / "generated/vitcg_adapters" / generation).glob("*.py"))
-    wanted = [f"{file.stem}@{generation}" for file in files if file.stem != "__init__"]
-    assert len(wanted) == {"v0_20": 8, "v0_27": 21, "v0_30": 22}.get(generation, 17)
+    shipped = [file.stem for file in files if file.stem != "__init__"]
+    assert len(shipped) == {"v0_20": 8, "v0_27": 21, "v0_30": 22}.get(generation, 17)
+    wanted = [f"{model}@{generation}" for model in sample or shipped]
     report = run_models(str(release_tree(version).root), "fa3", wanted)
     assert report["wrong"] == []
     for model in wanted:
-        assert report[model]["hits"] > 100, model
+        name = model.partition("@")[0]
+        # Phi-3-V has few items, of 576 tokens a tile.
+        assert report[model]["hits"] > (20 if name == "phi3v" else 100), model
         # What the model's own code hands its encoder depends on the pixels: it is recorded for each call.
-        assert (report[model]["reused"] > 0) == (model.partition("@")[0] not in REENTERED), model
+        assert (report[model]["reused"] > 0) == (name not in REENTERED), model
         assert set(report[model]["reasons"]) <= REASONS, model
         if "icons" in report[model]:
             assert report[model]["icons"] == [4, 12], model  # of 4 and 10 tokens

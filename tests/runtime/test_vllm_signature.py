@@ -119,6 +119,22 @@ def test_no_signature_where_metadata_depend_on_pixels():
     assert speaker.quick_signature(call()) is None
 
 
+@pytest.mark.parametrize("refused", ["raises", "no values"])
+def test_no_signature_where_the_model_refuses_pixels_of_zeros(refused):
+    """Idefics3 of 0.26 drops images of zeros, and its next statement fails without any."""
+
+    class Refusing(Model):
+        def prepare_encoder_cudagraph_replay_buffers(self, inputs, items, frames):
+            if inputs["pixels"].any():
+                return super().prepare_encoder_cudagraph_replay_buffers(inputs, items, frames)
+            if refused == "raises":
+                raise RuntimeError("cannot reshape tensor of 0 elements")
+            return SimpleNamespace(values={})
+
+    assert adapter().signature(call()) is not None
+    assert adapter(model=Refusing()).signature(call()) is None
+
+
 def test_many_numbers_are_not_read_in_every_call():
     speaker = adapter()
     large = call(more=torch.arange(binding.SIZE_NUMEL + 1))

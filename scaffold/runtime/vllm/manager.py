@@ -312,12 +312,15 @@ class EncoderCudaGraphManager:
 
         def make_call(key: GraphKey) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
             values = dict(core.adapter.capture_values(key, core.limits))
+            floats = {n: v for n, v in values.items() if v is not None and v.is_floating_point()}
+            # A port that captures the rows of a loop gets no pixels: all that it gets is moved.
+            data = [name for name in floats if core.description.buffer(name).is_data] or list(floats)
             # All ranks that share a tower use the same seed, so that they judge the same outputs.
             seed = torch.Generator(self.device).manual_seed(0)
             pixels = {
-                name: torch.randn(value.shape, dtype=value.dtype, device=value.device, generator=seed)
-                for name, value in values.items()
-                if value is not None and value.is_floating_point() and core.description.buffer(name).is_data
+                name: torch.randn(v.shape, dtype=v.dtype, device=v.device, generator=seed)
+                for name, v in floats.items()
+                if name in data
             }
             return key.path, values, pixels
 

@@ -164,7 +164,7 @@ class _Buffers(Mapping[str, BufferSpec]):
             return BufferSpec(BufferKind.BOUND)
         if name in self._inputs or "pixel" in name:
             return BufferSpec(BufferKind.ROWS, is_data=not owned, pad=hook, owned=owned)
-        if name.startswith("cu_") or "cu_seqlens" in name or "cu_window" in name:
+        if name.startswith(("cu_", "offsets")) or "cu_seqlens" in name or "cu_window" in name:
             # vLLM's default fills offsets with zeros: a sequence of negative length (Qwen2-VL, Qwen3-VL, GLM-4.1V).
             kind = BufferKind.TWO_SECTION if self._two_section else BufferKind.CUMULATIVE
             return BufferSpec(kind, pad=hook, owned=owned)
@@ -356,7 +356,13 @@ class VllmAdapter:
             for path in self.owner._ladders():
                 if not any(item.tokens_on(path) for item in items):
                     continue
-                mine, theirs = (self.replay_values(i, limits, path) for i in (selected, other))
+                mine = self.replay_values(selected, limits, path)
+                try:
+                    theirs = self.replay_values(other, limits, path)
+                except Exception:  # Idefics3 drops images of zeros before its encoder, and then fails without any
+                    return False
+                if mine.keys() != theirs.keys():
+                    return False
                 for name, value in mine.items():
                     if value is None or any(value is v for v in selected.values()):
                         continue
@@ -382,10 +388,12 @@ class VllmAdapter:
         return tuple(axis[0] for axis in self.owner._capture_axes)
 
     def _data_rows(self, values: Mapping[str, torch.Tensor | None]) -> int | None:
-        """Rows of the one buffer of pixels; None where there are several."""
+        """Rows of the pixels, or where none are captured, of all that is; None where these numbers differ."""
         specs = self.describe().buffers
-        data = [value for name, value in values.items() if value is not None and specs[name].is_data]
-        return data[0].shape[0] if len(data) == 1 and data[0].ndim else None
+        given = {name: value for name, value in values.items() if value is not None and value.ndim}
+        data = [value for name, value in given.items() if specs[name].is_data]
+        rows = {len(v) for v in data or [v for name, v in given.items() if specs[name].kind is BufferKind.ROWS]}
+        return rows.pop() if len(rows) == 1 and len(data) <= 1 else None
 
     def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
         values = self._ask_capture_values(key, limits)
