@@ -327,6 +327,7 @@ class PackedView(SizedView):
     capture_why: str | None
     merge_h: Code
     merge_w: Code
+    has_time: bool
     tower: Code
     grid_tensor: bool
     eager: Code
@@ -748,6 +749,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         capture_why=port.capture.why,
         merge_h=capture_names.code(height),
         merge_w=capture_names.code(width),
+        has_time="t" in port.columns,
         tower=Code(f"self.{port.tower}"),
         grid_tensor=port.split.grid == "tensor",
         eager=_bound(

@@ -216,6 +216,24 @@ def test_sequences_are_counted_by_their_unit():
     assert "replay_is_dropped" not in by_item
 
 
+@pytest.mark.parametrize(("columns", "captured"), [(["t", "h", "w"], "1, m, min("), (["h", "w"], "m, min(")])
+def test_a_captured_image_has_the_columns_of_the_sizes(columns, captured):
+    """One frame is a column of sizes that have one."""
+    frames = "t * " if "t" in columns else ""
+    changes = {
+        "modalities.video": None,
+        "sizes.columns": columns,
+        "item": {"rows": f"{frames}h * w", "tokens": f"{frames}(h // m) * (w // m)"},
+        "attention.full.unit": "item",
+        "budget.frames": None,
+        "integration": None,
+    }
+    capture = functions(render_methods(port_of("qwen2_vl", changes), profile_of("v0_30"), FACTS["unknown"]))
+    source = ast.unparse(capture["prepare_encoder_cudagraph_capture_inputs"])
+
+    assert f"grid_{''.join(columns)} = [[{captured}" in source
+
+
 def test_names_that_the_shape_uses_twice_are_local():
     """A `let` name that only the shape of the pixels uses: the capture method defines it before it is used."""
     port = port_of("qwen2_vl", {"pixels.shape": ["side * side", "channels"]})
