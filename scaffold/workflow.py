@@ -132,17 +132,18 @@ def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:
 
 
 def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, ...]:
-    """The methods on the way to the encoder, which are what they were without `encode`."""
+    """The methods on the way to the encoder, which are what they were without their new parameters."""
     if plan.way is None:
         return ()
     from scaffold.cut import prove_cut
 
     found: list[Diagnostic] = []
-    for path in dict.fromkeys(station.file for station in plan.way.stations):
-        methods = frozenset((one.class_name, one.function) for one in plan.way.stations if one.file == path)
+    hoisted = frozenset((one.class_name, one.function) for one in plan.way.hoisted)
+    for path in dict.fromkeys(method.file for method in plan.way.changed):
+        methods = frozenset((one.class_name, one.function) for one in plan.way.changed if one.file == path)
         file = next(file for file in planned if file.path == path)
         assert file.before is not None, "a way leads through files that are there"
-        found += prove_cut(file.before, file.after, methods, path)
+        found += prove_cut(file.before, file.after, methods, path, hoisted)
     return tuple(found)
 
 

@@ -37,11 +37,15 @@ def _cut(owner: type[Any], entries: tuple[str, ...], call: str, loop: str | None
         way = find_way(tree, file, owner.__name__, dict.fromkeys(entries, place), encoder, place, loop)
         edits = cut_methods(tree, way)
         files = edited_files(tree, edits)
+        hoisted = frozenset((one.class_name, one.function) for one in way.hoisted)
         problems = [
             item
             for name, texts in files.items()
             for item in prove_cut(
-                *texts, frozenset((edit.class_name, edit.replaces) for edit in edits if edit.file == name), name
+                *texts,
+                frozenset((edit.class_name, edit.replaces) for edit in edits if edit.file == name),
+                name,
+                hoisted,
             )
         ]
         if problems:

@@ -1,4 +1,4 @@
-"""Substitution: without `encode`, every method of a way is what it was, and a loop that became a method is back.
+"""Substitution: without its new parameters every method of a way is what it was, and a loop in its method is back.
 
 Written from the rule alone: it shares no code with the search or the edits, so that a mistake there is not repeated.
 """
@@ -14,9 +14,16 @@ from scaffold.diagnostics import Diagnostic, Span
 _PARAMETER = "encode"
 _PUBLIC, _PRIVATE = "embed_multimodal", "_embed_multimodal"
 _LOOP = "forward_layers"
+_LONGEST = "max_seqlen"
 
 
-def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path: str) -> tuple[Diagnostic, ...]:
+def prove_cut(
+    before: str,
+    after: str,
+    methods: frozenset[tuple[str, str]],
+    path: str,
+    hoisted: frozenset[tuple[str, str]] = frozenset(),
+) -> tuple[Diagnostic, ...]:
     """That the classes' `methods` of `after` are those of `before` if `encode` is None: nothing, or VCG646.
 
     The proof removes a last parameter `encode` whose default is None, its line in the docstring, and an argument
@@ -29,6 +36,10 @@ def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path
     reads and whose result is the one that it writes for the rest of the method. The loop must give the same tree when
     it is put back in the place of the call, and it must mean the same names there as in its own method.
 
+    The `hoisted` among them have another parameter, `max_seqlen`, whose default is None. `if max_seqlen is None` may
+    precede the only statement that sets it, at a place that no call runs twice. Elsewhere only arguments
+    `max_seqlen=max_seqlen` may read it. A callee that takes none raises in every call, so execution shows it.
+
     The cuts of an earlier port are undone in `before`, too.
     """
     old, new = _methods(before), _methods(after)
@@ -40,11 +51,11 @@ def prove_cut(before: str, after: str, methods: frozenset[tuple[str, str]], path
         line = getattr(new.get((owner, name)), "lineno", 1)
         loop = new.get((owner, _LOOP)) if (owner, _LOOP) not in old else None
         was = _undone(old.get((owner, name)))
-        if was is None or _undone(new.get((owner, name)), loop) != was:
+        if was is None or _undone(new.get((owner, name)), loop, bounded=(owner, name) in hoisted) != was:
             found.append(
                 Diagnostic(
                     "VCG646",
-                    f"`{owner}.{name}` does something else than before when `encode` is None",
+                    f"`{owner}.{name}` does something else than before when its new parameters are None",
                     Span(path, line, 1, line, 1),
                     "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and "
                     "the vLLM release",
@@ -77,24 +88,59 @@ def _unmove(owner: str, methods: dict[tuple[str, str], ast.AST]) -> None:
     methods[owner, _PUBLIC] = private
 
 
-def _undone(node: ast.AST | None, loop: ast.AST | None = None) -> str | None:
+def _undone(node: ast.AST | None, loop: ast.AST | None = None, *, bounded: bool = False) -> str | None:
     if node is None:
         return None
     _Undo(node).visit(node)
-    _undocument(node)
+    _undocument(node, _PARAMETER)
     if loop is not None and _calls_of_loop(node) and not _inlined(node, loop):
+        return None
+    if bounded and not _unbounded(node):
         return None
     names = (getattr(part, "id", None) or getattr(part, "arg", None) for part in ast.walk(node))
     return None if _PARAMETER in names else ast.dump(node)
 
 
-def _undocument(function: ast.AST) -> None:
+def _unbounded(function: ast.AST) -> bool:
+    """Take `max_seqlen` out of a method; whether it is what the rule allows."""
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    spec = function.args
+    parameters = spec.kwonlyargs or spec.args
+    defaults: list[ast.expr] | list[ast.expr | None] = spec.kw_defaults if spec.kwonlyargs else spec.defaults
+    if not parameters or parameters[-1].arg != _LONGEST or not defaults or not _is_none(defaults[-1]):
+        return False
+    del parameters[-1], defaults[-1]
+    _undocument(function, _LONGEST)
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == _LONGEST]
+    stores = [node for node in names if not isinstance(node.ctx, ast.Load)]
+    pending = [function.body]
+    while pending and stores:
+        block = pending.pop()
+        for index, node in enumerate(block):
+            if not isinstance(node, ast.If):
+                continue
+            first, others, test = node.body[0], [*node.body[1:], *node.orelse], ast.dump(node.test)
+            alone = isinstance(first, ast.Assign) and first.targets == stores and not others
+            if alone and test == ast.dump(ast.parse(f"{_LONGEST} is None", mode="eval").body):
+                block[index] = first
+                return True
+            pending += [node.body, node.orelse]
+    for call in ast.walk(function):
+        last = call.keywords[-1] if isinstance(call, ast.Call) and call.keywords else None
+        if isinstance(call, ast.Call) and last is not None and last.arg == _LONGEST and last.value in names:
+            call.keywords.pop()
+            names = [name for name in names if name is not last.value]
+    return not names
+
+
+def _undocument(function: ast.AST, parameter: str) -> None:
     """Take the parameter's line out of the docstring."""
     body: list[ast.stmt] = getattr(function, "body", [])
     text = body[0].value if body and isinstance(body[0], ast.Expr) else None
     if isinstance(text, ast.Constant) and isinstance(text.value, str):
         lines = text.value.split("\n")
-        own = [number for number, line in enumerate(lines) if line.lstrip().startswith(f"{_PARAMETER}: ")]
+        own = [number for number, line in enumerate(lines) if line.lstrip().startswith(f"{parameter}: ")]
         text.value = "\n".join(line for number, line in enumerate(lines) if number not in own[-1:])
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from scaffold.cut.hoist import Hoisted, find_computed, has_room, hoisted_tree, is_set
 from scaffold.cut.loops import Loop, Misfit, find_hazard, find_misfit, outline
 from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
-from scaffold.descriptor.port import LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
+from scaffold.descriptor.port import LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.syntax import FunctionNode, bind_call, find_class, name_path
 
@@ -61,6 +62,13 @@ class Way:
     stations: tuple[Station, ...]
     #: Calls of the encoder with other arguments: what they encode is not cut, and such a batch is the model's own.
     notes: tuple[Diagnostic, ...] = ()
+    #: Methods from the loop to the attention that get a parameter for the longest sequence. Stations are as with it.
+    hoisted: tuple[Hoisted, ...] = ()
+
+    @property
+    def changed(self) -> tuple[Station | Hoisted, ...]:
+        """Every method that gets a parameter. A station may be hoisted, too."""
+        return (*self.stations, *self.hoisted)
 
     @property
     def every(self) -> bool:
@@ -132,6 +140,10 @@ def find_way(
         search.check_result(entry, place)
     if search.problems:
         raise DiagnosticError(search.problems)
+    if search.hoisted:
+        hoisted = tuple(search.hoisted.values())
+        way = find_way(hoisted_tree(tree, hoisted), path, class_name, entries, call, span, loop)
+        return replace(way, hoisted=hoisted)
     return Way(tuple(search.stations.values()), tuple(search.left))
 
 
@@ -150,6 +162,9 @@ class _Search:
         self.stations: dict[int, Station] = {}
         self.problems: list[Diagnostic] = []
         self.left: list[Diagnostic] = []
+        self.hoisted: dict[int, Hoisted] = {}
+        self._asked: set[int] = set()
+        self._declined: list[str] = []
         self._known: dict[object, bool] = {}
 
     def leads(self, frame: _Frame) -> bool:
@@ -173,7 +188,7 @@ class _Search:
                 forwards.append(node)
         if loops:
             self._known[frame.key] = True
-            self._keep_loop(frame, loops[0], [*loops[1:], *forwards])
+            self._keep_loop(frame, loops[0], [*loops[1:], *forwards], names)
         elif sites or forwards:
             self._known[frame.key] = True
             if not _is_stub(frame.function):
@@ -205,9 +220,9 @@ class _Search:
         if self.layers is None or frame.place != self.target:
             return []
         found = [node for node in ast.walk(frame.function) if isinstance(node, ast.For)]
-        return [node for node in found if _place(_iterated(node.iter), frame.place, names) == self.layers]
+        return [node for node in found if _place(iterated(node.iter), frame.place, names) == self.layers]
 
-    def _keep_loop(self, frame: _Frame, loop: ast.For, others: Sequence[ast.AST]) -> None:
+    def _keep_loop(self, frame: _Frame, loop: ast.For, others: Sequence[ast.AST], names: Mapping[str, Place]) -> None:
         """Keep the loop over the encoder's layers; `others` is where else the encoder runs."""
         misfit = find_misfit(frame.function, loop)
         if others:
@@ -219,11 +234,48 @@ class _Search:
             return
         outlined = outline(frame.function, loop)
         hazard = find_hazard(self.program, frame.holder, frame.function, loop, outlined.arguments)
-        if hazard is not None:
+        if hazard is not None and not self._hoist(frame, loop, names):
             place = Span(hazard.shown, hazard.line, 1, hazard.line, 2)
             self._refuse_loop(frame, f"{hazard.what}: {hazard.reason}", place)
             return
         self._keep(frame, [(loop, EVERY)], [], outlined)
+
+    def _hoist(self, frame: _Frame, loop: ast.For, names: Mapping[str, Place]) -> bool:
+        """Whether the layers can get a parameter for the longest sequence that they compute."""
+        assert self.layers is not None, "there is a loop over them"
+        *_, layer = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+        calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+        return self._hands_on(frame, calls, {**names, layer: self.layers})
+
+    def _hands_on(self, frame: _Frame, calls: Iterable[ast.Call], names: Mapping[str, Place]) -> bool:
+        """Whether calls of a method lead to one that computes the longest sequence, and all on the way have room."""
+        found = []
+        for node in calls:
+            following = self._callee(node, _place(node.func, frame.place, names), frame, names)
+            if following is not None and self._takes_bound(following):
+                found.append(end_of(node))
+        if found and has_room(frame.function):
+            self.hoisted[id(frame.function)] = _hoisted(frame, found)
+        elif found:
+            self._decline(frame, "has that name already, or a decorator")
+        return id(frame.function) in self.hoisted
+
+    def _takes_bound(self, frame: _Frame) -> bool:
+        """Whether a method computes the longest sequence or leads to one that does."""
+        if id(frame.function) not in self._asked:
+            self._asked.add(id(frame.function))
+            if find_computed(frame.function) is not None:
+                self.hoisted[id(frame.function)] = _hoisted(frame)
+            elif is_set(frame.function):
+                self._decline(frame, "does not compute it once, of offsets that it is given, for attention alone")
+            else:
+                names = {**frame.names, **dict(_aliases(frame))}
+                self._hands_on(frame, _calls(frame.function), names)
+        return id(frame.function) in self.hoisted
+
+    def _decline(self, frame: _Frame, reason: str) -> None:
+        name = f"{frame.owner.name}.{frame.function.name}"
+        self._declined.append(f"{frame.module.span(frame.function)}: no `{LONGEST}` is handed in: `{name}` {reason}")
 
     def _refuse_loop(self, frame: _Frame, reason: str, place: Span) -> None:
         name = f"{frame.owner.name}.{frame.function.name}"
@@ -233,7 +285,7 @@ class _Search:
                 f"the loop over the layers in `{name}` cannot be captured: {reason}",
                 place,
                 "without `loop`, name a call of the encoder that can be, if there is one; else the model runs eagerly",
-                notes=(f"asked for by {self.span}",),
+                notes=(*self._declined, f"asked for by {self.span}"),
             )
         )
 
@@ -315,6 +367,10 @@ class _Search:
         return found and _Frame(*found, holder, place, names)
 
 
+def _hoisted(frame: _Frame, calls: Sequence[tuple[int, int]] = ()) -> Hoisted:
+    return Hoisted(frame.module.file, frame.owner.name, frame.function.name, tuple(calls))
+
+
 def _text(call: Call | str) -> str:
     return call if isinstance(call, str) else call.text or call.python()
 
@@ -359,7 +415,7 @@ def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _iterated(node: ast.expr) -> ast.expr:
+def iterated(node: ast.expr) -> ast.expr:
     """The object that a loop goes through: `self.layers` of `enumerate(self.layers)`."""
     counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate"
     return node.args[0] if isinstance(node, ast.Call) and counted and node.args else node

@@ -133,7 +133,11 @@ class Evaluator:
         if depth > _DEPTH:
             return Op("too deep", tuple(args))
         values = [value for value in self._returned(function, args, keywords, depth) if value != Plain(None)]
-        return values[-1] if values else Plain(None)
+        return self._chosen(values) if values else Plain(None)
+
+    def _chosen(self, values: list[Term]) -> Term:
+        """The value of a function that returns one of several."""
+        return values[-1]
 
     def _returned(self, function: Closure, args: list[Term], keywords: dict[str, Term], depth: int) -> list[Term]:
         """The value of every `return` of a function."""

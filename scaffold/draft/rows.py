@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scaffold.cut.way import iterated
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, shapes_of, sizes_of, strip
 from scaffold.draft.locate import Located
@@ -115,18 +116,16 @@ def _captured(
     except DiagnosticError:
         found = [(step, name) for step in root.walk() if (name := _looped(objects, step)) and _pixels(step, fields)]
         images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality == _MODALITY]
-        if len(images) != 1 or not _is_loop_of_rows(program, objects, images[0][0]):
+        if len(images) != 1 or not _is_loop_of_rows(images[0][0]):
             raise
     others = {fields[_pixels(step, fields)].modality: step for step, _ in found if step is not images[0][0]}
     left = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
     return images[0][0], f"self.{images[0][1]}", tuple(left)
 
 
-def _is_loop_of_rows(program: Program, objects: Objects, step: PartCall) -> bool:
-    """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing."""
-    cls = objects.cls(step.path)
-    told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
-    return told and not _in_loop(step) and cls is not None and not list(_waiting(program, cls, set(), inside=False))
+def _is_loop_of_rows(step: PartCall) -> bool:
+    """Whether the part that loops is called once, and is told where rows end."""
+    return sum(bool(inputs_of(value)) for value in step.given.values()) > 1 and not _in_loop(step)
 
 
 def _looped(objects: Objects, step: PartCall) -> str:
@@ -134,7 +133,7 @@ def _looped(objects: Objects, step: PartCall) -> str:
     if step.parent is None or not step.module or not step.encoder or step.entered is None:
         return ""
     layers = {name for name, value in objects.attributes(step.path).items() if _is_layers(value)}
-    loops = (node.iter for node in ast.walk(step.entered.node) if isinstance(node, ast.For))
+    loops = (iterated(node.iter) for node in ast.walk(step.entered.node) if isinstance(node, ast.For))
     return next((name for over in loops if (name := ast.unparse(over).removeprefix("self.")) in layers), "")
 
 
@@ -235,11 +234,8 @@ def _themselves(value: Term) -> str:
     return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Mapped)) else ""
 
 
-def _waiting(
-    program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0, *, inside: bool = True
-) -> Iterator[tuple[SourceLine, str]]:
-    """Calls that wait for values, in the methods of a class but its constructor (unless not `inside`), and of what the
-    constructor makes."""
+def _waiting(program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0) -> Iterator[tuple[SourceLine, str]]:
+    """Calls that wait for values, in the methods of a class but its constructor, and of what the constructor makes."""
     if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
         return
     seen.add(cls[1])
@@ -251,7 +247,7 @@ def _waiting(
                 if not isinstance(node, ast.Call):
                     continue
                 if method.name != "__init__":
-                    if inside and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
+                    if isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
                         yield SourceLine(module.file, node.lineno), ast.unparse(node)
                 elif isinstance(node.func, ast.Name):
                     made = program.resolve(module, node.func.id)

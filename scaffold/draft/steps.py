@@ -374,6 +374,13 @@ class Walker(Evaluator):
         variables.update(body | changed)
         return left and other
 
+    def _chosen(self, values: list[Term]) -> Term:
+        """The one with pixels of several parsed inputs: ready embeddings never come to an encoder."""
+        parsed: list[Term] = [
+            value for value in values if isinstance(value, Mapped) and any(map(is_pixels, inputs_of(value)))
+        ]
+        return super()._chosen(parsed or values)
+
     def _returned(self, function: Closure, args: list[Term], keywords: dict[str, Term], depth: int) -> list[Term]:
         self._callers.append(function)
         found = super()._returned(function, args, keywords, depth)

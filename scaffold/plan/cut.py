@@ -71,17 +71,20 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
     return tuple(
         Fact("on the way", f"{station.class_name}.{station.function}", f"{station.file}:{station.line}")
         for station in way.stations
+    ) + tuple(
+        Fact("gets the longest sequence", f"{method.class_name}.{method.function}", method.file)
+        for method in way.hoisted
     )
 
 
 def _overridden(port: ReentryPort, tree: SourceTree, way: Way) -> Iterator[Diagnostic]:
-    """Subclasses of a class on the way that have a method of their own where the parameter is handed on."""
-    for station in way.stations:
+    """Subclasses of a class on the way that have a method of their own where a parameter is handed on."""
+    for station in way.changed:
         module = station.file.removesuffix(".py").replace("/", ".")
         for heir in find_subclasses(tree, module, station.class_name):
             owner = find_class(tree.parse(heir.path), heir.class_name)
             method = find_method(owner, station.function) if owner is not None else None
-            on_the_way = any((other.file, other.class_name) == (heir.path, heir.class_name) for other in way.stations)
+            on_the_way = any((other.file, other.class_name) == (heir.path, heir.class_name) for other in way.changed)
             if method is not None and not on_the_way:
                 yield Diagnostic(
                     "VCG444",

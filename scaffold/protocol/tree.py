@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -51,6 +51,11 @@ class SourceTree:
     def reread(self) -> SourceTree:
         """The same tree without anything cached."""
         return replace(self, _cache={})
+
+    def overlaid(self, texts: Mapping[str, str]) -> SourceTree:
+        """The tree with other texts in some of its files, by path; nothing else of it is read again."""
+        cache = {key: value for key, value in self._cache.items() if key[1] not in texts}
+        return replace(self, _cache=cache | {("bytes", path): text.encode() for path, text in texts.items()})
 
     def cached(self, key: tuple[str, str], make: Callable[[], T]) -> T:
         """`make()`, called once for each key of this snapshot. Its value must depend on the files alone."""

@@ -217,7 +217,7 @@ class Program:
         init = self.method(owner, "__init__")
         if init is None:
             return None
-        module, _, function = init
+        module, definer, function = init
         for node in ast.walk(function):
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
@@ -230,4 +230,6 @@ class Program:
                             found = self.resolve(found[0], returns.id) if isinstance(returns, ast.Name) else None
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
-        return None
+        calls = (call_name(node) for node in ast.walk(function) if isinstance(node, ast.Call))
+        base = next(islice(self.lineage((module, definer)), 1, None), None) if "__init__" in calls else None
+        return self._attribute_class(base, attribute, returned) if base is not None else None

@@ -52,7 +52,8 @@ CODES: tuple[Code, ...] = (
         "With `forward.loop` the loop over the encoder's layers becomes a method, which a graph holds: its parameters "
         "are the variables that the loop reads, its result the one that goes from layer to layer. So the loop may not "
         "return, end early, collect features in a list, set attributes or change values in place, and what it hands on "
-        "is one value. Nor may its layers wait for the GPU, for instance to find the longest item in offsets.",
+        "is one value. Nor may its layers wait for the GPU. Layers that compute the longest sequence beside their "
+        "attention get a parameter for it. A note names the method where that is not possible.",
     ),
     Code(
         "VCG449",
@@ -65,7 +66,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG646",
         "a method on the way to the encoder changed",
-        "Without `encode` each method on the way must be what it was: the proof takes the parameter out of the result "
-        "and compares what is left with the original. Nothing was written.",
+        "Without its new parameters, `encode` and in some layers `max_seqlen`, each method must be what it was: the "
+        "proof takes them out of the result and compares what is left with the original. Nothing was written.",
     ),
 )

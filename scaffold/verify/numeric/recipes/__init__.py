@@ -35,6 +35,8 @@ RECIPES = (
     "minimax_m3",
     "idefics3",
     "kimi_vl",
+    "keye",
+    "keye_vl1_5",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).

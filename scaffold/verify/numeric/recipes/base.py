@@ -101,7 +101,7 @@ class Recipe(ABC):
         """
         cls = self.load_class(host_class)
         config = engine_config(self.model_config(), self.modalities)
-        with _without_language_model(sys.modules[self.load_class().__module__], self.stand_ins):
+        with without_language_model(sys.modules[self.load_class().__module__], self.stand_ins):
             host = cls(vllm_config=config, prefix="")
         _answer_processing_info(cls, config, self.video_frames)
         return host, config
@@ -170,7 +170,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
 
 @contextmanager
-def _without_language_model(module: ModuleType, further: Mapping[str, Any]) -> Iterator[None]:
+def without_language_model(module: ModuleType, further: Mapping[str, Any]) -> Iterator[None]:
     """Replace what a host's `__init__` calls beyond its tower, in the namespace of the host's module."""
     stand_ins: dict[str, Any] = {
         "init_vllm_registered_model": LanguageModel,

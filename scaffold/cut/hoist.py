@@ -1,0 +1,143 @@
+"""A parameter for the longest sequence, from the loop over an encoder's layers to the attention that needs it.
+
+Some layers compute the longest sequence from the offsets, beside their attention. On a GPU attention waits for that
+value, and no capture survives it. With a parameter `max_seqlen` they compute it where they get none, which is in all of
+the model's own code, and a graph hands them a bound: the number of its rows.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scaffold.descriptor.port import LONGEST
+from scaffold.syntax import FunctionNode, find_class, find_method, first_line
+
+if TYPE_CHECKING:
+    from scaffold.protocol import SourceTree
+
+_ANNOTATION = "torch.Tensor | None"
+#: The parameter's line in a docstring.
+BOUND = "A bound of the longest sequence, which follows from the offsets if it is not given."
+
+
+@dataclass(frozen=True)
+class Hoisted:
+    """A method that gets the parameter. `calls` hand it on; without any the method computes the longest sequence.
+
+    They are `(line, column)` of their ends in the file's syntax tree, columns in bytes.
+    """
+
+    file: str
+    class_name: str
+    function: str
+    calls: tuple[tuple[int, int], ...] = ()
+
+
+def find_computed(function: FunctionNode) -> ast.Assign | None:
+    """The statement of a method that computes the longest sequence, where callers may give it instead.
+
+    It is `max_seqlen = (X[1:] - X[:-1]).max()` of a parameter X, outside of loops. Only arguments `max_seqlen` of calls
+    read the value, and the method has no other one of that name.
+    """
+    uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == LONGEST]
+    stored: list[ast.expr] = [node for node in uses if not isinstance(node.ctx, ast.Load)]
+    found = [node for node in _unrepeated(function.body) if isinstance(node, ast.Assign) and node.targets == stored]
+    handed = [
+        keyword.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == LONGEST
+    ]
+    parameters = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    if not found or LONGEST in parameters or any(node not in handed for node in uses if node is not stored[0]):
+        return None
+    offsets = parameters - _stores(function)
+    values = [f"({name}[1:] - {name}[:-1]).max()" for name in offsets]
+    return found[0] if ast.unparse(found[0].value) in values else None
+
+
+def is_set(function: FunctionNode) -> bool:
+    """Whether a method makes a value of that name, in whatever way."""
+    return LONGEST in _stores(function)
+
+
+def has_room(function: FunctionNode) -> bool:
+    """Whether a method may get the parameter to hand it on: it has no such name yet, and runs as it is written."""
+    words = (getattr(node, "id", None) or getattr(node, "arg", None) for node in ast.walk(function))
+    return LONGEST not in words and not function.decorator_list
+
+
+def hoisted_tree(tree: SourceTree, hoisted: Iterable[Hoisted]) -> SourceTree:
+    """The tree whose methods have the parameter. Every statement keeps its line."""
+    files: dict[str, list[str]] = {}
+    for one in hoisted:
+        lines = files.setdefault(one.file, tree.read(one.file).removeprefix("\ufeff").splitlines())
+        function, old = method_lines(tree, one.file, one.class_name, one.function)
+        shift = len(old[0]) - len(old[0].lstrip())
+        new = textwrap.indent(_with_parameter(function, old, shift, one), " " * shift).splitlines()
+        assert len(new) == len(old), "added to lines that are there"
+        lines[first_line(function) - 1 : function.end_lineno] = new
+    return tree.overlaid({file: "\n".join(lines) + "\n" for file, lines in files.items()}) if files else tree
+
+
+def hoisted_source(tree: SourceTree, one: Hoisted) -> str:
+    """A method of such a tree, without indentation."""
+    _, lines = method_lines(tree, one.file, one.class_name, one.function)
+    return documented(textwrap.dedent("\n".join(lines)) + "\n", LONGEST, BOUND)
+
+
+def _with_parameter(function: FunctionNode, lines: list[str], shift: int, one: Hoisted) -> str:
+    from scaffold.cut.rewriting import Hoist
+
+    text = textwrap.dedent("\n".join(lines)) + "\n"
+    hoist = Hoist(text, first_line(function), shift, LONGEST, _ANNOTATION, one.calls)
+    computed = find_computed(function) if not one.calls else None
+    hoist.statement = (computed.end_lineno or 0, computed.end_col_offset or 0) if computed is not None else None
+    return hoist.code()
+
+
+def method_lines(tree: SourceTree, file: str, class_name: str, name: str) -> tuple[FunctionNode, list[str]]:
+    """A method that was found before, and its lines with those of its decorators."""
+    owner = find_class(tree.parse(file), class_name)
+    function = find_method(owner, name) if owner is not None else None
+    assert function is not None, "found before"
+    lines = tree.read(file).removeprefix("\ufeff").splitlines()
+    return function, lines[first_line(function) - 1 : function.end_lineno]
+
+
+def documented(source: str, name: str, text: str) -> str:
+    """The method with a parameter in its docstring, if that one lists the others."""
+    (function,) = ast.parse(source).body
+    assert isinstance(function, FunctionNode)
+    if "Args:" not in (ast.get_docstring(function) or ""):
+        return source
+    lines, docstring = source.splitlines(keepends=True), function.body[0]
+    section = next(
+        number for number in range(docstring.lineno - 1, docstring.end_lineno or 0) if "Args:" in lines[number]
+    )
+    indentation = _indentation(lines[section + 1])
+    last = section + 1
+    while lines[last].strip() and len(_indentation(lines[last])) >= len(indentation):
+        last += 1
+    return "".join([*lines[:last], f"{indentation}{name}: {text}\n", *lines[last:]])
+
+
+def _unrepeated(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a block and of its branches: those that run at most once in a call."""
+    for node in block:
+        yield node
+        if isinstance(node, ast.If):
+            yield from _unrepeated([*node.body, *node.orelse])
+
+
+def _stores(function: FunctionNode) -> set[str]:
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+
+
+def _indentation(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
