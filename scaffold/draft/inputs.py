@@ -118,7 +118,7 @@ def strip(value: Term, names: set[str] = _SAME) -> Term:
 
 
 def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str, FieldConfig]:
-    """How the processor cuts each input into items. Raises VCG483."""
+    """How the processor cuts each input of the modalities that it offers into items. Raises VCG483."""
     evaluator = Evaluator(program, model.processor, deep=True)
     config = evaluator.method("_get_mm_fields_config", hf_inputs=BatchInputs())
     if isinstance(config, Ref):
@@ -139,7 +139,21 @@ def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str,
                 "encoder graphs are for images and videos",
             )
         )
-    return fields
+    offered = _offered(program, model)
+    return {key: field for key, field in fields.items() if offered is None or field.modality in offered}
+
+
+def _offered(program: Program, model: Located) -> set[str] | None:
+    """The modalities that requests may have; None where the source does not list them in one place.
+
+    A model may inherit the code and the inputs of a modality that it does not offer.
+    """
+    limits = program.method(model.info, "get_supported_mm_limits") if model.info else None
+    returned = [node.value for node in ast.walk(limits[2]) if isinstance(node, ast.Return)] if limits else []
+    if len(returned) != 1 or not isinstance(returned[0], ast.Dict):
+        return None
+    names = [key.value for key in returned[0].keys if isinstance(key, ast.Constant)]
+    return set(names) if len(names) == len(returned[0].keys) else None
 
 
 def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInputs:

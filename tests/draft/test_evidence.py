@@ -514,6 +514,22 @@ def test_a_port_of_tiles_takes_ready_embeddings_of_one_modality(release_tree):
     assert "ready embeddings of `video` are left out" in note.message
 
 
+@pytest.mark.parametrize("architecture", ["Alpamayo2Super", "OpenCUAForConditionalGeneration"])
+def test_an_inherited_modality_that_requests_cannot_have_is_left_out(architecture, release_tree):
+    """The class that it inherits from takes videos; its own processing information lists images alone."""
+    found = interview(release_tree("0.33.0"), architecture, {}, lambda question: question.candidates[0].value)
+    port = load_descriptor_text(found.text, "draft.yaml")
+    assert [modality.name for modality in port.inputs] == ["image"]
+    [note] = [note for note in found.notes if note.code == "VCG484"]
+    assert "the modality `video` is left out" in note.message
+
+
+def test_what_a_method_returns_in_several_places_limits_no_modality(release_tree):
+    """ColQwen3 asks its configuration whether there are videos."""
+    found = interview(release_tree("0.33.0"), "ColQwen3", {}, lambda question: question.candidates[0].value)
+    assert [modality.name for modality in load_descriptor_text(found.text, "draft.yaml").inputs] == ["image", "video"]
+
+
 def test_the_bound_of_no_offsets_is_a_question(release_tree):
     """MiMo takes the longest sequence of what it makes its offsets of, and not of the offsets."""
     answers = {
