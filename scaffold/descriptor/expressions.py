@@ -19,8 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 #: Functions that every expression may call, with the number of arguments (at least, at most).
-#: `round` is for a factor that a configuration holds as a fraction, such as the ratio of a pixel shuffle.
-FUNCTIONS: dict[str, tuple[int, int]] = {"min": (2, 8), "max": (2, 8), "ceil_div": (2, 2), "round": (1, 1)}
+#: `round` is for a factor that a configuration holds as a fraction, such as the ratio of a pixel shuffle. `len` counts
+#: a list of the model, such as the layers whose features it puts beside each other.
+FUNCTIONS: dict[str, tuple[int, int]] = {
+    "min": (2, 8), "max": (2, 8), "ceil_div": (2, 2), "round": (1, 1), "len": (1, 1),
+}  # fmt: skip
 
 #: Limits that keep a hostile text from costing more than a page of YAML should.
 MAX_LENGTH = 500
@@ -99,7 +102,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`min(...)`, `max(...)`, `ceil_div(a, b)`, `round(x)` or a helper of the descriptor."""
+    """`min(...)`, `max(...)`, `ceil_div(a, b)`, `round(x)`, `len(self.x)` or a helper of the descriptor."""
 
     name: str
     args: tuple[Node, ...]
@@ -526,6 +529,10 @@ class _Parser:
                 close.end,
                 _example_of(name.text, low),
             )
+        if name.text == "len" and not isinstance(args[0], Attribute):
+            raise ExpressionError(
+                "`len` counts a list of the model", name.start, close.end, "call it: len(self.layers)"
+            )
         return Function(name.text, tuple(args), name.start, close.end)
 
     def call_of_self(self, depth: int) -> Call:
@@ -779,7 +786,7 @@ def _power(base: Any, exponent: Any) -> Any:
     return base**exponent
 
 
-_BUILTINS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "round": round}
+_BUILTINS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "round": round, "len": len}
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,

@@ -554,7 +554,7 @@ class Formula:
                 "type": ["string", "integer"],
                 "description": "Integers, names, attribute paths starting with self., + - * // % **, comparisons, "
                 "and / or / not, and calls of min, max, ceil_div, round (of a fraction that the model's configuration "
-                "holds) and helpers.",
+                "holds), len (of a list of the model) and helpers.",
             },
         )
         return {"$ref": "#/$defs/Expression"}

@@ -6,6 +6,7 @@ An entry is looked for as the generator will, by `scaffold.cut`, so that a draft
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeGuard
 
@@ -26,6 +27,7 @@ from scaffold.tower.source import Program
 #: The whole model as an entry.
 ALL = "self.embed_multimodal(**inputs)"
 _NOWHERE = Span("<draft>", 1, 1, 1, 1)
+_LEAVES = (ast.Break, ast.Continue, ast.Return)
 #: Around a list of embeddings they change nothing of it.
 _AS_LIST = {"tuple", "list", "extend"}
 
@@ -228,7 +230,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     text = objects.text(given) if given is not None else None
     if text is not None and step.layers:
         what = "columns of the embeddings, which the model may make of several layers side by side"
+        levels = _beside_each_other(program, model)
         wide = Candidate(f"{text}.hidden_size", "the language model's width", place)
+        if levels is not None:
+            count, joined = levels
+            wide = Candidate(f"{text}.hidden_size * ({count})", "so many results beside each other", joined)
         sheet.ask(Question(key, what, (wide,), (str(step.place),)))
         return
     if text is not None and place is not None:
@@ -256,6 +262,48 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     if "text_config" in model.owner[0].text:
         candidates.reverse()
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
+
+
+def _beside_each_other(program: Program, model: Located) -> tuple[str, SourceLine] | None:
+    """How many results the model joins along the columns: as many as loops over its own lists have appended."""
+    for module, cls in program.lineage(model.owner):
+        for function in (node for node in cls.body if isinstance(node, ast.FunctionDef)):
+            for node in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+                lists = _appended_in(function, _joined_list(node))
+                if lists:
+                    return " + ".join(f"len({name})" for name in lists), SourceLine(module.file, node.lineno)
+    return None
+
+
+def _joined_list(node: ast.Call) -> str:
+    """`parts` of `torch.cat([... for i in range(len(parts))], dim=-1)`, else empty."""
+    if ast.unparse(node.func) != "torch.cat" or not node.args:
+        return ""
+    last = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "dim"] == ["-1"]
+    made = node.args[0]
+    if not (last and isinstance(made, (ast.ListComp, ast.GeneratorExp)) and len(made.generators) == 1):
+        return ""
+    over = made.generators[0].iter
+    for name in ("range", "len"):
+        over = over.args[0] if isinstance(over, ast.Call) and ast.unparse(over.func) == name else over
+    return over.id if isinstance(over, ast.Name) and not made.generators[0].ifs else ""
+
+
+def _appended_in(function: ast.FunctionDef, name: str) -> tuple[str, ...]:
+    """The attributes that the loops around `name.append(...)` go over; none where a loop may append another number."""
+    found = []
+    loops = {id(inner): node for node in function.body if isinstance(node, ast.For) for inner in node.body}
+    for node in ast.walk(function):
+        called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+        if isinstance(called, ast.Attribute) and ast.unparse(called.value) == name:
+            loop = loops.get(id(node))
+            if loop is None or called.attr != "append" or any(isinstance(part, _LEAVES) for part in ast.walk(loop)):
+                return ()
+            over = ast.unparse(loop.iter).removeprefix("enumerate(").removesuffix(")")
+            if not re.fullmatch(r"self(\.\w+)+", over):
+                return ()
+            found.append(over)
+    return tuple(found)
 
 
 def _undivided(sizes: Term | None) -> Term | None:

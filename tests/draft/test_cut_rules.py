@@ -405,6 +405,44 @@ class TestForms:
         text = draft(LISTED, (ENCODE, loop)).text
         assert "  layers: [{table: self.table, column: 1}]" in text
 
+    @pytest.mark.parametrize(
+        ("joined", "times"),
+        {
+            # loops over the model's own lists, each with one result for an entry
+            "cat([made[i] for i in range(len(made))], dim=-1)": " * (len(self.table) + len(self.last))",
+            "cat([one for one in made], dim=-1)": " * (len(self.table) + len(self.last))",
+            # not beside each other, not all of them, or another number of them than the lists have
+            "cat([one for one in made], dim=0)": "",
+            "stack([one for one in made], dim=-1)": "",
+            "cat([one for one in made if one is not None], dim=-1)": "",
+            "cat([one for one in image_input], dim=-1)": "",
+            "cat([one for one in made[1:]], dim=-1)": "",
+            "cat(made, dim=-1)": "",
+        }.items(),
+    )
+    @pytest.mark.parametrize(
+        ("loop", "counts"),
+        {
+            "for layer in self.last:\n            made.append(states[3] + layer)": True,
+            "for layer in self.last:\n            if layer:\n                made.append(states[3])": False,
+            "for layer in self.last:\n            made.append(layer)\n            if layer:\n                break": False,
+            "for layer in self.last[1:]:\n            made.append(states[3])": False,
+            "for layer in self.last:\n            made.extend(states[3])": False,
+            "made.append(states[3])": False,
+        }.items(),
+    )
+    def test_results_beside_each_other(self, joined, times, loop, counts, draft):
+        """As many times the language model's width as lists of the model have entries; the first candidate says it."""
+        body = (
+            'states = self.vision_tower(image_input["data"])\n        made = []\n'
+            "        for i, (layer, target) in enumerate(self.table):\n            made.append(states[layer])\n"
+            f"        {loop}\n        features = torch.{joined}"
+        )
+        [question] = draft(LISTED, (ENCODE, body)).questions
+        [candidate] = question.candidates
+        assert question.key == "output.hidden_size"
+        assert candidate.value == f"self.config.text_config.hidden_size{times if counts else ''}"
+
     def test_a_switch_of_the_encoder(self, draft):
         port = port_of(
             draft(

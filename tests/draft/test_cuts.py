@@ -176,6 +176,7 @@ DRAFTED = {
         "self._get_vision_hidden_states(pixels)",
         PIXELS | {"image_sizes": "batched"},
         {"image": ALL},
+        width=f"{WIDTH} * (len(self._deepstack_layer_map) + len(self._spatial_target_layers))",
         questions=("output.hidden_size",),
         layers=2,
     ),

@@ -131,8 +131,8 @@ CODES: tuple[Code, ...] = (
         "VCG207",
         "this is not an expression",
         "Expressions are a small language and are never run as Python: whole numbers, names, attribute paths that "
-        "start with self., + - * // % **, comparisons, and, or, not, and calls of min, max, ceil_div, round and the "
-        "descriptor's own helpers. A longer one becomes readable with names under `let`.",
+        "start with self., + - * // % **, comparisons, and, or, not, and calls of min, max, ceil_div, round, len and "
+        "the descriptor's own helpers. A longer one becomes readable with names under `let`.",
     ),
     Code(
         "VCG209",
