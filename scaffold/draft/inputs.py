@@ -152,8 +152,8 @@ def _offered(program: Program, model: Located) -> set[str] | None:
     returned = [node.value for node in ast.walk(limits[2]) if isinstance(node, ast.Return)] if limits else []
     if len(returned) != 1 or not isinstance(returned[0], ast.Dict):
         return None
-    names = [key.value for key in returned[0].keys if isinstance(key, ast.Constant)]
-    return set(names) if len(names) == len(returned[0].keys) else None
+    names = {str(key.value) for key in returned[0].keys if isinstance(key, ast.Constant)}
+    return names if len(names) == len(returned[0].keys) else None
 
 
 def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInputs:

@@ -425,7 +425,7 @@ class TestForms:
         {
             "for layer in self.last:\n            made.append(states[3] + layer)": True,
             "for layer in self.last:\n            if layer:\n                made.append(states[3])": False,
-            "for layer in self.last:\n            made.append(layer)\n            if layer:\n                break": False,
+            "for layer in self.last:\n            made.append(layer)\n            if i:\n                break": False,
             "for layer in self.last[1:]:\n            made.append(states[3])": False,
             "for layer in self.last:\n            made.extend(states[3])": False,
             "made.append(states[3])": False,
