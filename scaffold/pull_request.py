@@ -22,21 +22,22 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.files import read_regular
 from scaffold.plan.views import PackedView
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import find_class, last_name
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.measure.benchreport import Benchmark
-    from scaffold.plan import FilePlan, Plan
+    from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
     from scaffold.verify.numeric import NumericReport
+    from scaffold.workflow import PreparedPort
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 _CI = ".buildkite"
 #: Where trees of 2026 say what a description must have.
 _RULES = "AGENTS.md"
-#: Notes of a plan that a reviewer should read: subclasses that inherit the port, encoder calls that are not cut.
-_TOLD = ("VCG428", "VCG447")
+#: Notes that a reviewer should read: subclasses that inherit the port, encoder calls that are not cut, what stays and
+#: which explanations go where the port replaces another one.
+_TOLD = ("VCG428", "VCG447", "VCG522", "VCG523")
 #: Added lines in the package above which vLLM asks for an RFC first (contributing guide, "Notes for Large Changes").
 RFC_LINES = 500
 #: Added lines in the package above which a reviewer wants the size justified (`pr-checklist`, "Complexity").
@@ -52,12 +53,19 @@ _OPEN = {
 
 @dataclass(frozen=True)
 class PortChange:
-    """A port that is in a tree. `base` is the root of the tree before it, but for what `files` had before."""
+    """A port that is in a tree, as it was prepared for the tree before it.
 
-    plan: Plan
+    `base` is the root of the tree before it, but for what `files` had before.
+    """
+
+    prepared: PreparedPort
     tree: SourceTree
     base: Path
     files: tuple[FileChange, ...]
+
+    @property
+    def plan(self) -> Plan:
+        return self.prepared.plan
 
     @property
     def added(self) -> Mapping[str, int]:
@@ -116,7 +124,8 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
                 "name the tree before the port: --base PATH, or --base RELEASE",
             )
         )
-    return PortChange(prepared.plan, tree, (base or tree).root, files)
+    before = tree.with_files({change.path: change.before for change in files if change.before is not None})
+    return PortChange(prepare_port(port, before, replace=True), tree, (base or tree).root, files)
 
 
 # -- the numerical proof -----------------------------------------------------------------------------------------------
@@ -303,19 +312,9 @@ def _purpose(port: AnyPort, change: PortChange) -> Iterator[str]:
     for file in change.plan.files:
         if file.path in change.added:
             lines = change.added[file.path]
-            yield f"- {_claim(file, change)}: `{file.path}` (+{lines} line{'s' * (lines != 1)})"
+            yield f"- {file.reason}: `{file.path}` (+{lines} line{'s' * (lines != 1)})"
     if change.plan.split is not None:
         yield "- eager results stay bit-identical: statements of the tower were moved, none was changed"
-
-
-def _claim(file: FilePlan, change: PortChange) -> str:
-    """The change of a file. The tree holds the port by now, so the plan's own reason is not that of the change."""
-    if file.class_name is None:
-        return file.reason
-    before = next(_text(each.before) or "" for each in change.files if each.path == file.path)
-    owner = find_class(ast.parse(before), file.class_name)
-    had = owner is not None and PROTOCOL in map(last_name, owner.bases)
-    return f"{'replace the implementation of' if had else 'implement'} {PROTOCOL} in {file.class_name}"
 
 
 def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
@@ -348,9 +347,10 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     if view.gate is not None:
         yield f"- Off unless `{view.gate}`."
     yield "- What no graph holds (tokens, items, frames, ready embeddings) runs eagerly."
-    for note in change.plan.notes:
+    for note in change.prepared.notes:
         if note.severity is not Severity.INFO or note.code in _TOLD:
-            yield f"- {note.message}."
+            yield f"- {note.message}{':' if note.notes else '.'}"
+            yield from (f"  - {detail}" for detail in note.notes)
     methods = len(ast.parse(change.plan.methods.source).body)
     size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
     yield f"- Size: {size} lines are added in the package, for {methods} methods of the protocol and their helpers."

@@ -82,7 +82,9 @@ def hoisted_tree(tree: SourceTree, hoisted: Iterable[Hoisted]) -> SourceTree:
         new = textwrap.indent(_with_parameter(function, old, shift, one), " " * shift).splitlines()
         assert len(new) == len(old), "added to lines that are there"
         lines[first_line(function) - 1 : function.end_lineno] = new
-    return tree.overlaid({file: "\n".join(lines) + "\n" for file, lines in files.items()}) if files else tree
+    return (
+        tree.with_files({file: ("\n".join(lines) + "\n").encode() for file, lines in files.items()}) if files else tree
+    )
 
 
 def hoisted_source(tree: SourceTree, one: Hoisted) -> str:

@@ -11,8 +11,8 @@ from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvide
 class AddParameter(cst.CSTTransformer):
     """Gives the method of a text a last parameter whose default is None, and hands it on in `forwards`.
 
-    `start` and `shift` are the file's line and column of the text's first character. `forwards` are ends of calls in the
-    file, `(line, column)` in bytes.
+    `start` and `shift` are the file's line and column of the text's first character. `forwards` are ends of calls in
+    the file, `(line, column)` in bytes.
     """
 
     def __init__(

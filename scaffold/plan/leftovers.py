@@ -15,6 +15,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
@@ -131,7 +132,7 @@ def lost_explanations(before: str, after: str, shown: str) -> Iterator[Diagnosti
     if found:
         yield Diagnostic(
             "VCG523",
-            f"{len(found)} comments or docstrings go with the replaced code",
+            f"{len(found)} comments or docstrings of {PurePosixPath(shown).name} go with the replaced code",
             Span(shown, found[0][0], 1, found[0][0], 2),
             "see whether one still holds: a reason for a value belongs beside it in the descriptor",
             Severity.INFO,

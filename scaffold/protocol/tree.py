@@ -31,6 +31,10 @@ def is_tree(root: Path) -> bool:
     return all((root / path).exists() for path, _ in LANDMARKS)
 
 
+#: What is cached for one file, by its path.
+_OF_ONE_FILE = frozenset({"bytes", "text", "ast", "lines"})
+
+
 @dataclass(frozen=True)
 class SourceTree:
     """One tree of vLLM sources.
@@ -52,10 +56,15 @@ class SourceTree:
         """The same tree without anything cached."""
         return replace(self, _cache={})
 
-    def overlaid(self, texts: Mapping[str, str]) -> SourceTree:
-        """The tree with other texts in some of its files, by path; nothing else of it is read again."""
-        cache = {key: value for key, value in self._cache.items() if key[1] not in texts}
-        return replace(self, _cache=cache | {("bytes", path): text.encode() for path, text in texts.items()})
+    def with_files(self, files: Mapping[str, bytes]) -> SourceTree:
+        """The same tree, read as if these of its files had other bytes. No other file is read again."""
+        cache: dict[tuple[str, str], Any] = {("bytes", relpath): data for relpath, data in files.items()}
+        for (kind, what), value in self._cache.items():
+            if kind in _OF_ONE_FILE and what not in files:
+                cache[kind, what] = value
+            elif kind == "folder":
+                cache[kind, what] = [(relpath, files.get(relpath, data)) for relpath, data in value]
+        return replace(self, _cache=cache)
 
     def cached(self, key: tuple[str, str], make: Callable[[], T]) -> T:
         """`make()`, called once for each key of this snapshot. Its value must depend on the files alone."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli_scene import DOCS, MODEL, TEST
 
-from scaffold.pull_request import PortChange, ProofOnRecord, describe_change
+from scaffold.pull_request import PortChange, ProofOnRecord, describe_change, find_change
 from scaffold.verify import numeric
 from scaffold.verify.numeric import Check, NumericReport, NumericRequest
 from scaffold.workflow import load_port, prepare_port
@@ -77,7 +77,7 @@ def test_notes_on_sequences_are_the_code(release, release_tree):
     [model] = [change for change in prepared.changed if "/models/qwen2_5_vl.py" in change.path]
 
     text = describe_change(
-        PortChange(prepared.plan, tree, tree.root, (model,)), port, proof=ProofOnRecord((), ()), command="verify"
+        PortChange(prepared, tree, tree.root, (model,)), port, proof=ProofOnRecord((), ()), command="verify"
     )
 
     quoted = [code for line in text.splitlines() if "sequences" in line for code in re.findall("`([^`]+)`", line)]
@@ -88,6 +88,24 @@ def test_notes_on_sequences_are_the_code(release, release_tree):
     assert "- subclasses of Qwen2_5_VLForConditionalGeneration inherit the port: OpenCUA" in text
     asks = [line for line in text.splitlines() if line.startswith(("- Not a dup", "- Model eval", "- AI assist"))]
     assert len(asks) == 3 * (tree.root / "AGENTS.md").exists()
+
+
+@pytest.mark.parametrize(("name", "code"), [("glm4_1v", "VCG523"), ("mllama4", "VCG522"), ("minimax_m3", "VCG524")])
+def test_the_text_has_the_notes_of_new(name, code, release_tree):
+    """What a replacement leaves and takes away, and a place that is missing: told of the tree before the port."""
+    port, tree = load_port(name), release_tree("0.33.0")
+    prepared = prepare_port(port, tree, replace=True)
+    ported = tree.with_files({change.path: change.after for change in prepared.changed})
+
+    text = describe_change(find_change(port, ported, tree), port, proof=ProofOnRecord((), ()), command="verify")
+
+    told = text.splitlines()
+    notes = [note for note in prepared.notes if note.code == code]
+    assert notes
+    for note in notes:
+        assert f"- {note.message}{':' if note.notes else '.'}" in told
+        assert {f"  - {detail}" for detail in note.notes} <= set(told)
+    assert f"- {prepared.plan.files[0].reason}: `{prepared.plan.files[0].path}`" in text
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_keyes_layers_get_it(release_tree: Any) -> None:
     last = "                rope_emb=rope_emb,{}\n            )\n        return hidden_states"
     noted = noted.replace(last.format(""), last.format("  # tables"))
     assert noted.count("# waits") == noted.count("# tables") == 1
-    port = prepare_port(port_of("keye"), tree.overlaid({KEYE: noted}))
+    port = prepare_port(port_of("keye"), tree.with_files({KEYE: noted.encode()}))
     [after] = [(change.after or b"").decode() for change in port.changed if change.path == KEYE]
     assert [f"{one.class_name}.{one.function}" for one in port.plan.way.hoisted] == [
         "KeyeSiglipAttention.forward",
@@ -237,7 +237,7 @@ def test_keyes_layers_get_it(release_tree: Any) -> None:
     assert after.count("max_seqlen: torch.Tensor | None = None,\n") == 3
     assert 'call.arguments["max_seqlen"] = torch.tensor(num_rows, dtype=torch.int32)' in after
 
-    again = prepare_port(port_of("keye"), tree.overlaid({KEYE: after}), replace=True)
+    again = prepare_port(port_of("keye"), tree.with_files({KEYE: after.encode()}), replace=True)
     assert [change for change in again.changed if change.path == KEYE] == []
 
 
@@ -262,7 +262,7 @@ def test_what_is_declined_says_why(old: str, new: str, note: str, release_tree: 
     tree = release_tree(RELEASE)
     assert tree.read(KEYE).count(old) == 1
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(port_of("keye"), tree.overlaid({KEYE: tree.read(KEYE).replace(old, new)}))
+        prepare_port(port_of("keye"), tree.with_files({KEYE: tree.read(KEYE).replace(old, new).encode()}))
     [problem] = caught.value.diagnostics
     assert problem.code == "VCG448"
     assert any(note in line and "keye.py:" in line for line in problem.notes), problem.notes
@@ -273,7 +273,7 @@ def test_a_subclass_with_a_layer_of_its_own_is_refused(release_tree: Any) -> Non
     tree = release_tree(RELEASE)
     heir = "class Other(KeyeSiglipAttention):\n    def forward(self, hidden_states, cu_seqlens):\n        return 0\n"
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(port_of("keye"), tree.overlaid({KEYE: f"{tree.read(KEYE)}\n\n{heir}"}))
+        prepare_port(port_of("keye"), tree.with_files({KEYE: f"{tree.read(KEYE)}\n\n{heir}".encode()}))
     [problem] = caught.value.diagnostics
     assert (problem.code, problem.message) == (
         "VCG444",
