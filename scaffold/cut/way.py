@@ -220,7 +220,7 @@ class _Search:
         if self.layers is None or frame.place != self.target:
             return []
         found = [node for node in ast.walk(frame.function) if isinstance(node, ast.For)]
-        return [node for node in found if _place(iterated(node.iter), frame.place, names) == self.layers]
+        return [node for node in found if _place(_iterated(node.iter), frame.place, names) == self.layers]
 
     def _keep_loop(self, frame: _Frame, loop: ast.For, others: Sequence[ast.AST], names: Mapping[str, Place]) -> None:
         """Keep the loop over the encoder's layers; `others` is where else the encoder runs."""
@@ -415,7 +415,7 @@ def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def iterated(node: ast.expr) -> ast.expr:
+def _iterated(node: ast.expr) -> ast.expr:
     """The object that a loop goes through: `self.layers` of `enumerate(self.layers)`."""
     counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate"
     return node.args[0] if isinstance(node, ast.Call) and counted and node.args else node

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scaffold.cut.way import iterated
+from scaffold.cut.hoist import find_computed
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, shapes_of, sizes_of, strip
 from scaffold.draft.locate import Located
@@ -116,16 +116,21 @@ def _captured(
     except DiagnosticError:
         found = [(step, name) for step in root.walk() if (name := _looped(objects, step)) and _pixels(step, fields)]
         images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality == _MODALITY]
-        if len(images) != 1 or not _is_loop_of_rows(images[0][0]):
+        if len(images) != 1 or not _is_loop_of_rows(program, objects, images[0][0]):
             raise
     others = {fields[_pixels(step, fields)].modality: step for step, _ in found if step is not images[0][0]}
     left = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
     return images[0][0], f"self.{images[0][1]}", tuple(left)
 
 
-def _is_loop_of_rows(step: PartCall) -> bool:
-    """Whether the part that loops is called once, and is told where rows end."""
-    return sum(bool(inputs_of(value)) for value in step.given.values()) > 1 and not _in_loop(step)
+def _is_loop_of_rows(program: Program, objects: Objects, step: PartCall) -> bool:
+    """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing.
+
+    They may compute the longest sequence: they get a parameter for it.
+    """
+    cls = objects.cls(step.path)
+    told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
+    return told and not _in_loop(step) and cls is not None and not list(_waiting(program, cls, set(), inside=False))
 
 
 def _looped(objects: Objects, step: PartCall) -> str:
@@ -133,7 +138,7 @@ def _looped(objects: Objects, step: PartCall) -> str:
     if step.parent is None or not step.module or not step.encoder or step.entered is None:
         return ""
     layers = {name for name, value in objects.attributes(step.path).items() if _is_layers(value)}
-    loops = (iterated(node.iter) for node in ast.walk(step.entered.node) if isinstance(node, ast.For))
+    loops = (node.iter for node in ast.walk(step.entered.node) if isinstance(node, ast.For))
     return next((name for over in loops if (name := ast.unparse(over).removeprefix("self.")) in layers), "")
 
 
@@ -234,8 +239,13 @@ def _themselves(value: Term) -> str:
     return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Mapped)) else ""
 
 
-def _waiting(program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0) -> Iterator[tuple[SourceLine, str]]:
-    """Calls that wait for values, in the methods of a class but its constructor, and of what the constructor makes."""
+def _waiting(
+    program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0, *, inside: bool = True
+) -> Iterator[tuple[SourceLine, str]]:
+    """Calls that wait for values, in the methods of a class but its constructor, and of what the constructor makes.
+
+    Those in the class itself count only `inside`, and so does the longest sequence where a caller may give it.
+    """
     if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
         return
     seen.add(cls[1])
@@ -243,16 +253,17 @@ def _waiting(program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0) -
         for method in owner.body:
             if not isinstance(method, FunctionNode) or method.name in ("load_weights", "__init_subclass__"):
                 continue
+            computed = find_computed(method) if not inside else None
             for node in ast.walk(method):
-                if not isinstance(node, ast.Call):
+                if not isinstance(node, ast.Call) or (computed is not None and node in ast.walk(computed)):
                     continue
                 if method.name != "__init__":
-                    if isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
+                    if (inside or depth) and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
                         yield SourceLine(module.file, node.lineno), ast.unparse(node)
                 elif isinstance(node.func, ast.Name):
                     made = program.resolve(module, node.func.id)
                     if made is not None and isinstance(made[1], ast.ClassDef):
-                        yield from _waiting(program, (made[0], made[1]), seen, depth + 1)
+                        yield from _waiting(program, (made[0], made[1]), seen, depth + 1, inside=inside)
 
 
 def _entry(

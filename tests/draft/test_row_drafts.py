@@ -51,6 +51,7 @@ DRAFTED = {
 #: Written by hand, with lines of the port in which a draft says the same in other words.
 BY_HAND = {
     "PaddleOCRVLForConditionalGeneration": ("tests/cut/paddleocr_vl.yaml", ("out_hidden_size=",)),
+    "KeyeForConditionalGeneration": ("tests/cut/keye.yaml", ()),
     "Mistral3ForConditionalGeneration": ("scaffold/descriptor/shipped/mistral3.yaml", ()),
     "PixtralForConditionalGeneration": ("scaffold/descriptor/shipped/pixtral.yaml", ()),
     "IsaacForConditionalGeneration": ("tests/cut/isaac.yaml", ("out_hidden_size=", "patch_size**2", ".input_size")),
@@ -119,6 +120,17 @@ LOOPS = {
         "self.visual.vision_model.encoder",
         "self.layers",
         {"item.merge": f"{VISION}.spatial_merge_size"},
+    ),
+    # Their layers compute the longest sequence, and get a parameter for it. The base of the second makes its parts.
+    "KeyeForConditionalGeneration": (
+        "self.visual.vision_model.encoder",
+        "self.layers",
+        {"item.merge": f"{VISION}.spatial_merge_size"},
+    ),
+    "KeyeVL1_5ForConditionalGeneration": (
+        "self.visual.vision_model.encoder",
+        "self.layers",
+        {"item.merge": "self.merge_size"},
     ),
     "DotsOCRForCausalLM": ("self.vision_tower", "self.blocks", {"let.width": f"3 * {VISION}.patch_size ** 2"}),
 }
@@ -245,6 +257,7 @@ def test_the_small_model(draft):
 
 
 CALL = "out = self.encoder(torch.cat(embeds, dim=1), make_offsets(lengths))"
+ATTENTION = "return attention(x, cu_seqlens)"
 KEYS = 'image_embeds=MultiModalFieldConfig.batched("image"),'
 READ = 'pixel_values = kwargs.pop("pixel_values", None)'
 REFUSED = {
@@ -258,6 +271,10 @@ REFUSED = {
     "is not told where the rows of an item end": [(CALL, "out = self.encoder(torch.cat(embeds, dim=1), None)")],
     "`cu_seqlens.max()` waits for the GPU": [
         ("return attention(x, cu_seqlens)", "return attention(x, cu_seqlens, cu_seqlens.max())")
+    ],
+    "`(cu_seqlens[1:] - cu_seqlens[:-1]).max()` waits for the GPU": [
+        (CALL, f"{CALL}[0]"),  # the loop is tried
+        (ATTENTION, "max_seqlen = (cu_seqlens[1:] - cu_seqlens[:-1]).max()\n        return attention(x, max_seqlen)"),
     ],
     "is called in several places": [(CALL, f"{CALL}\n        out = self.encoder(out, make_offsets(lengths))")],
     "no part of the model encodes rows": [("self.layers = nn.ModuleList(", "self.layers = list(")],
