@@ -336,10 +336,10 @@ def test_a_running_model_gets_the_parameter(tmp_path: Path, monkeypatch: pytest.
 MUTANTS = {
     "none": ("", "", None),
     "a bound of the first batch": ("torch.tensor(num_rows, dtype=torch.int32)", "torch.tensor(8)", "VCG650"),
-    "not handed on": ("rope_emb=rope_emb,\n                max_seqlen=max_seqlen,\n", "rope_emb=rope_emb,\n", "VCG654"),
+    "not handed on": ("rope_emb=rope_emb,\n                max_seqlen=max_seqlen,\n", "rope_emb=rope_emb,\n", "VCG652"),
     "computed of nothing": (f"            {COMPUTED}", "            max_seqlen = cu_seqlens[1] * 0 + 1", "VCG650"),
     "handed to the norm": ("self.layer_norm1(hidden_states)", "self.layer_norm1(hidden_states, max_seqlen=max_seqlen)",
-                           "VCG656"),
+                           "VCG654"),
 }  # fmt: skip
 
 
