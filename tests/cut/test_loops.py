@@ -60,7 +60,7 @@ def test_the_loop_becomes_a_method(model: str, release_tree: Any) -> None:
 def test_a_second_port_finds_the_method(model: str, release_tree: Any) -> None:
     port, path = port_of(model), f"{MODELS}/{model}.py"
     [change] = [change for change in prepare_port(port, release_tree(RELEASE)).changed if change.path == path]
-    tree = release_tree(RELEASE).overlaid({path: (change.after or b"").decode()})
+    tree = release_tree(RELEASE).with_files({path: change.after or b""})
     assert [again for again in prepare_port(port, tree, replace=True).changed if again.path == path] == []
 
 
