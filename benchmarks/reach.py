@@ -54,8 +54,6 @@ LIMIT = 1800
 ORACLE = "the pristine model "
 #: How a failure of one modality is named for which the lab found no inputs.
 UNMADE = "no inputs could be made: "
-#: Layouts as the page calls them.
-KINDS = {"packed": "split"}
 #: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`. None needs any in 0.33.
 GIVEN: Mapping[str, Mapping[str, str]] = {}
 
@@ -105,7 +103,7 @@ def _port(tree: SourceTree, name: str, given: Mapping[str, str], row: dict[str, 
     draft = interview(tree, name, answers, first_candidate, given.get("layout"))
     row["questions"] = len(draft.questions)
     port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
-    row["kind"] = KINDS.get(port.layout, port.layout)
+    row["kind"] = port.layout
     changed = prepare_port(port, tree, replace=True).changed
     row["code"] = fingerprint(
         {change.path: change.after for change in changed if change.after and change.path.startswith("vllm/")}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -48,16 +49,28 @@ def render_differences(generations: Sequence[Generation], adapters: Texts) -> st
                         if lines in ((_GOES,), (_COMES,))
                     )
                 ),
+                "anchor": _anchor(f"{left.name} to {right.name}: vLLM {right.first}"),
                 "changes": [
-                    {"place": Code(place), "models": _listed(models, both), "lines": [Code(line) for line in lines]}
-                    for (place, lines), models in ordered
-                    if lines not in ((_GOES,), (_COMES,))
+                    {"name": Code(place), "anchor": _anchor(f"{place} in {right.name}"), "groups": changes}
+                    for place in order
+                    if (
+                        changes := [
+                            {"models": _listed(models, both), "lines": [Code(line) for line in lines]}
+                            for (of, lines), models in ordered
+                            if of == place and lines not in ((_GOES,), (_COMES,))
+                        ]
+                    )
                 ],
                 "same": _listed(same, both) if same else None,
                 "new": Code(", ".join(sorted(after.keys() - before.keys()))),
             }
         )
     return render_template("adapter/generations.md.jinja", steps=steps)
+
+
+def _anchor(heading: str) -> Code:
+    """The name of a heading in links, as forges make it."""
+    return Code(re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-"))
 
 
 def _listed(models: Sequence[str], both: Sequence[str]) -> Code:

@@ -17,13 +17,14 @@ from scaffold.adapters.generations import render_differences
 from scaffold.adapters.header import add_header, spec_hash
 from scaffold.adapters.layout import format_sources
 from scaffold.adapters.support import refusal
+from scaffold.adapters.towers import unfit_releases
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.model import TestEntry
-    from scaffold.protocol import Generation
+    from scaffold.protocol import Generation, TableAnchor
 
 PACKAGE = "vitcg_adapters"
 _COLUMNS = ("Architecture", "Models", "CG for Image", "CG for Video", "Multi-Path Graph")
@@ -156,6 +157,13 @@ def _companions(
 
     releases = {one.name: (one.first, one.last) for one in generations}
     tested = {source.name: [one.name for one in known] for source, known in spoken.items() if source.name in RECIPES}
+    unfit = [
+        (source.name, release)
+        for source, known in spoken.items()
+        for one in known
+        for release in unfit_releases(source.port, one)
+        if source.name in tested and release in releases[one.name]
+    ]
     drafts = [
         _Draft(".gitattributes", _ATTRIBUTES),
         _Draft(f"{PACKAGE}/__init__.py", _package(spoken, releases)),
@@ -166,7 +174,9 @@ def _companions(
         drafts.append(_Draft(f"{PACKAGE}/{one.name}/__init__.py", text))
     if tested:
         several_paths = [source.name for source in spoken if source.name in tested and source.port.layout == "paths"]
-        text = render_template("adapter/test.py.jinja", releases=releases, models=tested, several_paths=several_paths)
+        text = render_template(
+            "adapter/test.py.jinja", releases=releases, models=tested, several_paths=several_paths, unfit=unfit
+        )
         drafts.append(_Draft("tests/test_every_adapter.py", text))
     shown = [
         {"name": source.name, "fields": _example(source, source.port.tests[0])}
@@ -202,7 +212,7 @@ def _docs(
     columns = (*_COLUMNS, "Module", *(f"`{one.name}`" for one in generations))
     rows = [columns, ("---",) * len(columns)]
     for source, known in spoken.items():
-        marks = (anchor.yes if one in known else anchor.no for one in generations)
+        marks = (_mark(source.port, one, anchor) if one in known else anchor.no for one in generations)
         rows.append((*docs_row(source.port, anchor), f"`{source.name}`", *marks))
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in refused:
@@ -213,6 +223,12 @@ def _docs(
         releases=[Code(f"| `{one.name}` | {one.first} to {one.last} |") for one in generations],
         refused=[Code(f"{name}, {', '.join(names)}: {reason}") for (name, reason), names in reasons.items()],
     )
+
+
+def _mark(port: AnyPort, generation: Generation, anchor: TableAnchor) -> str:
+    """The mark of an adapter, with the releases that it has no graphs on."""
+    unfit = unfit_releases(port, generation)
+    return f"{anchor.yes} (not {', '.join(unfit)})" if unfit else anchor.yes
 
 
 def _example(source: Source, test: TestEntry) -> list[tuple[str, Code]]:

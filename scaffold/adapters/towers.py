@@ -1,4 +1,4 @@
-"""Facts about the towers in the releases of each generation, so that adapters of packed models need no tree.
+"""Facts about the towers in the releases of each generation, so that adapters need no tree.
 
 An adapter carries none of vLLM's statements. If some release of the generation has a pristine tower, the adapter splits
 it when the model is made (`scaffold.tower.split_at_load`). It also keeps a configuration then that the class does not
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.header import spec_hash
-from scaffold.descriptor import PackedPort
+from scaffold.descriptor import PackedPort, RowsPort
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -60,9 +60,19 @@ def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
     return TowerAnswer(TreeFacts(**answer["facts"]), None, answer["splits"], answer["keeps_model_config"])
 
 
+def unfit_releases(port: AnyPort, generation: Generation) -> tuple[str, ...]:
+    """Releases of a generation whose encoder takes no offsets: an adapter of rows finds nothing to capture there."""
+    record = _records().get(port.name)
+    if record is None or record["asks"] != demands(port):
+        return ()
+    return tuple(record.get("unfit", {}).get(generation.name, ()))
+
+
 def demands(port: AnyPort) -> str:
     """A hash of what a descriptor asks of its tower and model class; the rest of it may change."""
     asked: list[Any] = [port.module, port.class_name, port.gate]
+    if isinstance(port, RowsPort):
+        asked += [port.encoder, port.loop]
     if isinstance(port, PackedPort):
         attention = {name: entry.replace(why=None) for name, entry in port.attention.items()}
         asked += [port.tower, port.split, attention, port.buffers, port.pixels.dtype, port.frames_info]
@@ -71,11 +81,18 @@ def demands(port: AnyPort) -> str:
 
 def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> dict[str, Any]:
     """The content of `towers.json` from these releases (version to tree), which must cover each generation."""
-    from scaffold.protocol import GENERATIONS, read_protocol
+    from scaffold.plan.methods import refusal
+    from scaffold.protocol import GENERATIONS, known_profile, read_protocol
 
     generations = {version: read_protocol(tree).generation for version, tree in trees.items()}
     records: dict[str, Any] = {}
     for port in sorted(ports, key=lambda port: port.name):
+        if isinstance(port, RowsPort) and port.gate is None:
+            unfit: dict[str, list[str]] = {}
+            for version, generation in generations.items():
+                if refusal(port, known_profile(generation).dialect) is None and not _fits(port, trees[version]):
+                    unfit.setdefault(generation.name, []).append(version)
+            records[port.name] = {"asks": demands(port), "unfit": unfit}
         if not isinstance(port, PackedPort) and port.gate is None:
             continue
         answers: dict[str, Any] = {}
@@ -89,6 +106,19 @@ def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> 
 
 def encode_records(records: Mapping[str, Any]) -> str:
     return json.dumps(records, indent=1) + "\n"
+
+
+def _fits(port: AnyPort, tree: SourceTree) -> bool:
+    """Whether the model's code of one release has what a port of rows captures."""
+    from scaffold.diagnostics import DiagnosticError
+    from scaffold.plan.towers import plan_tower
+    from scaffold.protocol import find_model
+
+    try:
+        plan_tower(port, tree, find_model(tree, port.module, port.class_name))
+    except DiagnosticError:
+        return False
+    return True
 
 
 def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:

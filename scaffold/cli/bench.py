@@ -58,6 +58,8 @@ def command(
     The installed vLLM's own implementation (or our adapter where it has none) runs at real sizes with random weights:
     eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. `bench` first compares
     each result with the eager one. Table and picture name the machine and the versions, ready for a pull request.
+
+    Real sizes are known for qwen2_5_vl, qwen2_vl, qwen3_vl, internvl and step3_vl.
     """
     from scaffold.measure.benchreport import to_markdown, to_svg
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,7 +91,7 @@ def command(
     else:
         write_output(output, draft.text)
         console.result(f"wrote {output}")
-    console.report([*draft.notes, *_questions(draft, output, Severity.WARNING)])
+    console.report([*_notes(draft, output), *_questions(draft, output, Severity.WARNING)])
     _say_next(console, draft, output)
 
 
@@ -151,6 +152,17 @@ def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
     return Diagnostic(problem.code, f"{problem.message}: `{text}`", problem.span, problem.help, problem.severity)
 
 
+def _notes(draft: Draft, output: Path | None) -> list[Diagnostic]:
+    """The draft's notes. One on the descriptor itself points into the file that holds it now."""
+    name = str(output) if output is not None else _STDOUT
+    return [
+        replace(note, span=replace(note.span, file=name))
+        if note.span is not None and note.span.file == f"{draft.name}.yaml"
+        else note
+        for note in draft.notes
+    ]
+
+
 def _questions(draft: Draft, output: Path | None, severity: Severity) -> list[Diagnostic]:
     """The open questions, as the written draft has them."""
     from scaffold.descriptor.load import load_descriptor_text
@@ -171,9 +183,11 @@ def _say_next(console: Console, draft: Draft, output: Path | None) -> None:
     asked, left = len(draft.questions), len(draft.open)
     name = output if output is not None else "the draft"
     if left:
-        console.note(f"{left} of {asked} questions open: answer them in {name}, then run `{PROGRAM} validate`")
+        console.note(
+            f"{left} of {asked} question{'s' * (asked != 1)} open: answer them in {name}, then run `{PROGRAM} validate`"
+        )
     else:
-        console.note(f"{asked} questions, all answered. Next: `{PROGRAM} plan {name} --vllm ...`")
+        console.note(f"{asked} question{'s' * (asked != 1)}, all answered. Next: `{PROGRAM} plan {name} --vllm ...`")
 
 
 def _refuse_existing(output: Path, force: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from scaffold.tower.model import Crossing, Hazard, Kind, Label, Piece, Place, TowerSlice, flatten
 
 _MEANING = {
-    Kind.ROWS: "one entry a row of pixels; zero padding",
+    Kind.ROWS: "one entry per row of pixels; zero padding",
     Kind.CUMULATIVE: "offsets of sequences; padded by repeating the last one",
     Kind.TWO_SECTION: "offsets of sequences, two sections under FlashInfer; padded before the sections are built",
     Kind.LENGTHS: "lengths of sequences; zero padding, None on most attention backends",

@@ -19,9 +19,9 @@ RELEASE = "0.33.0"
 #: One of each end: static, kind, answers and the beginning of the reason.
 SAMPLE = {
     "InternVLChatModel": ("proven", "tiles", "first", ""),
-    "Qwen2_5OmniModel": ("proven", "split", "first", ""),
+    "Qwen2_5OmniModel": ("proven", "packed", "first", ""),
     "Llama4ForConditionalGeneration": ("proven", "tiles", "first", ""),
-    "Ernie4_5_VLMoeForConditionalGeneration": ("refused", "split", "first", "VCG418: "),
+    "Ernie4_5_VLMoeForConditionalGeneration": ("refused", "packed", "first", "VCG418: "),
     "KimiVLForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
     "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
 }

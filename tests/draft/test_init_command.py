@@ -56,7 +56,7 @@ class TestOutput:
         assert out.startswith("# InternVLChatModel: drafted from the sources of vLLM 0.22.0.")
         assert "  k: TODO\n" in out
         assert "warning[VCG390]: `let.k` is an open question" in err
-        assert "1 of 1 questions open" in err
+        assert "1 of 1 question open" in err
 
     def test_to_a_file_that_validate_refuses(self, run, tree):
         assert run("init", ARCH, "--vllm", tree, "-o", "my.yaml")[0] == 0
@@ -69,7 +69,8 @@ class TestOutput:
     def test_answered_it_validates(self, run, tree):
         code, _, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--answer", "let.k=self.num_image_token")
         assert code == 0
-        assert "1 questions, all answered" in err
+        assert "1 question, all answered" in err
+        assert "my.yaml:7:9: info[VCG487]" in err
         assert "k: self.num_image_token    # answered\n" in Path("my.yaml").read_text()
         assert run("validate", "my.yaml")[0] == 0
 
@@ -254,7 +255,7 @@ class TestTerminal:
         code, shown = terminal(tree, tmp_path, "-\n")
         assert code == 0, shown
         assert "  k: TODO\n" in (tmp_path / "my.yaml").read_text()
-        assert "1 of 1 questions open" in shown
+        assert "1 of 1 question open" in shown
 
     def test_no_input_asks_nothing(self, tree, tmp_path):
         code, shown = terminal(tree, tmp_path, "", "--no-input")

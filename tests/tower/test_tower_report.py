@@ -32,7 +32,7 @@ def test_report_names_crossings_children_and_hazards(tmp_path: Path) -> None:
 
     assert lines[0] == f"{MODULE}: Tower.forward"
     assert "data: x    metadata: grid_thw" in lines
-    assert "pos    rows - one entry a row of pixels; zero padding" in lines
+    assert "pos    rows - one entry per row of pixels; zero padding" in lines
     assert "cu     cumulative - offsets of sequences; padded by repeating the last one" in lines
     wanted = "bound  host bound - a number on the host, fixed when the graph is captured; from `cu`; may be None"
     assert wanted in lines

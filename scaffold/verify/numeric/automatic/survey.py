@@ -184,8 +184,8 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
         processor, limits = repaired(make_processor, configuration, tokenizer)
         if "hf_kwargs" not in inspect.signature(processor._apply_hf_processor_main).parameters:
             raise NoRecipe(
-                "the processors of this release want a prompt, which the automatic recipe does not write",
-                "verify the port on 0.32 or later, or write a recipe (docs/verify.md) and name it with --recipe",
+                "the automatic recipe cannot call the processors of this release",
+                "verify the port on 0.31 or later, or write a recipe (docs/verify.md) and name it with --recipe",
             )
     except Exception as error:
         raise Failure(stage, error) from error
