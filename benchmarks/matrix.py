@@ -140,9 +140,14 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
         states = [MARKS[state_of(cells, model, release, modality)] for release in RELEASES]
         lines.append(f"| `{model}` | {modality} | {' | '.join(states)} |")
     lines += ["", "✅ proven, ➖ refused with a reason, ❌ failed, · not run", ""]
-    reasons = [(key, cell["reason"]) for key, cell in sorted(cells.items()) if cell.get("reason")]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for model in MODELS:
+        for release in RELEASES:
+            if reason := cells.get(f"{model} {release}", {}).get("reason"):
+                reasons.setdefault((model, reason), []).append(release.removesuffix(".0"))
     if reasons:
-        lines += ["## Reasons", "", *(f"* `{key}`: {reason}" for key, reason in reasons), ""]
+        listed = (f"* `{model}` on {', '.join(found)}: {reason}" for (model, reason), found in reasons.items())
+        lines += ["## Reasons", "", *listed, ""]
     return {ROOT / "docs" / "matrix.md": "\n".join(lines), ROOT / "docs" / "matrix.svg": draw(cells, rows)}
 
 

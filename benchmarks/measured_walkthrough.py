@@ -1,4 +1,4 @@
-"""docs/measured/walkthrough.md: the README, the tutorial and the operators' page, walked by a fresh reader."""
+"""docs/measured/walkthrough.md: the README and the guides, walked by a fresh reader."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ def pages() -> list[Page]:
     blocks = [f"**{block['where']}.** {block['what']} *Now:* {block['now']}" for block in result["blocks"]]
     text = document(
         "# A reader's walk",
-        """The writer of these pages took a clean clone, a new virtual environment and empty caches, and ran every
-        command of three pages as the page gives it. Somebody who is new to vLLM may stumble elsewhere.""",
+        """A reader who had not written these pages took a clean clone, a new virtual environment and an empty cache of
+        releases. The reader ran the commands of five pages that need no GPU, without `make test`. Somebody who is new
+        to vLLM may stumble elsewhere.""",
         table(
             ["page", "minutes"], [[f"[{walk['title']}](#{anchor(walk)})", minutes(walk)] for walk in result["walks"]]
         ),

@@ -268,7 +268,7 @@ def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
     yield f"{model.configuration.source}{f', {attempt}' if attempt else ''}; {model.configuration.widths()}"
     layers = model.configuration.find("num_hidden_layers") or model.configuration.find("depth")
     sizes = "; ".join(
-        f"{len(found)} {modality} sizes, {found[0].tokens} to {found[-1].tokens} tokens"
+        f"{len(found)} {modality} size{'s' * (len(found) != 1)}, {found[0].tokens} to {found[-1].tokens} tokens"
         for modality, found in facts.measured.items()
     )
     yield f"{', '.join(model.classes) or 'the processor'}; {layers} layers; {sizes}"
