@@ -31,7 +31,7 @@ def is_tree(root: Path) -> bool:
     return all((root / path).exists() for path, _ in LANDMARKS)
 
 
-#: What is cached for one file, by its path.
+#: Kinds of cached values that belong to one file.
 _OF_ONE_FILE = frozenset({"bytes", "text", "ast", "lines"})
 
 
