@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -285,17 +285,20 @@ def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
 
 
 def _long_calls(models: tuple[ServedModel, ...]) -> Iterator[Diagnostic]:
-    """The limits of the serving adapters' graphs: one note per reason, with the names of the descriptors."""
+    """The limits of the serving adapters' graphs, in one note: each reason with the names of its descriptors."""
     from scaffold.descriptor import load_descriptor, shipped_names
-    from scaffold.descriptor.worth import worth
+    from scaffold.descriptor.worth import long_calls, worth
 
-    found: dict[str, tuple[Diagnostic, list[str]]] = {}
-    for name in dict.fromkeys(model.name for model in models if model.implementation == "adapter"):
-        note = worth(load_descriptor(name)) if name in shipped_names() else None
-        if note is not None:
-            found.setdefault(note.message, (note, []))[1].append(name)
-    for message, (note, names) in found.items():
-        yield Diagnostic(note.code, f"{message} ({', '.join(sorted(names))})", None, note.help, Severity.INFO)
+    served = dict.fromkeys(model.name for model in models if model.implementation == "adapter")
+    ports = {name: load_descriptor(name) for name in served if name in shipped_names()}
+    notes = {name: note for name, port in ports.items() if (note := worth(port)) is not None}
+    names: dict[str, list[str]] = {}
+    for name in sorted(notes):
+        names.setdefault(long_calls(ports[name]), []).append(name)
+    if notes:
+        reasons = "; ".join(f"{why} ({', '.join(of)})" for why, of in names.items())
+        note = next(iter(notes.values()))
+        yield replace(note, message=f"graphs gain little in long calls: {reasons}", span=None)
 
 
 def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[ServedModel]:
