@@ -139,8 +139,9 @@ def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str,
                 "encoder graphs are for images and videos",
             )
         )
-    offered = _offered(program, model)
-    return {key: field for key, field in fields.items() if offered is None or field.modality in offered}
+    # Parts of an item may have a modality that nobody asks for, such as the sound of a video of MiMo.
+    left_out = {"image", "video"} - (_offered(program, model) or {"image", "video"})
+    return {key: field for key, field in fields.items() if field.modality not in left_out}
 
 
 def _offered(program: Program, model: Located) -> set[str] | None:
