@@ -184,6 +184,12 @@ class PatchItem(Record):
         default={},
         examples=[{"image_grid_thw": ["1", "h", "w"]}],
     )
+    zeros: Mapping[str, tuple[Expression, ...]] = declare(
+        Table(Listing(_ITEM, 1, 4), "an input name"),
+        "shape of its integers in the other inputs that have rows, such as positions: a port starts with zeros there",
+        default={},
+        examples=[{"patch_positions": ["h * w", "3"]}],
+    )
     merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
 
 
@@ -362,6 +368,11 @@ class RowsForward(Record):
         "becomes a method, and everything that it reads is recorded",
         default=None,
         examples=["self.layers"],
+    )
+    longest: str = declare(
+        Choice("a form", {"scalar": "a number, or a tensor without an axis", "vector": "a tensor of one entry"}),
+        "form in which the encoder gets the rows of the longest item",
+        default="scalar",
     )
 
 

@@ -668,6 +668,14 @@ def items_can_be_made(context: Context) -> Problems:
                 f"item.values.{name}",
                 suggest(name, port.batched),
             )
+    for name in port.item.zeros or ():
+        if fields and fields.get(name, "") in ("batched", ""):
+            yield context.at_key(
+                "VCG343",
+                f"`{name}` is no input with rows",
+                f"item.zeros.{name}",
+                suggest(name, port.sized),
+            )
     for key, sizes in port.sized.items() if fields else ():
         if sizes is not None and sizes not in values:
             yield context.at_key(

@@ -18,6 +18,8 @@ from scaffold.tower.source import Owner, Program
 _DEPTH = 6
 #: Layers of a transformer, by what makes them.
 _LAYERS = ("ModuleList", "make_layers")
+#: A part without a class of its own, which holds others.
+_BARE = ("nn.Module", "torch.nn.Module")
 #: One of two values, by a condition that the source does not decide.
 _EITHER = "either"
 #: Functions of other packages that make whole encoders.
@@ -228,6 +230,9 @@ class _Constructor(Evaluator):
         if isinstance(holder, Ref) and holder.path == self.path and known == Plain(None):
             self.attributes[target.attr] = value
             self.places[target.attr] = self._place(target, frame)
+        elif isinstance(holder, Op) and holder.name in _BARE and isinstance(target.value, ast.Attribute):
+            name = ast.unparse(target).removeprefix("self.")
+            self.attributes[name], self.places[name] = value, self._place(target, frame)
 
     def _attribute(self, value: Term, node: ast.Attribute, frame: Scope) -> Term:
         """The value that an attribute was set to before, where that is one of the constructor's own values."""

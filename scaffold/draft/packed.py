@@ -199,9 +199,6 @@ def _between(scene: _Scene, first: ModalityInputs, call: Op) -> str:
     if outer is call:
         return ""
     if len(outer.operands) == 1 and outer.args and strip(outer.args[0]) is call and _is_row_wise(scene, outer):
-        if _gets_ready(scene, outer):
-            what = f"`{outer.name}` also runs on ready embeddings, which a port hands out as they are"
-            scene.sheet.obstacles += beyond(scene.tree, outer.place, what).diagnostics
         return outer.name
     if first.sizes in {key for value in outer.operands[1:] for key in inputs_of(value)}:
         rest = [strip(value, SAME_SIZES) for value in outer.args[1:]]
@@ -252,19 +249,6 @@ def _is_row_layer(made: ast.expr | None) -> bool:
         return False
     name = ast.unparse(made.func).rpartition(".")[2]
     return name in _ROW_LAYERS or (name == "Sequential" and bool(made.args) and all(map(_is_row_layer, made.args)))
-
-
-def _gets_ready(scene: _Scene, outer: Op) -> bool:
-    """Whether ready embeddings go through a call, too: it follows the question for them, and is not in its branch."""
-    if all(modality.embeds is None for modality in scene.inputs.modalities):
-        return False
-    for module, function in scene.inputs.trace.visited:
-        for node in function.body:
-            value = getattr(node, "value", None)
-            here = outer.place is not None and module.file == outer.place.file
-            if here and isinstance(value, ast.Call) and outer.place and value.lineno == outer.place.line:
-                return True
-    return False
 
 
 # --- tower ----------------------------------------------------------------------------------------------------------
@@ -670,11 +654,30 @@ def _budget(scene: _Scene, kept: tuple[ModalityInputs, ...], first: ModalityInpu
     if not any(modality.name == "video" for modality in kept):
         return
     frames = program.method(model.info, _FRAMES) if model.info else None
+    dummies = dict(_dummy_frames(model))
     if frames is not None:
         sheet.put("budget.frames.info", _FRAMES, SourceLine(frames[0].file, frames[2].lineno))
+    elif len(dummies) == 1:
+        [(number, place)] = dummies.items()
+        sheet.put("budget.frames", number, place, why="as many as the videos that memory is measured with")
     else:
         info = model.info[1].name if model.info else "the processing info"
         sheet.ask(Question("budget.frames", "the largest number of frames of a video", (), (info,)))
+
+
+def _dummy_frames(model: Located) -> Iterator[tuple[int, SourceLine]]:
+    """Numbers of frames of the videos with which the memory of a module's models is measured."""
+    module = model.owner[0]
+    for function in (node for node in ast.walk(module.tree) if isinstance(node, FunctionNode)):
+        statements = [node for node in function.body if isinstance(node, ast.Assign)]
+        known = {ast.unparse(node.targets[0]): node.value for node in statements}
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("._get_dummy_videos"):
+                continue
+            given = next((keyword.value for keyword in node.keywords if keyword.arg == "num_frames"), None)
+            value = known.get(given.id) if isinstance(given, ast.Name) else given
+            if isinstance(value, ast.Constant) and type(value.value) is int:
+                yield value.value, SourceLine(module.file, value.lineno)
 
 
 _PRUNING = "is_multimodal_pruning_enabled"

@@ -90,6 +90,8 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
+    if loop is None and any(map(_is_one_entry, step.given.values())):
+        sheet.put("forward.longest", "vector", step.place, why="a tensor of one entry")
     put_hidden_size(program, model, objects, sheet, step)
     if too_early(tree):
         what = "this release cuts the result of an eager run into embeddings, and rows are features that are none yet"
@@ -138,8 +140,13 @@ def _looped(objects: Objects, step: PartCall) -> str:
     if step.parent is None or not step.module or not step.encoder or step.entered is None:
         return ""
     layers = {name for name, value in objects.attributes(step.path).items() if _is_layers(value)}
-    loops = (node.iter for node in ast.walk(step.entered.node) if isinstance(node, ast.For))
-    return next((name for over in loops if (name := ast.unparse(over).removeprefix("self.")) in layers), "")
+    return next((name for over in _loops(step) if (name := over.removeprefix("self.")) in layers), "")
+
+
+def _loops(step: PartCall) -> Iterator[str]:
+    """The objects of the loops in the method that a part runs."""
+    body = ast.walk(step.entered.node) if step.entered is not None else ()
+    return (ast.unparse(node.iter) for node in body if isinstance(node, ast.For))
 
 
 def _is_layers(value: Term) -> bool:
@@ -173,13 +180,18 @@ def _encoder(
 
 
 def _is_encoder(objects: Objects, step: PartCall) -> bool:
-    """Whether a part with layers of its own is called on what other parts have computed."""
+    """Whether a part that goes over layers of its own is called on what other parts have computed."""
     return (
         step.parent is not None
         and step.module
         and step.encoder
         and any(computed(value) for value in step.given.values())
-        and any(map(_is_layers, objects.attributes(step.path).values()))
+        and any(
+            f"self.{name}" in over
+            for name, value in objects.attributes(step.path).items()
+            if _is_layers(value)
+            for over in _loops(step)
+        )
     )
 
 
@@ -198,9 +210,6 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall)
         if inputs:
             what = f"`{step.path}`, which runs the encoder, gets `{inputs}` itself, of which no graph has a buffer"
             raise beyond(tree, step.place, what if isinstance(key, int) else f"{what} (`{key}`)")
-        if isinstance(value, Op) and value.name in (".reshape", ".view") and value.args[1:] == (Plain(1),):
-            what = f"`{step.path}`, which runs the encoder, gets a tensor of one entry, which no graph has a buffer of"
-            raise beyond(tree, step.place, what)
     if sum(bool(inputs_of(value)) for value in step.given.values()) < 2:
         what = f"`{step.path}`, which runs the encoder, is not told where the rows of an item end"
         raise beyond(tree, step.place, what)
@@ -208,6 +217,10 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall)
     assert cls is not None, "a part with layers is in the tree"
     for place, text in _waiting(program, cls, set()):
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
+
+
+def _is_one_entry(value: Term) -> bool:
+    return isinstance(value, Op) and value.name in (".reshape", ".view") and value.args[1:] == (Plain(1),)
 
 
 def _in_loop(step: PartCall) -> bool:
@@ -341,12 +354,17 @@ def _patches(
     """Rows of patches with a grid an item: as wide as the first linear layer that gets them."""
     grid, product = sizes_of(tree, program, model, fields[key], fields, walker.trace)
     others = [name for name in walker.trace.inputs if name not in (key, grid.key) and name in _read_with(sheet, key)]
+    beside = {name: count for name in others if (count := _width_beside(program, model, walker, fields, key, name))}
+    others = [name for name in others if name not in beside]
     columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
     if not product or columns is None or others:
         what = f"a row of `{grid.key}` is no grid of an image's patches"
         if others:
             what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
         raise beyond(tree, fields[key].place, what)
+    for name, count in beside.items():
+        why = f"a row for each of `{key}`"
+        sheet.put(f"item.zeros.{name}", ["h * w", str(count)], fields[name].place, why=why)
     shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
     if shown is not None and len(shown[0]) == 4 and isinstance(shown[0][1], int):
         _patch_side(objects, step, sheet)
@@ -367,6 +385,19 @@ def _patches(
         sheet.put("let.width", width, linear.place, why="the input of a linear layer")
     sheet.put("item.shape", ["h * w", "width"], fields[key].place, why=f"the product of `{grid.key}`")
     sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches")
+
+
+def _width_beside(
+    program: Program, model: Located, walker: Walker, fields: dict[str, FieldConfig], key: str, name: str
+) -> int:
+    """The columns of an input with a row for each of the pixels, by annotation and field config; 0 if it has none."""
+    known = (shapes_of(program, model.owner[0], walker.trace, one, made=True) for one in (key, name))
+    shapes = [next(found, None) for found in known]
+    if None in shapes or fields[name].kind != fields[key].kind or fields[name].sizes != fields[key].sizes:
+        return 0
+    pixels, beside = (shape[0] for shape in shapes if shape is not None)
+    rows, *width = beside
+    return width[0] if rows == pixels[0] and len(width) == 1 and isinstance(width[0], int) else 0
 
 
 def _read_with(sheet: Sheet, key: str) -> set[str]:

@@ -385,9 +385,15 @@ class Walker(Evaluator):
         self._callers.append(function)
         found = super()._returned(function, args, keywords, depth)
         self._callers.pop()
+        found = [value for value in found if not self._is_ready(value)] or found
         if function is self._step.entered:
             self._step.returned = found
         return found
+
+    def _is_ready(self, value: Term) -> bool:
+        """Whether a value is a parsed input of ready embeddings, which a batch of pixels has not."""
+        parts = list(walk_value(value)) if isinstance(value, Mapped) else []
+        return any(isinstance(part, Input) and Evaluator._is_absent(self, part) for part in parts)
 
     def _target(self, path: str, frame: Scope) -> Term | None:
         if not path.startswith("self."):

@@ -202,11 +202,13 @@ class RowsView(ReentryView):
 
     item_shape: Code
     values: tuple[tuple[str, Code], ...]
+    zeros: tuple[tuple[str, Code], ...]
     merge: Code
     rows_per_token: Code
     embeds: str | None
     #: The argument of layers that are captured alone by which they are told the longest sequence.
     longest: str | None
+    longest_is_vector: bool
     cover_rows: bool
     filler_rows: Code
     filler_why: str
@@ -643,10 +645,12 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
         values=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.values.items()),
+        zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
         embeds=port.embeds,
         longest=LONGEST if port.loop else None,
+        longest_is_vector=port.forward.longest == "vector",
         cover_rows=not facts.attention_fills_zeros,
         filler_rows=Code(_TILE_ROWS.python()),
         filler_why=_FILLER_WHY[False],

@@ -27,6 +27,13 @@ WAYS = {
     "mistral3": {"_process_image_input": 0, "PixtralHFVisionModel.forward": 1},
     "pixtral": {"_process_image_input": 0, "VisionTransformer.forward": 1},
     "isaac": {"_process_image_input": 0, "IsaacVisionEmbedding.forward": 0, "Siglip2VisionTransformer.forward": 1},
+    "cosmos3_edge": {
+        "_process_image_input": 0,
+        "Cosmos3EdgeVisionModel.forward": 0,
+        "encode": 0,
+        "Siglip2VisionTransformer.forward": 1,
+    },
+    "llava_onevision2": {"_process_image_input": 0, "LlavaOnevision2VisionTower.forward": 1},
 }
 
 
@@ -176,6 +183,23 @@ def test_sequences_cover_the_rows_after_a_batch_before_0_31(covered: str, code: 
     [report] = check_numerics_all([replace(request, overlay=overlay)])
     found = {problem.code for problem in report.diagnostics()}
     assert (code in found) if code else report.passed, "\n".join(report.lines())
+
+
+#: model -> a key of its descriptor and a likely slip: what the port then finds has no graphs.
+SLIPS = {
+    "cosmos3_edge": ("forward.longest", "scalar"),
+    "llava_onevision2": ("item.zeros.patch_positions", ["h * w", "2"]),
+}
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("model", SLIPS)
+def test_another_form_of_what_the_encoder_gets_is_not_accepted(model: str, release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    changed = port_of(model, dict([SLIPS[model]]))
+    [report] = prove_numerics(changed, release_tree(RELEASE), recipe=recipe(model))
+    assert report.hits == 0
+    assert {check.code for check in report.checks if not check.passed} == {"VCG657"}, "\n".join(report.lines())
 
 
 @dataclass(frozen=True)

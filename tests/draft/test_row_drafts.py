@@ -47,6 +47,13 @@ DRAFTED = {
         {"image_grid_thw": ("1", "h", "w")},
         "self.config.hidden_size",
     ),
+    "Cosmos3EdgeForConditionalGeneration": (
+        "self.visual.encoder.encoder",
+        "self.visual.spatial_merge_size",
+        ("h * w", "width"),
+        {"image_grid_thw": ("1", "h", "w")},
+        WIDTH,
+    ),
 }
 #: Written by hand, with lines of the port in which a draft says the same in other words.
 BY_HAND = {
@@ -55,6 +62,8 @@ BY_HAND = {
     "Mistral3ForConditionalGeneration": ("scaffold/descriptor/shipped/mistral3.yaml", ()),
     "PixtralForConditionalGeneration": ("scaffold/descriptor/shipped/pixtral.yaml", ()),
     "IsaacForConditionalGeneration": ("tests/cut/isaac.yaml", ("out_hidden_size=", "patch_size**2", ".input_size")),
+    "Cosmos3EdgeForConditionalGeneration": ("tests/cut/cosmos3_edge.yaml", ()),
+    "LlavaOnevision2ForConditionalGeneration": ("tests/cut/llava_onevision2.yaml", ()),
 }
 
 
@@ -133,6 +142,12 @@ LOOPS = {
         {"item.merge": "self.merge_size"},
     ),
     "DotsOCRForCausalLM": ("self.vision_tower", "self.blocks", {"let.width": f"3 * {VISION}.patch_size ** 2"}),
+    # Layers in a part without a class; the merger unpacks its own layers, and is no encoder.
+    "LlavaOnevision2ForConditionalGeneration": (
+        "self.visual",
+        "self.encoder.layers",
+        {"let.width": f"3 * {VISION}.patch_size ** 2"},
+    ),
 }
 
 
@@ -264,10 +279,6 @@ REFUSED = {
     "called in a loop": [
         (CALL, "out = torch.cat([self.encoder(one, make_offsets(lengths)) for one in embeds], dim=1)")
     ],
-    "gets a tensor of one entry": [
-        (CALL, "out = self.encoder(torch.cat(embeds, dim=1), torch.tensor(lengths).max().reshape(1))"),
-        ("for layer in self.layers:", "for layer in list(self.layers):"),
-    ],
     "is not told where the rows of an item end": [(CALL, "out = self.encoder(torch.cat(embeds, dim=1), None)")],
     "`cu_seqlens.max()` waits for the GPU": [
         ("return attention(x, cu_seqlens)", "return attention(x, cu_seqlens, cu_seqlens.max())")
@@ -332,6 +343,16 @@ def test_a_loop_over_the_modalities_of_a_batch_is_none(draft):
 def test_an_encoder_that_gets_an_input_itself_is_cut_at_its_loop(draft):
     forward = port_of(draft((CALL, "out = self.encoder(torch.cat(embeds, dim=1), images)"))).forward
     assert (forward.encoder, forward.loop) == ("self.vision_tower.encoder", "self.layers")
+
+
+def test_the_longest_image_as_a_tensor_of_one_entry(draft):
+    told = "make_offsets(lengths), torch.tensor([len(one) for one in embeds]).max().reshape(1)"
+    changes = [
+        (CALL, f"out = self.encoder(torch.cat(embeds, dim=1), {told})"),
+        ("x: torch.Tensor, cu_seqlens: torch.Tensor)", "x: torch.Tensor, cu_seqlens: torch.Tensor, longest)"),
+    ]
+    assert port_of(draft(*changes)).forward.longest == "vector"
+    assert port_of(draft()).forward.longest == "scalar"
 
 
 def test_videos_are_left_out(draft):

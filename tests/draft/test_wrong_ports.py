@@ -131,15 +131,14 @@ def test_a_table_of_fields_at_the_top_of_a_module_is_read(release_tree):
     assert [problem.code for problem in error.value.diagnostics] == ["VCG486"]
 
 
-def test_ready_embeddings_that_the_projector_gets_too(release_tree):
-    """A port hands them out as they are: HyperCLOVA X projects them, Ling 3.0 does not."""
-    with pytest.raises(DiagnosticError) as error:
-        draft_descriptor(release_tree(RELEASE), "HCXVisionV2ForCausalLM")
-    assert "`self.mm_projector` also runs on ready embeddings" in str(error.value)
-
-
 #: architecture -> what a tower is called with, the class of it, and the width
 TOWERS = {
+    # Ready embeddings go through the projector, too: a port embeds them with the model's own code.
+    "HCXVisionV2ForCausalLM": (
+        "self.mm_projector(self.visual(pixels, None, encoder_metadata=metadata))",
+        "Qwen2_5_VisionTransformer",
+        "self.text_config.hidden_size",
+    ),
     # A projector behind the tower that works on each row by itself; fields that a comprehension picks.
     "BailingMoeV3VLForConditionalGeneration": (
         "self.linear_proj(self.visual(pixels, None, encoder_metadata=metadata))",

@@ -37,6 +37,9 @@ RECIPES = (
     "kimi_vl",
     "keye",
     "keye_vl1_5",
+    "hyperclovax_vision_v2",
+    "llava_onevision2",
+    "cosmos3_edge",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).

@@ -1,0 +1,52 @@
+"""Cosmos 3 Edge, tiny: rows of patches through SigLIP 2, which gets the longest image as a tensor of one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
+
+
+class Cosmos3Edge(PackedGrid):
+    """Images only. The processor's sizes are the automatic recipe's business."""
+
+    module = "cosmos3_edge"
+    host_class = "Cosmos3EdgeForConditionalGeneration"
+    modalities = ("image",)
+    stand_ins = {"Cosmos3EdgeForCausalLM": LanguageModel}  # noqa: RUF012
+
+    def model_config(self) -> Any:
+        from transformers import PretrainedConfig, Siglip2VisionConfig
+
+        vision = Siglip2VisionConfig(
+            hidden_size=48,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            num_patches=64,
+            patch_size=PATCH,
+        )
+        vision.spatial_merge_size = MERGE
+        text = PretrainedConfig(hidden_size=self.hidden_size)
+        return SimpleNamespace(vision_config=vision, text_config=text, projector_hidden_size=40)
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        rows = sum(t * h * w for t, h, w in items)
+        return {
+            "pixel_values": torch.randn(rows, CHANNELS * PATCH * PATCH, generator=generator),
+            "image_grid_thw": torch.tensor(items, dtype=torch.int64).reshape(-1, 3),
+        }
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        return Recipe.edge_sessions(self)
+
+    def many_frames(self) -> Case | None:
+        return None
+
+
+RECIPE = Cosmos3Edge()
