@@ -1,0 +1,35 @@
+"""Ready embeddings that a model's projector gets, too: a drafted port embeds them with the model's own code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaffold.descriptor import load_descriptor_text
+from scaffold.draft import interview
+from scaffold.verify.numeric import check_numerics_all
+from scaffold.workflow import numeric_requests
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+FILE = "vllm/model_executor/models/hyperclovax_vision_v2.py"
+EMBEDDED = "return torch.cat(tuple(self.embed_multimodal(**ready)))"
+
+
+def test_they_go_through_the_projector(release_tree: Any) -> None:
+    tree = release_tree("0.33.0")
+    draft = interview(tree, "HCXVisionV2ForCausalLM", {}, lambda question: question.candidates[0].value)
+    port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
+    [request] = numeric_requests(port, tree)
+    text = request.overlay[FILE].decode()
+    assert EMBEDDED in text
+    as_they_are = {**request.overlay, FILE: text.replace(EMBEDDED, "return embeds").encode()}
+    right, wrong = check_numerics_all([request, replace(request, overlay=as_they_are)])
+    assert right.passed, "\n".join(right.lines())
+    assert [check.name for check in right.checks if check.name.startswith("precomputed")]
+    failed = [check.name for check in wrong.checks if not check.passed]
+    assert failed, "\n".join(wrong.lines())
+    assert all(name.startswith("precomputed") for name in failed), failed
