@@ -124,7 +124,7 @@ def _fits(port: AnyPort, tree: SourceTree) -> bool:
 def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
     """The answer of one release."""
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.edit import AddImport, ReplaceMethod
+    from scaffold.edit import ReplaceMethod
     from scaffold.plan.towers import plan_tower
     from scaffold.protocol import find_model
 
@@ -134,7 +134,7 @@ def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
         codes = ", ".join(sorted({item.code for item in error.diagnostics}))
         return TowerAnswer(None, f"the release does not fit ({codes})")
     split = {(edit.class_name, edit.replaces) for edit in plan.split.edits} if plan.split else set()
-    edits = [edit for edits in plan.edits.values() for edit in edits if edit != AddImport("torch")]  # an adapter has it
+    edits = [edit for edits in plan.edits.values() for edit in edits]
     other = {(edit.class_name, edit.name) for edit in edits if isinstance(edit, ReplaceMethod)} - split
     known = len(edits) == len(split) + len(other) and other <= {(port.class_name, "__init__")}
     assert known, "an edit of the tree that an adapter knows nothing of"

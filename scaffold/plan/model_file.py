@@ -40,8 +40,9 @@ def plan_model(
         raise DiagnosticError(_hand_written(tree, model))
     _refuse_inherited(tree, profile, model, methods.source, replace)
     interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
-    edits: list[Edit] = [AddImport(module, name) for module, name in methods.imports]
-    edits += tower
+    # The methods of every layout name torch.
+    edits: list[Edit] = [AddImport("torch"), *(AddImport(module, name) for module, name in methods.imports)]
+    edits += [edit for edit in tower if edit not in edits]
     edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
     remove: tuple[str, ...] = ()
     notes: tuple[Diagnostic, ...] = ()

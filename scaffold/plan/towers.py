@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Expression, path_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
-from scaffold.edit.operations import AddImport, Edit, ReplaceMethod
+from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.cut import plan_way, way_facts
 from scaffold.plan.model import Fact
 from scaffold.plan.views import TreeFacts
@@ -59,8 +59,6 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     family = tuple(program.lineage(program.owner(model.path, model.class_name)))
     facts, notes = _gate(port, model, family)
     _check_elements(port, family, tree)
-    edits: defaultdict[str, list[Edit]] = defaultdict(list)
-    edits[model.path].append(AddImport("torch"))  # every layout's methods name it
     if isinstance(port, ReentryPort):
         from scaffold.cut import cut_edits
 
@@ -68,7 +66,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         facts = replace(facts, attention_fills_zeros=not attention_leaves_rows(tree))
         return TowerPlan(cut_edits(tree, way, port.returns), None, facts, way_facts(way), (*notes, *way.notes), way)
     if not isinstance(port, PackedPort):
-        return TowerPlan({model.path: tuple(edits[model.path])}, None, facts, notes=notes)
+        return TowerPlan({}, None, facts, notes=notes)
     tower = _slice(port, tree, model, family, program)
     module, owner = program.owner(tower.file, tower.class_name)
     facts = replace(
@@ -82,6 +80,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     parameters = split.method_parameters if split else tower.method_parameters
     _check_fit(port, tower, parameters, tree.span(tower.file, owner.lineno))
     _check_attributes(port, owner, tree.span(tower.file, owner.lineno))
+    edits: defaultdict[str, list[Edit]] = defaultdict(list)
     if split is not None:
         for part in split.edits:
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))

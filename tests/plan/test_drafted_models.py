@@ -30,6 +30,7 @@ MODELS = {
         "0.32.0",
         {"let.k": "self.num_image_token"},
     ),
+    "a cut whose methods are in such a file": ("QianfanOCRForConditionalGeneration", "0.33.0", {}),
     "an inherited constructor": ("Glm4vMoeForConditionalGeneration", "0.22.0", {"budget.min": "64"}),
     "a constructor that runs its base's": ("GlmOcrForConditionalGeneration", "0.22.0", {"budget.min": "64"}),
 }
