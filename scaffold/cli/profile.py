@@ -57,6 +57,8 @@ def command(
     The installed vLLM's own classes run at real sizes with random weights. The report compares kernel time by class
     with a floor: the time of the operations and bytes of the matrix products, at rates measured in the same run. It
     names misaligned sizes, unfused norms, casts and copies with their module and their cost.
+
+    Real sizes are known for qwen2_5_vl, qwen2_vl, qwen3_vl, internvl and step3_vl.
     """
     if recording is not None:
         recordings = _read(recording)

@@ -1,9 +1,13 @@
 """`bench` without a GPU: what it refuses and why, and table and picture from a result."""
 
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
+from cli_scene import ROOT
+
+from scaffold.measure import MODELS
 
 ROWS = [
     {"workload": "224x224", "tokens": 64, "eager_ms": 24.0, "exact_ms": 4.0, "vllm_ms": 4.8, "ours_ms": 4.1,
@@ -72,6 +76,14 @@ def test_other_files_are_refused(run, tmp_path, broken):
     done = run("bench", "qwen2_5_vl", "--result", file)
     assert (done.code, done.out) == (5, "")
     assert "VCG513" in done.err
+
+
+@pytest.mark.parametrize("place", ["bench", "profile", "docs/bench.md"])
+def test_the_models_with_real_sizes_are_named(run, place):
+    """All of them where somebody looks them up, and no other."""
+    text = (ROOT / place).read_text("utf-8") if "/" in place else run(place, "--help").out
+    (line,) = re.findall(r"(?:Real sizes are known for|has the sizes of) ([^.]*)\.", text)
+    assert set(re.findall(r"\w+_vl|\w+vl", line)) == set(MODELS)
 
 
 def test_a_model_without_real_sizes_is_refused(run):
