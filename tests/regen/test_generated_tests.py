@@ -22,6 +22,8 @@ SAMPLE = (
     ("qwen2_vl", "v0_27", "0.27.0"),
     ("qwen3_vl", "v0_30", "0.30.0"),
 )
+#: Attention of Pixtral's tower gets a mask before 0.29, so there is nothing to replay.
+UNFIT = (("mistral3", "0.27.0"), ("pixtral", "0.27.0"))
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -70,7 +72,8 @@ def test_every_adapter_is_tested_on_the_first_and_the_last_release_of_its_genera
     for generation in GENERATIONS:
         for model in {name for name, spoken in adapters if spoken == generation.name}:
             tested = {release for name, spoken, release in collected if (name, spoken) == (model, generation.name)}
-            assert tested == {generation.first, generation.last}, (model, generation.name)
+            unfit = {release for name, release in UNFIT if name == model}
+            assert tested == {generation.first, generation.last} - unfit, (model, generation.name)
     assert {(model, generation) for model, generation, _ in collected} == adapters
     assert set(SAMPLE) <= set(collected)
     assert {generation for _, generation, _ in SAMPLE} == {generation.name for generation in GENERATIONS[1:]}
