@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -327,6 +328,12 @@ def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: 
     language = language_width(program, model, Objects(program, model.owner))
     if language is not None:
         sheet.put(key, *language, why="embeddings are as wide as the language model")
+        return
+    kept = assigned(program, model.owner, "config")
+    if kept is not None and ast.unparse(kept[0]) == "text_config":
+        sheet.put(
+            key, "self.config.hidden_size", kept[1], why="the model keeps the language model's configuration alone"
+        )
         return
     candidates = (
         Candidate("self.config.hidden_size", "the language model's width, with a flat configuration"),

@@ -530,6 +530,12 @@ def test_what_a_method_returns_in_several_places_limits_no_modality(release_tree
     assert [modality.name for modality in load_descriptor_text(found.text, "draft.yaml").inputs] == ["image", "video"]
 
 
+def test_the_configuration_that_a_model_keeps_may_be_its_language_models(release_tree):
+    """Inkling hands a part of its configuration to a method, which keeps that part as `self.config`."""
+    found = interview(release_tree("0.33.0"), "InklingForConditionalGeneration", {}, lambda question: "self.visual")
+    assert "\n  hidden_size: self.config.hidden_size\n" in found.text
+
+
 def test_the_bound_of_no_offsets_is_a_question(release_tree):
     """MiMo takes the longest sequence of what it makes its offsets of, and not of the offsets."""
     answers = {
