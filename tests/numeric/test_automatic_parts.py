@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import types
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -13,14 +14,26 @@ transformers = pytest.importorskip("transformers", reason="needs the `cpu` extra
 
 from scaffold.verify.numeric.automatic import inputs, survey  # noqa: E402
 from scaffold.verify.numeric.automatic.arguments import other_arguments  # noqa: E402
-from scaffold.verify.numeric.automatic.configuration import Attempt, Configuration, ConfigurationSource  # noqa: E402
+from scaffold.verify.numeric.automatic.configuration import (  # noqa: E402
+    Attempt,
+    Configuration,
+    ConfigurationSource,
+    NoRecipe,
+)
 from scaffold.verify.numeric.automatic.fixed import _RELEASE  # noqa: E402
-from scaffold.verify.numeric.automatic.host import LanguageModel, _config_among, _leave_out_bfloat16  # noqa: E402
+from scaffold.verify.numeric.automatic.host import (  # noqa: E402
+    LanguageModel,
+    _config_among,
+    _leave_out_bfloat16,
+    _leave_out_the_language_model,
+    _name_remote_towers,
+)
 from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
 from scaffold.verify.numeric.model import Automatic  # noqa: E402
 from scaffold.verify.numeric.recipes.base import Case, Session  # noqa: E402
-from scaffold.verify.numeric.session import case_key, widened  # noqa: E402
+from scaffold.verify.numeric.session import _several_items, case_key, widened  # noqa: E402
 
+T = TypeVar("T")
 SETTINGS = Automatic("model", "Model")
 #: timm's sizes of one tower.
 ROW = (1280, 32, 16, 5120)
@@ -154,9 +167,76 @@ def test_a_model_that_rounds_in_between_does_not(monkeypatch: pytest.MonkeyPatch
     module = ModuleType("vllm.model_executor.models.of_a_test")
     module.torch = torch  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    _leave_out_bfloat16(type("Model", (), {"__module__": module.__name__}))
-    assert module.torch.zeros(1).to(module.torch.bfloat16).dtype is torch.float32
-    assert module.torch.cat is torch.cat
+    inputs_of_it = ModuleType("vllm.models.inputs_of_a_test")
+    inputs_of_it.torch = torch  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, inputs_of_it.__name__, inputs_of_it)
+    processor = types.new_class(
+        "Processor", (Generic[T],), {}, lambda names: names.update(__module__=inputs_of_it.__name__)
+    )
+    factory = SimpleNamespace(processor=processor[int])  # type: ignore[index]
+    _leave_out_bfloat16(type("Model", (), {"__module__": module.__name__, "_processor_factory": factory}))
+    for made in (module, inputs_of_it):
+        assert made.torch.zeros(1).to(made.torch.bfloat16).dtype is torch.float32
+        assert made.torch.cat is torch.cat
+
+
+MODEL_IN_A_METHOD = """
+class Base(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.tower = Tower(config.vision_config)
+        self._build(config, config.text_config)
+        self.check(config)
+
+    def _build(self, config, text_config):
+        self.model = Layers(config=text_config, prefix="")
+        self.projector = Projector(config.vision_config, config.text_config)
+        self.head = Head(text_config.hidden_size)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "left_out"),
+    [("", {"Layers"}), ("        with self._mark_language_model(config):\n            Marked()\n", {"Marked"})],
+    ids=["made in a method", "marked"],
+)
+def test_a_language_model_that_a_method_makes_is_left_out(
+    more: str, left_out: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """Where `__init__` marks none: what gets the language model's configuration and no other one."""
+    module = ModuleType("vllm.models.of_a_test")
+    names = ("Tower", "Layers", "Projector", "Head", "Marked")
+    vars(module).update({name: type(name, (torch.nn.Module,), {}) for name in names}, nn=torch.nn)
+    file = tmp_path / "of_a_test.py"
+    file.write_text(MODEL_IN_A_METHOD.replace("        self.check(config)\n", more))
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(file.read_text(), file, "exec"), vars(module))
+    _leave_out_the_language_model(vars(module)["Base"], None)
+    assert {name for name in names if vars(module)[name] is LanguageModel} == left_out
+
+
+def test_a_tower_that_comes_with_its_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("vllm.models.of_a_test")
+    module.AutoModel = transformers.AutoModel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    _name_remote_towers(type("Model", (), {"__module__": module.__name__}))
+    values = {"vision_config": {"model_type": "radio"}, "encoder": {"model_type": "radio", "patch_size": 16}}
+    config = ConfigurationSource(None, "", values, SETTINGS).make(Attempt()).hf_config
+    for part in (config.vision_config, config.encoder):
+        with pytest.raises(NoRecipe, match="remote code of the checkpoint: transformers has no model of type 'radio'"):
+            module.AutoModel.from_config(part, trust_remote_code=False)
+    monkeypatch.setattr(transformers.AutoModel, "from_config", lambda config, **kwargs: (config, kwargs))
+    known = transformers.CLIPVisionConfig()
+    assert module.AutoModel.from_config(known, dtype=None) == (known, {"dtype": None})
+    assert module.AutoModel.__name__ == "AutoModel"
+
+
+@pytest.mark.parametrize("calls", [(1, 1, 3, 2), (1, 1, 1, 3)], ids=str)
+def test_several_ready_embeddings_are_several(calls: tuple[int, ...]) -> None:
+    """The third call of an automatic recipe has one item."""
+    cases = tuple(Case(f"{count} items", "image", tuple(range(count))) for count in calls)
+    assert _several_items(Session("", (4,), 4, 0, cases), "image") == (0, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,18 @@ SLIPS = (
     (r"tokens: (.*)", r"tokens: \1 + 1"),
     (r"flatten: true", "flatten: false"),
     (r"(\w+):\n    sizes: \w+", r"\1: batched"),
-    (r"(fields:\n(?:.*\n)*?)  (\w+): batched\n", r"\1"),
+    (r"  (\w+): batched\n", ""),
+    (r"( p): (.*)", r"\1: \2 * 2"),
+    (r"encoder: (\S+)\.\w+", r"encoder: \1"),
 )
-#: One of each layout.
-MODELS = ("Cohere2VisionForConditionalGeneration", "InternVLForConditionalGeneration", "Blip2ForConditionalGeneration")
+#: One of each layout, and one with two modalities that share a call.
+MODELS = (
+    "Cohere2VisionForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "Blip2ForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "LightOnOCRForConditionalGeneration",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

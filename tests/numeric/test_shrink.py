@@ -100,3 +100,10 @@ def test_what_is_kept_stays() -> None:
 )
 def test_the_role_of_a_part(path: tuple[str, ...], role: str) -> None:
     assert role_of(path) == role
+
+
+def test_a_tower_without_heads_follows_the_language_models_width() -> None:
+    tree = {"vision_config": {"decoder_dmodel": 6144, "n_layers": 24}, "text_config": CONFIG["text_config"] | {}}
+    tree["text_config"]["hidden_size"] = 6144
+    shrink(tree)
+    assert tree["vision_config"] == {"decoder_dmodel": 96, "n_layers": LAYERS}

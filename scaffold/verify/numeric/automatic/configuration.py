@@ -21,7 +21,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,7 +186,8 @@ def _empty(values: Mapping[str, Any] | None = None) -> Any:
 
     made = PretrainedConfig()
     for key, value in (values or {}).items():
-        part = isinstance(value, dict) and key.endswith(("_config", "_cfg")) and not key.startswith("processor")
+        named = key.endswith(("_config", "_cfg")) and not key.startswith("processor")
+        part = isinstance(value, dict) and (named or "model_type" in value)
         setattr(made, key, _empty(value) if part else value)
     return made
 
@@ -383,10 +384,15 @@ def _annotated(host: type) -> tuple[type | None, str]:
 
 def init_trees(host: type) -> Iterator[tuple[ast.AST, dict[str, Any]]]:
     """Every `__init__` of a model's class and its bases, with the namespace of its module."""
+    return method_trees(host, {"__init__"})
+
+
+def method_trees(host: type, wanted: Set[str]) -> Iterator[tuple[ast.AST, dict[str, Any]]]:
+    """Every method of these names of a model's class and its bases, with the namespace of its module."""
     for base in host.__mro__:
-        if base.__module__.startswith(MODELS) and "__init__" in vars(base):
-            with suppress(OSError, SyntaxError):
-                source = textwrap.dedent(inspect.getsource(base.__init__))  # type: ignore[misc]
+        for name in sorted(wanted & vars(base).keys()) if base.__module__.startswith(MODELS) else ():
+            with suppress(OSError, SyntaxError, TypeError):
+                source = textwrap.dedent(inspect.getsource(vars(base)[name]))
                 yield ast.parse(source), vars(sys.modules[base.__module__])
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard, get_origin
 
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.automatic.configuration import MODELS, Configuration, init_trees
+from scaffold.verify.numeric.automatic.configuration import MODELS, Configuration, NoRecipe, init_trees, method_trees
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 
 #: Columns of the stand-in's embeddings: those of `shrink`.
@@ -210,6 +210,7 @@ def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
     _leave_out_the_language_model(cls, tokenizer)
     _make_timm_shallow()
     _leave_out_bfloat16(cls)
+    _name_remote_towers(cls)
     utils = import_module("vllm.model_executor.models.utils")
     utils.StageMissingLayer.parameters = LanguageModel.parameters  # hosts ask their language model for a device
     torch.manual_seed(0)
@@ -241,12 +242,43 @@ class _Torch(ModuleType):
         return getattr(torch, name)
 
 
-def _leave_out_bfloat16(cls: type) -> None:
-    """Models that round to bfloat16 in between, whatever their weights are, do not run in float32."""
-    for base in cls.__mro__:
+def _leave_out_bfloat16(cls: Any) -> None:
+    """Models and processors that round to bfloat16 in between, whatever the weights are, do not run in float32."""
+    processor = cls._processor_factory.processor
+    for base in (*cls.__mro__, *(get_origin(processor) or processor).__mro__):
         names = vars(sys.modules[base.__module__])
         if base.__module__.startswith(MODELS) and names.get("torch") is torch:
             names["torch"] = _Torch("torch")
+
+
+class _AutoModel:
+    """transformers' `AutoModel`, which says what it lacks."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def from_config(self, config: Any, **kwargs: Any) -> Any:
+        from transformers import PretrainedConfig
+
+        if type(config) is PretrainedConfig:
+            raise NoRecipe(
+                f"the tower is remote code of the checkpoint: transformers has no model of type {config.model_type!r}",
+                "write a recipe that brings a tower (docs/verify.md), and name it with --recipe",
+            )
+        return self._original.from_config(config, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+def _name_remote_towers(cls: type) -> None:
+    """A configuration without a class is of a tower that comes with its checkpoint."""
+    from transformers import AutoModel
+
+    for base in cls.__mro__:
+        names = vars(sys.modules[base.__module__])
+        if base.__module__.startswith(MODELS) and names.get("AutoModel") is AutoModel:
+            names["AutoModel"] = _AutoModel(AutoModel)
 
 
 def _make_timm_shallow() -> None:
@@ -276,10 +308,30 @@ def _leave_out_the_language_model(cls: type, tokenizer: Any) -> None:
         if name.startswith("vllm."):
             for key in stand_ins.keys() & vars(module).keys():
                 setattr(module, key, stand_ins[key])
-    for tree, names in init_trees(cls):
-        for name in _language_classes(tree):
-            if isinstance(names.get(name), type) and issubclass(names[name], nn.Module):
-                names[name] = LanguageModel
+    trees = list(init_trees(cls))
+    named = [(name, names) for tree, names in trees for name in _language_classes(tree)]
+    called = {node.func.attr for tree, _ in trees for node in ast.walk(tree) if _is_own_call(node)}
+    if not named:  # what `__init__` leaves to a method of its own
+        named = [(name, names) for tree, names in method_trees(cls, called) for name in _of_text_config(tree)]
+    for name, names in named:
+        if isinstance(names.get(name), type) and issubclass(names[name], nn.Module):
+            names[name] = LanguageModel
+
+
+def _is_own_call(node: ast.AST) -> TypeGuard[Any]:
+    """Whether a node is a call `self.method(...)`."""
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "self"
+    )
+
+
+def _of_text_config(tree: ast.AST) -> Iterator[str]:
+    """Classes that are made with the language model's configuration as a whole, and with no other one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            given = [ast.unparse(value) for value in (*node.args, *(keyword.value for keyword in node.keywords))]
+            if [text.rpartition(".")[2] for text in given if text.endswith("config")][:1] == ["text_config"]:
+                yield node.func.id
 
 
 def _language_classes(tree: ast.AST) -> Iterator[str]:

@@ -222,7 +222,11 @@ class ProcessorMaker:
     def _imported(self, wanted: Callable[[str, Any], bool]) -> Any:
         """A class in the namespace of the host's module, of its bases', or of its processing information's."""
         factory = self._host._processor_factory
-        for cls in (*self._host.__mro__, *factory.info.__mro__, *factory.processor.__mro__):
+        for cls in (
+            *self._host.__mro__,
+            *factory.info.__mro__,
+            *(get_origin(factory.processor) or factory.processor).__mro__,
+        ):
             if cls.__module__.startswith(MODELS) and not cls.__module__.endswith(("interfaces", "interfaces_base")):
                 for key, value in vars(sys.modules[cls.__module__]).items():
                     if inspect.isclass(value) and not get_origin(value) and wanted(key, value):

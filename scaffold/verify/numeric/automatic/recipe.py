@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -138,13 +139,16 @@ class AutomaticRecipe(Recipe):
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         assert self._model is not None
         sizes = [size for size in items if bool(size.frames) == (modality == "video")]
-        if not sizes:
-            return None
-        media = [inputs.random_media(size, generator) for size in sizes]
-        made = inputs.process(self._model.processor, modality, media)
-        rows = [torch.randn(*result.shape, generator=generator) for result in self._model.embed(made, modality)]
-        found: dict[str, Any] | None = ready_embeddings(self._model, modality, sizes, rows)
-        return found
+        # Some models take embeddings of equal sizes only, or one item a request.
+        for some in (sizes, sizes[:1] * len(sizes), sizes[:1]) if sizes else ():
+            with suppress(Exception):
+                media = [inputs.random_media(size, generator) for size in some]
+                made = inputs.process(self._model.processor, modality, media)
+                rows = [torch.randn(*result.shape, generator=generator) for result in self._model.embed(made, modality)]
+                found: dict[str, Any] | None = ready_embeddings(self._model, modality, some, rows)
+                if found is not None:
+                    return found
+        return None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

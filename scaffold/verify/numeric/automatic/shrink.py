@@ -25,7 +25,7 @@ _DEPTH = re.compile(
     r"(num_hidden_layers|depth|num_layers|n_layers?|layers|encoder_layers|decoder_layers)"
 )
 _WIDTH = re.compile(
-    r"(.*_)?(hidden_size|hidden_dims?|embed_dim|embedding_dim|emb_dim|d_model|width|n_embd|n_embed|intermediate_size"
+    r"(.*_)?(hidden_size|hidden_dims?|embed_dim|embedding_dim|emb_dim|d_?model|width|n_embd|n_embed|intermediate_size"
     r"|ffn_dim|mlp_dim|projection_dim|inner_dim|output_dim|input_dim|out_dim|in_dim|dim)"
 )
 _HEADS = re.compile(r"(encoder_|enc_)?(num_|n_)?(attention_)?heads?")
