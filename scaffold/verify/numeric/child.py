@@ -299,8 +299,8 @@ def _check(
         ("frames_above_capacity", session.check_frames_above_capacity),
         ("data_parallel_switch", session.check_data_parallel_switch),
     ):
-        # Whether the model takes ready embeddings, the automatic recipe asks the model, and not the descriptor.
-        if options[option] or (recipe.learns and option == "image_embeds"):
+        # Whether the model takes ready embeddings, the automatic recipe asks the model, and not a port's descriptor.
+        if options[option] or (recipe.learns and request["changed_modules"] and option == "image_embeds"):
             check(bench)
             announce.settled(())
     report = NumericReport(
