@@ -33,7 +33,7 @@ def pages() -> list[Page]:
         of a checkpoint's `config.json` (`benchmarks/configs/`) for `verify --config`, for models whose values neither
         vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build the model. With
         guessed values the proof covers a guessed configuration. Older rows have none. OpenVLA ran with timm
-        installed.""",
+        installed. Inkling's values are the defaults of its classes in transformers.""",
         *(part for survey in surveys for part in section(survey)),
     )
     return [Page("docs/reach.md", text)]
