@@ -216,6 +216,7 @@ def numeric_requests(
     the checkpoint's `config.json`, which only the automatic recipe reads. A port that the tree already has is
     compared with what the last `new` found there; where nothing tells that, it is checked as it is.
     """
+    from scaffold.descriptor.port import PackedPort
     from scaffold.publish import published_changes
     from scaffold.verify.numeric import NumericOptions, NumericRequest
 
@@ -232,6 +233,7 @@ def numeric_requests(
         image_embeds=port.embeds is not None,
         data_parallel_switch=bool(port.switches),
         min_budget_above_max=True,
+        long_context=isinstance(port, PackedPort) and not as_is,
         frames_above_capacity=True,
         edges=True,
         timeout_s=_time_limit(automatic),

@@ -296,6 +296,7 @@ def _check(
     for option, check in (
         ("image_embeds", session.check_image_embeds),
         ("min_budget_above_max", session.check_min_budget_above_max),
+        ("long_context", session.check_long_context),
         ("frames_above_capacity", session.check_frames_above_capacity),
         ("data_parallel_switch", session.check_data_parallel_switch),
     ):

@@ -24,9 +24,10 @@ class NumericOptions:
     """The checks beyond "a replay equals `embed_multimodal`".
 
     `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
-    The other four are behaviours that hand-written implementations miss: precomputed embeddings, nested data
-    parallelism, a context shorter than one item, and more video frames than a graph has room for. `edges` adds calls at
-    the edges of what the release's processor makes. `short` serves the calls of one manager and no others.
+    The other five are behaviours that hand-written implementations miss: precomputed embeddings, nested data
+    parallelism, a context shorter than one item, one longer than a table of positions (for ports whose captured grid
+    grows with the budget), and more video frames than a graph has room for. `edges` adds calls at the edges of what the
+    release's processor makes. `short` serves the calls of one manager and no others.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -34,6 +35,7 @@ class NumericOptions:
     image_embeds: bool = False
     data_parallel_switch: bool = False
     min_budget_above_max: bool = False
+    long_context: bool = False
     frames_above_capacity: bool = False
     edges: bool = False
     short: bool = False

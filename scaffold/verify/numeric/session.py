@@ -23,6 +23,9 @@ from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, co
 #: float32 matrix products (about 1e-6); a wrong row, offset or buffer is off by more than 1e-2.
 TOLERANCE = 1e-4
 
+#: Tokens of a context above those that servers have; a graph may be asked to hold as many.
+LONG_CONTEXT = 32768
+
 #: How a check is named whose manager could not capture its graphs.
 _CAPTURE = ": capture"
 
@@ -427,6 +430,29 @@ def check_min_budget_above_max(bench: Bench) -> None:
 
     raised = "VCG662" if unordered else "VCG654"
     _attempt(bench, name, case.modality, raised, attempt, group="a context shorter than one item")
+
+
+def check_long_context(bench: Bench) -> None:
+    """A server with a long context must start: the largest graph's positions lie within the model's tables.
+
+    On a GPU an index beyond a table ends the process. Here the graph of `LONG_CONTEXT` tokens is prepared, and its
+    forward, which would take minutes, is left out.
+    """
+    name = f"a context of {LONG_CONTEXT} tokens"
+    # Frames take no further patches, so images show what videos would.
+    modality, frames = ("image", 0) if "image" in bench.modalities else (bench.modalities[0], None)
+
+    def attempt() -> Check:
+        features = torch.zeros(LONG_CONTEXT, bench.host.get_encoder_cudagraph_config().out_hidden_size, device=DEVICE)
+        bench.host.encoder_cudagraph_forward = lambda *_, **__: features
+        try:
+            # A copy keeps what the host has now.
+            replace(bench).manager_run(Session(name, (LONG_CONTEXT,), 1, frames, ()), LONG_CONTEXT)
+        finally:
+            del bench.host.encoder_cudagraph_forward
+        return Check(name, modality, True)
+
+    _attempt(bench, name, modality, "VCG654", attempt, group="a long context")
 
 
 def _budgets_are_unordered(bench: Bench, context: int) -> bool:
