@@ -24,10 +24,10 @@ class NumericOptions:
     """The checks beyond "a replay equals `embed_multimodal`".
 
     `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
-    The other five are behaviours that hand-written implementations miss: precomputed embeddings, nested data
-    parallelism, a context shorter than one item, one longer than a table of positions (for ports whose captured grid
-    grows with the budget), and more video frames than a graph has room for. `edges` adds calls at the edges of what the
-    release's processor makes. `short` serves the calls of one manager and no others.
+    Five are behaviours that hand-written implementations miss: precomputed embeddings, nested data parallelism, a
+    context shorter than one item, a long context, and more video frames than a graph has room for. A long context is
+    for ports whose captured grid grows with the budget. `edges` adds calls at the edges of what the release's processor
+    makes. `short` serves the calls of one manager and no others.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
