@@ -282,7 +282,7 @@ MISTAKES = [
 """)),
     Mistake("expression with an unknown function", "tiles", [("rows: b // k", "rows: ceil(b // k)")], snapshot("""\
 13:17 error[VCG207] at 'ceil': the function `ceil` is not known here
-    help: functions are: ceil_div, max, min, round
+    help: functions are: ceil_div, len, max, min, round
 """)),
     Mistake("expression with a decimal number", "tiles", [("rows: b // k", "rows: b // 1.5")], snapshot("""\
 13:22 error[VCG207] at '1.5': `1.5` is not a decimal integer
