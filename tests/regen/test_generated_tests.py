@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -28,7 +29,9 @@ UNFIT = (("mistral3", "0.27.0"), ("pixtral", "0.27.0"))
 
 def run(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    # Somebody's own options would change what is printed.
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=own, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
