@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,11 @@ def run(capfdbinary, monkeypatch, tmp_path) -> Run:
 def small_tree(copied_tree) -> Path:
     """A writable tree with those files of 0.22.0 that a port of InternVL reads or changes."""
     return copied_tree("0.22.0", "pyproject.toml", *PLACES, *PROTOCOL).root
+
+
+@pytest.fixture
+def installed_tree(small_tree, monkeypatch) -> Path:
+    """`small_tree` as what `import vllm` finds, also where another test of this process has imported the wheel."""
+    monkeypatch.syspath_prepend(small_tree)
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    return small_tree

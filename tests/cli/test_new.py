@@ -230,11 +230,10 @@ def test_into_goes_with_a_release_only(run, small_tree):
     assert "--into names the working copy of a release" in done.err
 
 
-def test_installed_package_is_ported_in_place(run, small_tree, monkeypatch):
+def test_installed_package_is_ported_in_place(run, installed_tree):
     """An installed package holds the package folder alone: the model class is all there is to port."""
     for folder in ("tests", "docs", "examples"):
-        shutil.rmtree(small_tree / folder)
-    monkeypatch.syspath_prepend(small_tree)
+        shutil.rmtree(installed_tree / folder)
 
     done = run("new", "internvl", "--vllm", "installed", "--no-verify")
 

@@ -84,12 +84,11 @@ def test_a_release_runs_unasked_and_a_changed_copy_of_it_does_not(run, release_t
     assert asked == [release, release]
 
 
-def test_the_installed_package_runs_unasked(run, small_tree, monkeypatch, asked):
-    monkeypatch.syspath_prepend(small_tree)
+def test_the_installed_package_runs_unasked(run, installed_tree, monkeypatch, asked):
     lab(monkeypatch, runner._Child, SMALL)
 
     assert PROVEN in run("new", "internvl", "--vllm", "installed").err
-    assert asked == [small_tree]
+    assert asked == [installed_tree]
 
 
 def test_what_is_wrong_is_not_written(run, small_tree, monkeypatch):
@@ -109,22 +108,20 @@ def test_what_is_wrong_is_not_written(run, small_tree, monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "code"), [("ModuleNotFoundError", "VCG656"), ("NoRecipe", "VCG668")])
-def test_a_lab_that_decides_nothing(run, small_tree, monkeypatch, kind, code):
+def test_a_lab_that_decides_nothing(run, installed_tree, monkeypatch, kind, code):
     """It is said in one line where nobody asked for the proof, and an error where somebody did."""
-    monkeypatch.syspath_prepend(small_tree)
     monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", FAILING.format(kind=kind)))
-    before = contents(small_tree)
+    before = contents(installed_tree)
 
     done = run("new", "internvl", "--vllm", "installed", "--verify")
-    assert (done.code, f"error[{code}]" in done.err, contents(small_tree) == before) == (6, True, True)
+    assert (done.code, f"error[{code}]" in done.err, contents(installed_tree) == before) == (6, True, True)
     done = run("new", "internvl", "--vllm", "installed")
-    assert (done.code, contents(small_tree) == before) == (0, False)
+    assert (done.code, contents(installed_tree) == before) == (0, False)
     (line,) = [line for line in done.err.splitlines() if line.startswith("Proven statically only: ")]
     assert "no such thing. To prove it numerically: vitcg-scaffold verify internvl --vllm" in line
 
 
-def test_without_torch_there_is_nothing_to_run_it_with(run, small_tree, monkeypatch, asked):
-    monkeypatch.syspath_prepend(small_tree)
+def test_without_torch_there_is_nothing_to_run_it_with(run, installed_tree, monkeypatch, asked):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "torch" else found(name, *more)
