@@ -17,7 +17,8 @@ stay up. Nothing else runs meanwhile.
   only where eager's own two best are within `TIE` of each other: another kernel changes the rounding in bfloat16.
   Engines of `--check-only` do nothing else.
 * A mixed stream: `--requests` requests, `CONCURRENT` at a time, sizes from `draw_stream`, images processed beforehand.
-  The first engine of each mode runs `--stream-passes` passes; in the first one sizes are new.
+  The first engine of each mode runs `--stream-passes` passes; in the first one sizes are new. With `--served` engines
+  have processes of their own, as in a server, and are idle between the passes.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ class Session:
         job = {
             "model": name, "directory": str(write_model(name, folder / name, arguments.scale)), "options": options,
             "workloads": self.workloads, "requests": arguments.requests, "stream_limit": 112 if tiny else 4096,
+            "served": arguments.served,
         }  # fmt: skip
         once = arguments.once.split(",")
         self.children = [
@@ -240,14 +242,15 @@ class Session:
         if arguments.requests:
             ask_all(self._first(), "prepare_stream", arguments.stream_passes)
             self.say("the stream is prepared")
-        ask_all(self.children, "settle", shared_cores(arguments.tensor_parallel))
+        ask_all(self.children, "settle", None if arguments.served else shared_cores(arguments.tensor_parallel))
         self.detail["busy_cores_while_waiting"] = round(busy_cores(), 1)
         self.say(f"{self.detail['busy_cores_while_waiting']} cores busy while all engines wait")
 
-        requests = self._turns("requests_of", arguments.turns, arguments.seconds)
-        self.samples |= {"ms": _column(requests, 0), "engine_ms": _column(requests, 1)}
-        save()
-        self.samples["encoder_ms"] = self._turns("encoders_of", arguments.encoder_turns, arguments.encoder_seconds)
+        if arguments.turns:
+            requests = self._turns("requests_of", arguments.turns, arguments.seconds)
+            self.samples |= {"ms": _column(requests, 0), "engine_ms": _column(requests, 1)}
+            save()
+            self.samples["encoder_ms"] = self._turns("encoders_of", arguments.encoder_turns, arguments.encoder_seconds)
         self._add("at_end", ask_all(self.children, "describe"))
         save()
         if arguments.requests:
@@ -395,13 +398,14 @@ def main() -> int:
     )
     options.add_argument("--tensor-parallel", type=int, default=1)
     options.add_argument("--together", action="store_true", help="start the engines of all models at once")
-    options.add_argument("--turns", type=int, default=40, help="that count, at most")
+    options.add_argument("--turns", type=int, default=40, help="that count, at most; 0: the stream alone")
     options.add_argument("--seconds", type=float, default=80, help="for these turns, at most")
     options.add_argument("--encoder-turns", type=int, default=12)
     options.add_argument("--encoder-seconds", type=float, default=25)
     options.add_argument("--requests", type=int, default=200, help="of the stream; 0: none")
     options.add_argument("--stream-passes", type=int, default=2, help="by the first engine of each mode")
     options.add_argument("--no-final-check", dest="final_check", action="store_false")
+    options.add_argument("--served", action="store_true", help="run each engine in a process of its own")
     options.add_argument("--video", action="store_true", help="leave videos allowed, as by default in vLLM")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--machine", default="")
@@ -444,7 +448,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments of the run, for the result."""
     names = (
         "engines", "once", "check_only", "tensor_parallel", "turns", "encoder_turns", "requests", "stream_passes",
-        "video", "scale", "seed",
+        "served", "video", "scale", "seed",
     )  # fmt: skip
     asked = {name: getattr(arguments, name) for name in names}
     return {**asked, "concurrent": CONCURRENT, "warm_up": WARM_UP, "kv_cache_bytes": KV_CACHE_BYTES}

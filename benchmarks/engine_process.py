@@ -3,7 +3,8 @@
     python benchmarks/engine_process.py CHANNEL JOB
 
 CHANNEL is the number of an inherited socket, JOB is JSON. The engine runs in this very process (its ranks, if there are
-several, in further ones), so that no time includes a copy of pixels between processes.
+several, in further ones), so that no time includes a copy of pixels between processes. With `served` in the job it runs
+in a process of its own, as in a server: there vLLM's loop waits for requests, and ours captures meanwhile.
 """
 
 from __future__ import annotations
@@ -278,8 +279,7 @@ class Child:
         env = os.environ | environment | {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "VLLM_PLUGINS": engine_worker.PLUGIN + plugins,
-            # The engine runs in the process that asks, so that no time includes a copy of pixels between processes.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if job["served"] else "0",
             # Threads that wait in a loop for more images to process would slow the thread that launches kernels.
             "OMP_NUM_THREADS": "4",
             "OMP_WAIT_POLICY": "PASSIVE",

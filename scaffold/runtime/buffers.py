@@ -203,7 +203,7 @@ class GraphBuffers:
         return values
 
     def misfit(self, values: Mapping[str, torch.Tensor | None]) -> str | None:
-        """The name of a value that this graph cannot hold, or None."""
+        """The name of a value that this graph cannot hold, or of data that it needs and does not get, or None."""
         for name, value in values.items():
             if value is None:
                 continue
@@ -222,7 +222,7 @@ class GraphBuffers:
                 return name
             if spec.kind is BufferKind.CUMULATIVE and spec.rows_of and not self._tail_fits(name, value, values):
                 return name
-        return None
+        return next((name for name in self.data if values.get(name) is None), None)
 
     def _tail_fits(self, name: str, value: torch.Tensor, values: Mapping[str, torch.Tensor | None]) -> bool:
         """Whether the free slots of an offsets buffer can cover the padded rows."""

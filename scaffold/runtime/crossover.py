@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from scaffold.runtime.packing import REPLAY_OVERHEAD_TOKENS
 
+#: Eager wins without a trial where replays are predicted to be slower by more than this factor.
+CLEARLY_SLOWER = 1.02
+
 
 @dataclass(slots=True)
 class Curve:
@@ -68,8 +71,6 @@ class Crossover:
     """
 
     replay: Curve = field(default_factory=Curve)
-    #: Eager wins without a trial where a replay is predicted to be slower by more than this factor.
-    margin: float = 1.02
     launch_ms: float | None = None
     extra_ms: float | None = None
 
@@ -88,7 +89,7 @@ class Crossover:
     def prefers_eager(self, tokens: int, budget: int) -> bool:
         """Whether eager on `tokens` is predicted to be faster than the graph of `budget`."""
         ratio = self.ratio(tokens, budget)
-        return ratio is not None and ratio > self.margin
+        return ratio is not None and ratio > CLEARLY_SLOWER
 
     def saving(self, tokens: int, budget: int, captured: int | None) -> float:
         """The time that a graph of `budget` would save `tokens` over the graph of `captured` tokens, or over eager.

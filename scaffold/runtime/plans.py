@@ -66,6 +66,8 @@ class Run:
     #: Run eager in this call. If there is a graph, eager is faster for these sizes, or on trial.
     eager: bool = True
     trial: Trial | None = None
+    #: The model calls its encoder several times, each time with some of the batch.
+    in_parts: bool = False
     #: The missing graph for these sizes, and how much time it would save per call.
     lacks: GraphKey | None = None
     saving: float = 0.0

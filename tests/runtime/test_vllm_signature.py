@@ -35,6 +35,8 @@ class Model:
 
 
 class Owner:
+    use_dp = False
+
     def __init__(self, model=None, keeps_all=True):
         self.model, self.config, self.keeps_all = model or Model(), SimpleNamespace(), keeps_all
 

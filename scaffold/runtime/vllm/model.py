@@ -28,6 +28,7 @@ from scaffold.runtime.adapter import (
     PathSpec,
     scatter_rows,
 )
+from scaffold.runtime.vllm.around import around
 from scaffold.runtime.vllm.dialect import ManagerDialect
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
@@ -195,6 +196,8 @@ class VllmAdapter:
         self._reads_freely = _sync_permission() is contextlib.nullcontext
         self._flashinfer = attention_backend(self.model) == "FLASHINFER"
         self.plain_post = self._has_plain_post()
+        #: None where the protocol's own hooks give the values of a replay.
+        self.around = around(self.model, getattr(self.config, "buffer_keys", ())) if dialect.values else None
         if not dialect.values:
             self.input_key = dict(self.config.input_key_by_modality)["image"]
 
@@ -240,7 +243,8 @@ class VllmAdapter:
         return True
 
     def embed(self, inputs: Inputs) -> Sequence[torch.Tensor]:
-        return list(self.model.embed_multimodal(**inputs))
+        with self._without_nested_sharding():
+            return list(self.model.embed_multimodal(**inputs))
 
     def signature(self, inputs: Inputs) -> Hashable | None:
         quick = self.quick_signature(inputs)
@@ -344,7 +348,8 @@ class VllmAdapter:
         identity = not axes and all(name in inputs and _same(selected[name], inputs[name]) for name in selected)
         if identity:
             self._kept[kind] = tuple(selected)
-        facts = self._facts[kind] = (identity, self._is_pure(inputs, selected))
+        # Plans of a port that is run around its encoder hold no metadata.
+        facts = self._facts[kind] = (identity, self.around is not None or self._is_pure(inputs, selected))
         return facts
 
     def _is_pure(self, inputs: Inputs, selected: Inputs) -> bool:

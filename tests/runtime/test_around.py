@@ -1,0 +1,156 @@
+"""A graph inside the model's own code: ports that capture the encoder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from helpers import assert_equals_eager, make_manager
+from towers import GLOBAL_TOKENS, WIDTH, TileTower
+
+from scaffold.runtime.adapter import Replay
+
+
+class Surrounded(TileTower):
+    """Its own code scales tiles, encodes them (with `apart`, those of each item alone), and appends a token to an item.
+
+    Nothing but this code knows what the encoder gets, as in the layout `cut`.
+    """
+
+    def __init__(self, *, apart: bool = False) -> None:
+        super().__init__(axes=(4,))
+        self.apart = apart
+        self.passes = 0
+        self.encoded: list[int] = []
+
+    def _own_code(
+        self, inputs: Mapping[str, Any], encode: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> Sequence[torch.Tensor] | None:
+        self.passes += 1
+        tiles, counts = inputs["tiles"] * 2, inputs["counts"]
+        self.encoded += counts if self.apart else [len(tiles)]
+        parts = [encode(part) for part in (tiles.split(counts) if self.apart else [tiles])]
+        if any(part is None for part in parts):
+            return None
+        features = torch.cat(parts).view(-1, GLOBAL_TOKENS, WIDTH)
+        return [torch.cat([part.flatten(0, 1), part.mean((0, 1))[None]]) for part in features.split(counts)]
+
+    def embed(self, inputs: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        found = self._own_code(inputs, lambda tiles: self._tower(tiles, "default"))
+        assert found is not None
+        return found
+
+    def around(self, inputs: Mapping[str, Any], replay: Replay) -> Sequence[torch.Tensor] | None:
+        def encode(tiles: torch.Tensor) -> torch.Tensor | None:
+            rows = len(tiles) * GLOBAL_TOKENS
+            return replay({"tiles": tiles}, rows, rows)
+
+        return self._own_code(inputs, encode)
+
+    def whole(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[int, ...]]:
+        return inputs, (4,)
+
+    def replay_values(self, *_: object) -> dict[str, torch.Tensor]:
+        raise AssertionError("the values are known only inside the model's own code")
+
+
+def replays(manager) -> dict[int, int]:
+    """Budget -> replays."""
+    return {key.budget: stats.replays for key, stats in manager.stats.keys.items()}
+
+
+def test_the_models_own_code_runs_once_a_call():
+    tower = Surrounded()
+    manager = make_manager(tower, [4, 8, 16])
+    kept = []
+    for seed in range(6):
+        inputs = tower.call([2, 1], seed)
+        tower.passes = 0
+        outputs = manager.execute(inputs)
+        assert tower.passes == 1
+        kept.append((outputs, tower.embed(inputs)))
+    for outputs, want in kept:  # what a later replay overwrites is not what a caller holds
+        assert all(torch.equal(a, b) for a, b in zip(outputs, want, strict=True))
+    assert replays(manager) == {16: 6}
+    assert (manager.stats.plans_built, manager.stats.plans_reused, manager.stats.misses) == (1, 5, 0)
+
+
+def test_a_smaller_call_leaves_nothing_of_a_larger_one():
+    tower = Surrounded()
+    manager = make_manager(tower, [16])
+    assert_equals_eager(manager, tower.call([4], 1))
+    for counts in ([1], [3], [1, 1], [2]):
+        assert_equals_eager(manager, tower.call(counts, 2))
+    assert manager.stats.misses == 0
+
+
+def test_parts_of_a_batch_share_a_replay():
+    """Two graphs of a part each would take longer than one of the whole batch."""
+    tower = Surrounded(apart=True)
+    manager = make_manager(tower, [4, 8, 16])
+    recorded = []
+
+    def record(inputs, limits, path):
+        tiles: list[torch.Tensor] = []
+        tower._own_code(inputs, lambda part: tiles.append(part) or torch.zeros(len(part) * GLOBAL_TOKENS, WIDTH))
+        recorded.append(len(tiles))
+        return {"tiles": torch.cat(tiles)}
+
+    def finish(outputs, indices, items, results, inputs, eager):
+        rows = [n * GLOBAL_TOKENS for n in inputs["counts"]]
+        features = iter(outputs["default"][: sum(rows)].split(rows))
+        results.update(zip(indices, tower._own_code(inputs, lambda part: next(features)), strict=True))
+
+    tower.replay_values, tower.finish = record, finish  # type: ignore[method-assign]
+    for seed in range(3):
+        assert_equals_eager(manager, tower.call([1, 2], seed))
+    assert recorded == [2, 2, 2]
+    assert_equals_eager(manager, tower.call([3]))  # one item is no part
+    assert recorded == [2, 2, 2]
+    assert replays(manager) == {16: 4}
+    assert (manager.stats.hits, manager.stats.misses) == (7, 0)
+
+    larger = Surrounded(apart=True)
+    larger.replay_values = lambda *_: {"tiles": torch.zeros(9, 4, 4)}  # type: ignore[method-assign]
+    manager = make_manager(larger, [16])
+    assert_equals_eager(manager, larger.call([1, 2]))
+    assert dict(manager.stats.reasons) == {"other-call": 2}
+
+
+def test_what_no_graph_holds_is_encoded_by_the_model():
+    tower = Surrounded()
+    manager = make_manager(tower, [4, 8])
+    assert_equals_eager(manager, tower.call([3]))
+    assert dict(manager.stats.reasons) == {"over-budget": 1}
+    manager.stats.reasons.clear()
+
+    # The model encodes more than its items have.
+    counted = tower.items
+    tower.items = lambda inputs: counted({"counts": [n // 2 for n in inputs["counts"]]})  # type: ignore[method-assign]
+    assert_equals_eager(manager, tower.call([4]))
+    assert dict(manager.stats.reasons) == {"other-call": 1}
+    manager.stats.reasons.clear()
+
+    tower.around = lambda inputs, replay: None  # type: ignore[method-assign]
+    manager = make_manager(tower, [8])
+    tower.items = counted  # type: ignore[method-assign]
+    assert_equals_eager(manager, tower.call([2]))
+    assert (dict(manager.stats.reasons), manager.stats.hits) == ({"other-call": 1}, 0)
+
+
+@pytest.mark.parametrize(("slope", "batches"), [(1.0, 2), (0.5, 1)])
+def test_batches_in_turn_lose_to_one_eager_call(slope, batches):
+    """Two batches fill their graphs. Where a token costs less in a larger call, all of them run eager at once."""
+    tower = Surrounded()
+    manager = make_manager(tower, [8, 16])
+    crossover = manager.crossover["default"]
+    crossover.replay.add(8, 16.0 - 8 * slope)
+    crossover.replay.add(16, 16.0)
+    crossover.launch_ms = 1.0
+    tower.encoded.clear()
+    outputs = manager.execute(tower.call([4, 4]))
+    assert tower.encoded == [8 // batches] * batches
+    assert dict(manager.stats.reasons) == ({} if batches == 2 else {"crossover": 2})
+    assert [len(output) for output in outputs] == [4 * GLOBAL_TOKENS + 1] * 2
