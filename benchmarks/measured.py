@@ -36,6 +36,7 @@ NAMES = {
     "llava": "LLaVA-1.5",
     "paligemma": "PaliGemma",
     "blip2": "BLIP-2",
+    "moondream3": "Moondream 3",
     "phi3v": "Phi-3-V",
     "gemma3_mm": "Gemma 3",
     "mllama4": "Llama 4",

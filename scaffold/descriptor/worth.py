@@ -1,8 +1,8 @@
 """Tells whether graphs of a port pay for long calls, from its descriptor and from measurements.
 
-A graph saves the launches of the encoder's kernels. It has nothing to save in a call with so many rows (patches of all
-units) that its kernels take longer than their launches. `tests/descriptor/test_worth.py` compares the numbers with
-`benchmarks/results/cut_h100.json`.
+A graph saves the launches of the encoder's kernels. It has nothing to save in a call of the encoder with so many rows
+(patches of all units) that its kernels take longer than their launches. `tests/descriptor/test_worth.py` compares the
+numbers with `benchmarks/results/cut_h200.json`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from scaffold.descriptor.port import CutPort, Port, RowsPort, TilesPort
 from scaffold.diagnostics import Diagnostic, Severity
 
-#: Rows of a call below which it was at least 1.5 times as fast as eager, and above which at most 1.2 times.
-FEW_ROWS, MANY_ROWS = 4000, 8000
+#: Rows of a call of the encoder below which it was at least twice as fast as eager, and above which at most 1.2 times.
+FEW_ROWS, MANY_ROWS = 3000, 8000
 
 
 def long_calls(port: Port) -> str:
@@ -37,7 +37,7 @@ def worth(port: Port) -> Diagnostic | None:
         "VCG487",
         f"graphs gain little in long calls: {why}",
         port.span("layout"),
-        f"a call of fewer than {FEW_ROWS} rows (patches of all its units) was at least 1.5 times as fast as eager on "
-        f"an H100, one of more than {MANY_ROWS} at most 1.2 times: docs/measured/cuts.md",
+        f"a call of the encoder with fewer than {FEW_ROWS} rows (patches of all its units) was at least twice as fast "
+        f"as eager on an H200, one with more than {MANY_ROWS} at most 1.2 times: docs/measured/cuts.md",
         Severity.INFO,
     )
