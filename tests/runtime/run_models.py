@@ -37,6 +37,7 @@ def main() -> int:
 
         with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
             start_distributed(Path(scratch))
+            gc.freeze()  # each session looks for the garbage of its manager, not among a million objects of imports
             for name in sys.argv[3:]:
                 model, _, generation = name.partition("@")
                 recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
@@ -67,6 +68,17 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
 
         def empty(self, nbytes):  # type: ignore[no-untyped-def]
             return lab.place(super().empty(nbytes))
+
+        def capture(self, forward, pool):  # type: ignore[no-untyped-def]
+            graph = super().capture(forward, pool)
+            replay = graph.replay
+
+            def without_modes():  # type: ignore[no-untyped-def]
+                with lab.switched_off():  # the operators are those of the capture, which was watched
+                    replay()
+
+            graph.replay = without_modes
+            return graph
 
         def staging(self, nbytes):  # type: ignore[no-untyped-def]
             with lab.unwatched():

@@ -92,7 +92,8 @@ def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, sca
 
 def _all_heads(values: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
     """Keys or values for each head of the queries; several may share one."""
-    return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
+    times = queries.shape[1] // values.shape[1]
+    return values if times == 1 else values.repeat_interleave(times, dim=1)
 
 
 def _varlen_attention(

@@ -35,7 +35,6 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
 from scaffold.verify.numeric.model import ObservedHazard
@@ -145,6 +144,12 @@ class Lab:
             self._internal -= 1
 
     @contextmanager
+    def switched_off(self) -> Iterator[None]:
+        """`unwatched`, and the modes are not even asked: half the time of a replay went into them."""
+        with self.unwatched(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            yield
+
+    @contextmanager
     def watch(self) -> Iterator[None]:
         """Run a manager's code: `torch.cuda` graphs are emulated, placement and uninitialised memory are watched."""
         replaced = {
@@ -192,11 +197,11 @@ class EmulatedGraph:
 
     def capture_end(self) -> None:
         self._lab.graph = None
-        with self._lab.unwatched():
+        with self._lab.switched_off():
             _poison_all(self._computed)
 
     def replay(self) -> None:
-        with self._lab.unwatched(), torch.inference_mode():
+        with self._lab.switched_off(), torch.inference_mode():
             _poison_all(self._computed)
             for step in self._steps:
                 step()
@@ -243,7 +248,17 @@ def _overwrite(recorded: torch.Tensor, computed: torch.Tensor) -> None:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    """The tensors among an operator's arguments or results: they are in lists and tuples at most.
+
+    torch's own `tree_leaves` takes five times as long, which was a tenth of a check.
+    """
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return []
+    return [tensor for part in tree for tensor in _tensors(part)]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]

@@ -32,7 +32,7 @@ class Tiles(CutRecipe):
     def _tiles(self, item: Item) -> int:
         from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
-        rows, columns = get_anyres_image_grid_shape(item, self.model_config().image_grid_pinpoints, SIDE)
+        rows, columns = get_anyres_image_grid_shape(item, self.hf_config.image_grid_pinpoints, SIDE)
         return int(rows * columns + 1)
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
