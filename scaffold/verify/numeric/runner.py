@@ -277,6 +277,9 @@ class _ChildFailed(Exception):
 
 
 _NUMBERS = itertools.count()
+#: Let glibc keep freed memory: a check gives back and asks again for hundreds of MiB, and half of the time of Step3-VL's
+#: went into the kernel's pages. Another C library ignores it.
+_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 
 
 class _Child:
@@ -295,6 +298,7 @@ class _Child:
         environment = dict(os.environ)
         source = str(Path(scaffold.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
+        environment.update(_KEEP_MEMORY)
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 self.command,
