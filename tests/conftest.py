@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import release_process
 from hypothesis import HealthCheck, settings
 
 from scaffold.diagnostics import DiagnosticError
@@ -61,13 +62,17 @@ def _warm_lab(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
     else:
         yield
+    release_process.close()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give memory back before tests that run vLLM in another way."""
     warm = item.config.stash.get(_WARM, None)
-    if warm is not None and item.path.parent.name not in ("lab", "numeric", "regen"):
+    folder = item.path.parent.name
+    if warm is not None and folder not in ("lab", "numeric", "regen"):
         warm.close()
+    if folder not in ("numeric", "runtime", "tuning"):
+        release_process.close()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -86,7 +91,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def scope_of(nodeid: str) -> str | None:
     """The release that a test of the lab is about, where its name says so."""
-    found = re.fullmatch(r"tests/(?:lab|numeric)/.*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid)
+    found = re.fullmatch(r"tests/(?:lab|numeric|runtime|tuning)/.*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid)
     return f"lab {found[1]}" if found else None
 
 

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 
 
-def rank() -> int | None:
-    """Of this process; None in the one that starts them."""
-    return int(os.environ["VITCG_RANK"]) if "VITCG_RANK" in os.environ else None
+def rank() -> int:
+    """Of this process."""
+    return int(os.environ["VITCG_RANK"])
 
 
-def run(script: str, ranks: int, seconds: float) -> int:
-    """Run a script with this process's arguments once a rank. Returns 0 when all of them do, in this time."""
+def run(worker: Callable[[], int], ranks: int, seconds: float) -> int:
+    """Run `worker` in a fork for each rank. Returns 0 when all of them do, in this time."""
+    deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as scratch:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, script, *sys.argv[1:]],
-                env={**os.environ, "VITCG_RANK": str(each), "VITCG_STORE": scratch, "GLOO_SOCKET_IFNAME": "lo"},
-            )
-            for each in range(ranks)
-        ]
-        codes = []
+        fork = multiprocessing.get_context("fork")
+        processes = [fork.Process(target=_run, args=(worker, each, scratch)) for each in range(ranks)]
         for process in processes:
-            try:
-                codes.append(process.wait(seconds))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                codes.append(-1)
-    return 0 if codes == [0] * ranks else 1
+            process.start()
+        for process in processes:
+            process.join(max(deadline - time.monotonic(), 0))
+            process.kill()
+            process.join()
+    return 0 if all(process.exitcode == 0 for process in processes) else 1
+
+
+def _run(worker: Callable[[], int], rank: int, scratch: str) -> None:
+    os.environ.update({"VITCG_RANK": str(rank), "VITCG_STORE": scratch, "GLOO_SOCKET_IFNAME": "lo"})
+    sys.exit(worker())
 
 
 def join(ranks: int) -> None:

@@ -7,13 +7,15 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from scaffold.verify.numeric.cpu_imports import prepare
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import prepare_release
 
 MODELS = ("internvl", "step3_vl", "mllama4", "gemma3_mm", "ernie45_vl", "qwen2_vl", "glm4_1v")
 
 
 def main() -> None:
-    prepare(Path(sys.argv[1]), None)
+    prepare_release(Path(sys.argv[1]))
     import torch
 
     from scaffold.verify.numeric.recipes.packed import PackedGrid

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from release_process import last_line, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 GRIDS = {
     "qwen2_vl image": ["image_grid_thw"],
     "qwen2_vl video": ["second_per_grid_ts", "video_grid_thw"],
@@ -45,12 +41,5 @@ NUMBERS = {"step3_vl image": ["num_patches"], "gemma3_mm image": ["num_patches"]
     ],
 )
 def test_sizes_are_on_the_host_only_where_the_release_keeps_them_there(release, on_host, release_tree):
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("placement_child.py")), str(release_tree(release).root)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == on_host
+    done = run_script(Path(__file__).with_name("placement_child.py"), release_tree(release).root)
+    assert last_line(done) == on_host

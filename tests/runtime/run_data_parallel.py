@@ -18,12 +18,12 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import ranks
+from release_process import prepare_release
 
 
 def main() -> int:
-    if ranks.rank() is None:
-        return ranks.run(__file__, int(sys.argv[3]), seconds=240)
-    return worker(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    prepare_release(Path(sys.argv[1]))
+    return ranks.run(lambda: worker(sys.argv[2], int(sys.argv[3])), int(sys.argv[3]), seconds=240)
 
 
 def no_memory(pool: object) -> None:
@@ -32,14 +32,12 @@ def no_memory(pool: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-def worker(tree: Path, recipe_name: str, size: int) -> int:
+def worker(recipe_name: str, size: int) -> int:
     os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0}'
-    from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, prepare
-
-    prepare(tree, None)
     import torch
 
     from scaffold.verify.numeric.attention import set_tail
+    from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm
 
     patch_vllm()
     set_tail("fa3")

@@ -18,13 +18,17 @@ from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
-from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, prepare, start_distributed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import prepare_release
+
+from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, start_distributed
 
 
 def main() -> int:
     # A replay here is slower than eager. Of paths, each budget is captured: with 32 steps an octave, Step3-VL has 336.
     os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0, "steps": 2}'
-    prepare(Path(sys.argv[1]), None)
+    prepare_release(Path(sys.argv[1]))
     import torch
 
     from scaffold.verify.numeric.attention import set_tail

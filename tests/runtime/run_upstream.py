@@ -10,10 +10,11 @@ the installed vLLM and real graphs are used, and the test file is not changed.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 TEST = "tests/v1/cudagraph/test_encoder_cudagraph.py"
 #: Needs vLLM's GPU runner fixtures; run it with --gpu.
@@ -24,8 +25,8 @@ import os
 from pathlib import Path
 
 if not os.environ.get("VITCG_GPU"):
-    from scaffold.verify.numeric.cpu_imports import prepare
-    prepare(Path(os.environ["VITCG_TREE"]), None)
+    from release_process import prepare_release
+    prepare_release(Path(os.environ["VITCG_TREE"]))
 from scaffold.runtime.vllm import install
 install()
 if not os.environ.get("VITCG_GPU"):
@@ -86,34 +87,28 @@ def find_tree(argument: str) -> Path:
     return Path(resolve_target(argument).tree.root)
 
 
-def run(tree: Path, *, gpu: bool, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the test of a tree in a child process."""
+def run(tree: Path, *, gpu: bool, arguments: list[str]) -> int:
+    """Run the test of a tree in this process."""
     text = (tree / TEST).read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         if not gpu:
             text = text.replace('"cuda:0"', '"cpu"')
         Path(scratch, "test_upstream_manager.py").write_text(text, encoding="utf-8")
         Path(scratch, "vitcg_upstream_plugin.py").write_text(PLUGIN, encoding="utf-8")
-        root = Path(__file__).resolve().parents[2]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([scratch, str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            "VITCG_TREE": str(tree),
-            "VITCG_GPU": "1" if gpu else "",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        tests = Path(__file__).resolve().parents[1]
+        sys.path[:0] = [scratch, str(tests), str(tests.parent)]
+        sys.dont_write_bytecode = True
+        os.environ.update({"VITCG_TREE": str(tree), "VITCG_GPU": "1" if gpu else ""})
         deselect = [] if gpu else ["-k", " and ".join(f"not {name}" for name in GPU_ONLY)]
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "vitcg_upstream_plugin", "--noconftest", "-p",
-                   "no:cacheprovider", "-c", os.devnull, "--rootdir", scratch, *deselect, *arguments,
-                   f"{scratch}/test_upstream_manager.py"]  # fmt: skip
-        return subprocess.run(command, env=environment, cwd=scratch, check=False, text=True, capture_output=True)
+        os.chdir(scratch)
+        return pytest.main(["-q", "-p", "vitcg_upstream_plugin", "--noconftest", "-p", "no:cacheprovider",
+                            "-c", os.devnull, "--rootdir", scratch, *deselect, *arguments,
+                            f"{scratch}/test_upstream_manager.py"])  # fmt: skip
 
 
 def main() -> int:
     arguments = [a for a in sys.argv[1:] if a != "--gpu"]
-    done = run(find_tree(arguments[0]), gpu="--gpu" in sys.argv, arguments=arguments[1:])
-    print(done.stdout + done.stderr)
-    return done.returncode
+    return run(find_tree(arguments[0]), gpu="--gpu" in sys.argv, arguments=arguments[1:])
 
 
 if __name__ == "__main__":

@@ -2,15 +2,13 @@
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import run_upstream
+from release_process import last_line, run_script
 
 from scaffold.runtime.options import Options
 from scaffold.runtime.vllm import EncoderCudaGraphManager
@@ -42,28 +40,15 @@ REASONS = {"over-budget", "other-call", "capacity:pixel_values", "capacity:pos_e
 @pytest.mark.lab
 @pytest.mark.parametrize("version", GENERATIONS)
 def test_the_releases_own_unit_test_passes(version, release_tree):
-    done = run_upstream.run(Path(release_tree(version).root), gpu=False, arguments=[])
+    done = run_script(Path(__file__).with_name("run_upstream.py"), release_tree(version).root)
     counts = {kind: int(n) for n, kind in re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)}
     assert counts.get("passed") == GENERATIONS[version][-1], done.stdout[-3000:] + done.stderr[-2000:]
     assert set(counts) == {"passed"}
 
 
-def run_models(root: str, tail: str, models) -> dict:
+def run_models(tree: Path, tail: str, models) -> dict:
     """What `run_models.py` found. It shows icons to models that pack rows."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_models.py")), root, tail, *models],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "generated")]),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    assert lines, done.stderr[-3000:]
-    return json.loads(lines[-1])
+    return last_line(run_script(Path(__file__).with_name("run_models.py"), tree, tail, *models))
 
 
 @pytest.mark.trees
@@ -82,7 +67,7 @@ def run_models(root: str, tail: str, models) -> dict:
     ],
 )
 def test_real_vision_classes_give_what_eager_gives(version, tail, models, release_tree):
-    report = run_models(str(release_tree(version).root), tail, models)
+    report = run_models(release_tree(version).root, tail, models)
     assert report["wrong"] == []
     for model in models:
         assert report[model]["hits"] > 100, model
@@ -118,7 +103,7 @@ def test_every_shipped_adapter_gives_what_eager_gives(version, generation, sampl
     shipped = [file.stem for file in files if file.stem != "__init__"]
     assert len(shipped) == {"v0_20": 8, "v0_27": 21, "v0_30": 22}.get(generation, 17)
     wanted = [f"{model}@{generation}" for model in sample or shipped]
-    report = run_models(str(release_tree(version).root), "fa3", wanted)
+    report = run_models(release_tree(version).root, "fa3", wanted)
     assert report["wrong"] == []
     for model in wanted:
         name = model.partition("@")[0]
@@ -139,20 +124,8 @@ def test_every_shipped_adapter_gives_what_eager_gives(version, generation, sampl
 def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tree):
     """A rank that has no memory for graphs runs its share eager, and the others replay."""
     script = Path(__file__).with_name("run_data_parallel.py")
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(script),
-            str(release_tree("0.33.0").root),
-            model,
-            str(ranks),
-            *([] if broken is None else [str(broken)]),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ending = [] if broken is None else [str(broken)]
+    done = run_script(script, release_tree("0.33.0").root, model, str(ranks), *ending)
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert sorted(r["rank"] for r in reports) == list(range(ranks)), done.stderr[-3000:]
     assert all(r["wrong"] == [] and r["ranks"] == list(range(ranks)) for r in reports)

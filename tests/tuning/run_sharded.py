@@ -17,19 +17,18 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import ranks
+from release_process import prepare_release
 
 
 def main() -> int:
-    if ranks.rank() is None:
-        return ranks.run(__file__, int(sys.argv[2]), seconds=400)
-    return worker(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    prepare_release(Path(sys.argv[1]))
+    return ranks.run(lambda: worker(int(sys.argv[2]), sys.argv[3:]), int(sys.argv[2]), seconds=400)
 
 
-def worker(tree: Path, size: int, names: list[str]) -> int:
-    from scaffold.verify.numeric.cpu_imports import patch_vllm, prepare
-
-    prepare(tree, None)
+def worker(size: int, names: list[str]) -> int:
     import torch
+
+    from scaffold.verify.numeric.cpu_imports import patch_vllm
 
     patch_vllm()
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config

@@ -18,11 +18,15 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from scaffold.verify.numeric.cpu_imports import patch_vllm, prepare, start_distributed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import prepare_release
+
+from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
 
 def main() -> int:
-    prepare(Path(sys.argv[1]), None)
+    prepare_release(Path(sys.argv[1]))
     import torch
 
     patch_vllm()

@@ -2,12 +2,10 @@
 
 import copy
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from release_process import last_line, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,16 +84,9 @@ def report(release_tree, tmp_path_factory):
         given[name] = {"config": config, "tokens": SIZES}
     file = tmp_path_factory.mktemp("configured") / "configs.json"
     file.write_text(json.dumps(given), encoding="utf-8")
-    tree = str(release_tree("0.33.0").root)
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_configured.py")), tree, str(file)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_script(Path(__file__).with_name("run_configured.py"), release_tree("0.33.0").root, str(file))
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return last_line(done)
 
 
 @pytest.mark.parametrize("name", FILES)

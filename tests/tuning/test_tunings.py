@@ -1,13 +1,10 @@
 """Every tuning on real vision classes of releases, on the CPU, against the untuned tower; and what must stay alone."""
 
-import json
-import os
-import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from release_process import last_line, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
@@ -35,20 +32,14 @@ RMS_BOUND = 1e-6
 
 @lru_cache(maxsize=8)
 def run_of(tree):
-    return subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_tunings.py")), tree, *FIVE],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_script(Path(__file__).with_name("run_tunings.py"), tree, *FIVE)
 
 
 @pytest.fixture
 def report(request, release_tree):
-    done = run_of(str(release_tree(request.param).root))
+    done = run_of(release_tree(request.param).root)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return last_line(done)
 
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
