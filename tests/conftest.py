@@ -69,7 +69,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give memory back before tests that run vLLM in another way."""
     warm = item.config.stash.get(_WARM, None)
     folder = item.path.parent.name
-    if warm is not None and folder not in ("lab", "numeric", "regen"):
+    if warm is not None and folder not in ("cut", "lab", "numeric", "regen"):
         warm.close()
     if folder not in ("numeric", "runtime", "tuning"):
         release_process.close()
