@@ -91,7 +91,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def scope_of(nodeid: str) -> str | None:
     """The release that a test of the lab is about, where its name says so."""
-    found = re.fullmatch(r"tests/(?:lab|numeric|runtime|tuning)/.*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid)
+    found = re.fullmatch(
+        r"tests/(?:lab/|numeric/|regen/test_generated|runtime/|tuning/).*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid
+    )
     return f"lab {found[1]}" if found else None
 
 

@@ -90,6 +90,7 @@ def _load(text: str) -> tuple[str, object]:
         return "accepted", load_descriptor_text(text, "model.yaml")
     except DiagnosticError as error:
         for problem in error.diagnostics:
+            assert problem.span is not None, problem
             assert problem.exit in (Exit.OK, Exit.DESCRIPTOR), problem
             assert problem.message.strip(), problem
             assert "\n" not in problem.message, problem

@@ -20,7 +20,7 @@ from scaffold.publish import disk
 @pytest.mark.parametrize(
     ("kind", "count", "wanted"),
     [
-        ("descriptor", 1000, {"accepted": 50, "refused": 500}),
+        ("descriptor", 3000, {"accepted": 150, "refused": 1500}),
         ("port", 30, {"ported": 3}),
         ("trace", 100, {"accepted": 10, "refused": 30}),
         ("store", 100, {"refused": 20, "all done": 5}),

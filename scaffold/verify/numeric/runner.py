@@ -277,8 +277,8 @@ class _ChildFailed(Exception):
 
 
 _NUMBERS = itertools.count()
-#: Let glibc keep freed memory: a check gives back and asks again for hundreds of MiB, and half of the time of Step3-VL's
-#: went into the kernel's pages. Another C library ignores it.
+#: Let glibc keep freed memory: a check gives back hundreds of MiB and asks for them again, and half of the time of
+#: Step3-VL's went into the kernel's pages. Another C library ignores it.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 
 
