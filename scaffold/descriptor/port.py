@@ -16,7 +16,6 @@ from scaffold.descriptor.expressions import (
     Binary,
     Call,
     Expression,
-    Int,
     Name,
     expression_of,
     parse_expression,
@@ -105,8 +104,6 @@ LOOP_METHOD = "forward_layers"
 
 #: The name of the longest sequence in vLLM's layers that take it.
 LONGEST = "max_seqlen"
-
-_ONE = Expression(Int(1), "1")
 
 
 class Port(Record):

@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_flatten
 
 from scaffold.runtime.backend import CaptureError, Graph
 
-_aten = torch.ops.aten
 #: Operators whose output shape depends on values. They wait for the device, so a capture on a GPU fails in them.
 _SYNCHRONISING = {
     "aten::nonzero",

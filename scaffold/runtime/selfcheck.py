@@ -6,12 +6,11 @@ values of the capture, and the same forward runs on them once eagerly and once a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from scaffold.runtime.adapter import GraphKey, Inputs
+from scaffold.runtime.adapter import GraphKey
 from scaffold.runtime.buffers import buffers_fill
 from scaffold.runtime.capture import Captured
 from scaffold.runtime.manager import EncoderGraphManager
@@ -76,20 +75,3 @@ def poison_pool(manager: EncoderGraphManager) -> None:
     spoil = getattr(manager.backend, "spoil", None)
     if spoil is not None:
         spoil(manager.pool)
-
-
-def check_calls(
-    manager: EncoderGraphManager, calls: Iterable[Inputs], *, rtol: float = 2e-2, atol: float = 2e-2
-) -> list[tuple[int, float]]:
-    """Run real inputs through the manager and eagerly. Returns (call, error) for every call that differs."""
-    wrong = []
-    for number, inputs in enumerate(calls):
-        poison_pool(manager)
-        actual = manager.execute(inputs)
-        expected = manager.adapter.embed(inputs)
-        for got, want in zip(actual, expected, strict=True):
-            finding = _compare(GraphKey("call", number), got, want, rtol, atol)
-            if not finding.ok:
-                wrong.append((number, finding.error))
-                break
-    return wrong

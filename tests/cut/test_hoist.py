@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from changed_ports import port_of
+from port_mutants import Mutant, id_of, reports_of
 
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.cut.hoist import documented, find_computed, has_room
@@ -332,52 +331,36 @@ def test_a_running_model_gets_the_parameter(tmp_path: Path, monkeypatch: pytest.
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
-#: A fragment of the port, what it becomes, and the code that must be reported.
-MUTANTS = {
-    "none": ("", "", None),
-    "a bound of the first batch": ("torch.tensor(num_rows, dtype=torch.int32)", "torch.tensor(8)", "VCG650"),
-    "not handed on": ("rope_emb=rope_emb,\n                max_seqlen=max_seqlen,\n", "rope_emb=rope_emb,\n", "VCG652"),
-    "computed of nothing": (f"            {COMPUTED}", "            max_seqlen = cu_seqlens[1] * 0 + 1", "VCG650"),
-    "handed to the norm": ("self.layer_norm1(hidden_states)", "self.layer_norm1(hidden_states, max_seqlen=max_seqlen)",
-                           "VCG654"),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def reports(release_tree: Any) -> Callable[[bool], dict[str, NumericReport]]:
-    """Keye's port, or that and all mutants, each run once."""
-
-    @cache
-    def run(mutants: bool) -> dict[str, NumericReport]:
-        [request] = numeric_requests(port_of("keye"), release_tree(RELEASE))
-        request = replace(request, options=replace(request.options, short=not mutants))
-        text = request.overlay[KEYE].decode()
-        names = list(MUTANTS)[: None if mutants else 1]
-        requests = []
-        for name in names:
-            old, new, _ = MUTANTS[name]
-            assert name == "none" or text.count(old) == 1, name
-            requests.append(replace(request, overlay={**request.overlay, KEYE: text.replace(old, new).encode()}))
-        return dict(zip(names, check_numerics_all(requests), strict=True))
-
-    return run
+MUTANTS = (
+    Mutant("a bound of the first batch", "torch.tensor(num_rows, dtype=torch.int32)", "torch.tensor(8)", "VCG650"),
+    Mutant("not handed on", "rope_emb=rope_emb,\n                max_seqlen=max_seqlen,\n", "rope_emb=rope_emb,\n",
+           "VCG652"),
+    Mutant("computed of nothing", COMPUTED, "max_seqlen = cu_seqlens[1] * 0 + 1", "VCG650"),
+    Mutant("handed to the norm", "self.layer_norm1(hidden_states)",
+           "self.layer_norm1(hidden_states, max_seqlen=max_seqlen)", "VCG654"),
+)  # fmt: skip
 
 
 @pytest.mark.lab
-def test_keyes_port_equals_the_pristine_tree(reports: Callable[[bool], dict[str, NumericReport]]) -> None:
+def test_keyes_port_equals_the_pristine_tree(release_tree: Any) -> None:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
-    report = reports(False)["none"]
+    [request] = numeric_requests(port_of("keye"), release_tree(RELEASE))
+    [report] = check_numerics_all([replace(request, options=replace(request.options, short=True))])
     text = "\n".join(report.lines())
     assert report.passed, text
     assert (report.hits > 0, report.misses > 0, report.hazards) == (True, True, ()), text
 
 
+@pytest.fixture(scope="module")
+def reports(release_tree: Any) -> dict[str, NumericReport]:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [request] = numeric_requests(port_of("keye"), release_tree(RELEASE))
+    return reports_of(request, KEYE, MUTANTS)
+
+
 @pytest.mark.lab
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mutant", [name for name in MUTANTS if name != "none"], ids=lambda name: name.replace(" ", "-")
-)
-def test_a_wrong_parameter_is_rejected(mutant: str, reports: Callable[[bool], dict[str, NumericReport]]) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
-    report = reports(True)[mutant]
-    assert MUTANTS[mutant][2] in [problem.code for problem in report.diagnostics()], "\n".join(report.lines())
+@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+def test_a_wrong_parameter_is_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
+    report = reports[mutant.name]
+    assert mutant.code in [problem.code for problem in report.diagnostics()], "\n".join(report.lines())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from changed_ports import port_of
+from port_mutants import Mutant, id_of, reports_of
 
 from scaffold.adapters.source import render_adapter
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.cut.loops import find_misfit, outline
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import GENERATIONS, known_profile
-from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
 
 RELEASE = "0.33.0"
@@ -349,16 +347,6 @@ def test_the_port_of_a_loop_equals_the_pristine_tree(model: str, release_tree: A
     assert passed(report)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A fragment of the changed file that is replaced, and the code that must be reported."""
-
-    name: str
-    before: str
-    after: str
-    code: str
-
-
 LAYERS = "for encoder_layer in self.layers:"
 MUTANTS = (
     Mutant("a value left out", "cu_seqlens, max_seqlen\n", "cu_seqlens, None\n", "VCG654"),
@@ -369,27 +357,16 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> Callable[[], dict[str, NumericReport]]:
-    """Every mutant of Isaac's port, run once."""
-
-    @cache
-    def run() -> dict[str, NumericReport]:
-        [request] = numeric_requests(port_of("isaac", ISAAC), release_tree(RELEASE), recipe=ISAAC_RECIPE)
-        text = request.overlay[ISAAC_FILE].decode()
-        requests = []
-        for mutant in MUTANTS:
-            changed = text.replace(mutant.before, mutant.after)
-            assert changed != text, mutant.name
-            requests.append(replace(request, overlay={**request.overlay, ISAAC_FILE: changed.encode()}))
-        return dict(zip((mutant.name for mutant in MUTANTS), check_numerics_all(requests), strict=True))
-
-    return run
+def reports(release_tree: Any) -> dict[str, NumericReport]:
+    """Every mutant of Isaac's port."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [request] = numeric_requests(port_of("isaac", ISAAC), release_tree(RELEASE), recipe=ISAAC_RECIPE)
+    return reports_of(request, ISAAC_FILE, MUTANTS)
 
 
 @pytest.mark.lab
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_a_wrong_loop_is_rejected(mutant: Mutant, reports: Callable[[], dict[str, NumericReport]]) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
-    report = reports()[mutant.name]
+@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+def test_a_wrong_loop_is_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
+    report = reports[mutant.name]
     assert mutant.code in [problem.code for problem in report.diagnostics()], "\n".join(report.lines())

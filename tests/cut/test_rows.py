@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from changed_ports import port_of
+from port_mutants import Mutant, id_of, reports_of
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.edit import apply_edits
@@ -202,17 +201,6 @@ def test_another_form_of_what_the_encoder_gets_is_not_accepted(model: str, relea
     assert {check.code for check in report.checks if not check.passed} == {"VCG657"}, "\n".join(report.lines())
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A fragment of the generated file that is replaced, the code that must be reported, and what is said."""
-
-    name: str
-    before: str
-    after: str
-    code: str
-    says: str = ""
-
-
 PADDED = "values[key] = torch.cat([value, value[-1:].expand(missing)])"
 MUTANTS = (
     Mutant("offsets are not padded", PADDED, "pass", "VCG665", "negative length"),
@@ -231,28 +219,17 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> Callable[[], dict[str, NumericReport]]:
-    """Every mutant of Mistral 3's port, run once."""
-
-    @cache
-    def run() -> dict[str, NumericReport]:
-        [request] = numeric_requests(port_of("mistral3"), release_tree(RELEASE), recipe=recipe("mistral3"))
-        text = request.overlay[MODEL].decode()
-        requests = []
-        for mutant in MUTANTS:
-            changed = text.replace(mutant.before, mutant.after)
-            assert changed != text, mutant.name
-            requests.append(replace(request, overlay={**request.overlay, MODEL: changed.encode()}))
-        return dict(zip((mutant.name for mutant in MUTANTS), check_numerics_all(requests), strict=True))
-
-    return run
+def reports(release_tree: Any) -> dict[str, NumericReport]:
+    """Every mutant of Mistral 3's port."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [request] = numeric_requests(port_of("mistral3"), release_tree(RELEASE), recipe=recipe("mistral3"))
+    return reports_of(request, MODEL, MUTANTS)
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_mutants_are_rejected(mutant: Mutant, reports: Callable[[], dict[str, NumericReport]]) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
-    report = reports()[mutant.name]
+@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
+    report = reports[mutant.name]
     text = "\n".join(report.lines())
     problems = [problem for problem in report.diagnostics() if problem.code == mutant.code]
     assert problems, text

@@ -6,28 +6,18 @@ Each mutant replaces a fragment of the generated file. `says` is what a contribu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from port_mutants import Mutant, reports_of
 
-from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import load_port, numeric_requests
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    before: str
-    after: str
-    code: str
-    says: str
-    #: A second fragment, where one alone leaves a second look at the same mistake.
-    also: tuple[str, str] = ("", "")
 
 
 FORWARD = 'return self.visual(inputs["pixel_values"], None, encoder_metadata=inputs)'
@@ -245,18 +235,8 @@ def reports(release_tree: Any) -> Callable[[Key, Mutant, bool], NumericReport]:
     def run(key: Key, edges: bool) -> dict[str, NumericReport]:
         release, model, tail, _ = key
         (request,) = numeric_requests(load_port(model), release_tree(release), tails=(tail,))
-        path = f"vllm/model_executor/models/{model}.py"
-        right = request.overlay[path].decode()
-        requests = []
-        for mutant in TABLE[key]:
-            assert mutant.before in right, f"{mutant.name}: the fragment is not in the generated {path}"
-            assert mutant.also[0] in right, f"{mutant.name}: the second fragment is not in the generated {path}"
-            changed = right.replace(mutant.before, mutant.after)
-            changed = changed.replace(*mutant.also) if mutant.also[0] else changed
-            overlay = {**request.overlay, path: changed.encode()}
-            requests.append(replace(request, overlay=overlay, options=replace(request.options, edges=edges)))
-        answers = check_numerics_all(requests)
-        return {mutant.name: report for mutant, report in zip(TABLE[key], answers, strict=True)}
+        request = replace(request, options=replace(request.options, edges=edges))
+        return reports_of(request, f"vllm/model_executor/models/{model}.py", TABLE[key])
 
     return lambda key, mutant, edges: run(key, edges)[mutant.name]
 

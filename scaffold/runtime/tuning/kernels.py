@@ -15,9 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-#: The kinds of norms. `rms` has no mean and no bias, and rounds before it multiplies by the weight, as vLLM's does.
-NORMS = ("rms", "layer")
-
 
 # -- references --------------------------------------------------------------------------------------------------------
 
@@ -25,7 +22,10 @@ NORMS = ("rms", "layer")
 def norm_reference(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, kind: str
 ) -> torch.Tensor:
-    """RMS or layer norm over the last dimension, computed in float32 (float64 stays) and rounded to `x.dtype`."""
+    """RMS or layer norm over the last dimension, computed in float32 (float64 stays) and rounded to `x.dtype`.
+
+    `rms` has no mean and no bias, and rounds before it multiplies by the weight, as vLLM's does; the other is `layer`.
+    """
     if kind == "layer":
         return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
     wide = x if x.dtype is torch.float64 else x.float()
