@@ -57,6 +57,9 @@ class _Process:
             out, err = (text.read_text("utf-8") if text.exists() else "" for text in texts)
         return subprocess.CompletedProcess([str(script), *arguments], status, out, err)
 
+    def serves(self, tree: Path) -> bool:
+        return self.tree == tree and self._process.poll() is None
+
     def stop(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -67,7 +70,7 @@ _waiting: list[_Process] = []
 
 def run_script(script: Path, tree: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
     """What `python script TREE arguments...` prints and returns, with these variables in its environment."""
-    if _waiting and _waiting[0].tree != tree:
+    if not all(process.serves(tree) for process in _waiting):
         close()
     if not _waiting:
         _waiting.append(_Process(tree))
