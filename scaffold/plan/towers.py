@@ -163,14 +163,21 @@ def _tower_class(port: PackedPort, tree: SourceTree, model: ModelAnchor, family:
 
 
 def _check_fit(port: PackedPort, tower: TowerSlice, parameters: Sequence[Parameter], place: Span) -> None:
-    """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid."""
+    """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid.
+
+    The descriptor names in turn what the method always gives: a graph reads it, whatever a descriptor says.
+    """
     missing_keys = sorted(set(port.tower_keys) - set(tower.keys))
+    always = {crossing.key for crossing in tower.crossings if not crossing.nullable}
+    unnamed = sorted(always - set(port.metadata))
     wanted = {name for names in port.tower_parameters for name in names}
     missing_parameters = sorted(wanted - {parameter.name for parameter in parameters})
     grid = next((parameter for parameter in parameters if parameter.name != "self"), None)
     problems = []
     if missing_keys:
         problems.append(f"it has no metadata named {', '.join(missing_keys)} (it has {', '.join(tower.keys)})")
+    if unnamed:
+        problems.append(f"its metadata have {', '.join(unnamed)}, which the descriptor does not name")
     if missing_parameters:
         problems.append(f"its metadata method takes no {', '.join(missing_parameters)}")
     if grid is not None and port.split.grid not in grid.forms:

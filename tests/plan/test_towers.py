@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from changed_ports import document_of, port_of
 
-from scaffold.descriptor import AnyPort
+from scaffold.descriptor import AnyPort, PackedPort
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.edit.operations import ReplaceMethod
 from scaffold.plan.towers import TowerPlan, plan_tower
@@ -99,6 +99,28 @@ def test_metadata_that_the_tower_does_not_have(qwen):
 
     assert code == "VCG418"
     assert "it has no metadata named pyramid_index (it has " in message
+
+
+@pytest.mark.parametrize(
+    ("model", "release"),
+    [
+        ("qwen2_5_vl", "0.20.0"),
+        *((model, "0.33.0") for model in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4_1v", "cohere_compass")),
+    ],
+)
+def test_metadata_that_the_descriptor_does_not_name(model, release, release_tree):
+    """A metadata method hands out all that it has, so values are right without the name, and the declaration wrong."""
+    tree, port = release_tree(release), load_port(model)
+    assert isinstance(port, PackedPort)
+    plan(tree, port)
+    assert port.buffers
+    for name in port.buffers:
+        without = port_of(model, {"buffers": [other for other in port.buffers if other != name], "tower.names": None})
+        with pytest.raises(DiagnosticError) as caught:
+            plan(tree, without)
+        (diagnostic,) = caught.value.diagnostics
+        assert diagnostic.code == "VCG418"
+        assert f"its metadata have {name}, which the descriptor does not name" in diagnostic.message
 
 
 def test_attribute_that_the_tower_does_not_have(qwen):
