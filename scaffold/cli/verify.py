@@ -170,6 +170,9 @@ class _Shown(StatusLine):
                 self.line(line)
         elif report.failure is not None:
             self.line(f"  {report.failure.code} {report.failure.message}")
+        if not self._verbose:
+            for what in report.not_run:
+                self.line(f"  not run: {what}")
         self.line(report.verdict)
 
     def line(self, text: str) -> None:

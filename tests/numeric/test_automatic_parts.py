@@ -31,7 +31,12 @@ from scaffold.verify.numeric.automatic.host import (  # noqa: E402
 from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
 from scaffold.verify.numeric.model import Automatic  # noqa: E402
 from scaffold.verify.numeric.recipes.base import Case, Session  # noqa: E402
-from scaffold.verify.numeric.session import _several_items, case_key, widened  # noqa: E402
+from scaffold.verify.numeric.session import (  # noqa: E402
+    _several_items,
+    case_key,
+    check_image_embeds,
+    widened,
+)
 
 T = TypeVar("T")
 SETTINGS = Automatic("model", "Model")
@@ -237,6 +242,101 @@ def test_several_ready_embeddings_are_several(calls: tuple[int, ...]) -> None:
     """The third call of an automatic recipe has one item."""
     cases = tuple(Case(f"{count} items", "image", tuple(range(count))) for count in calls)
     assert _several_items(Session("", (4,), 4, 0, cases), "image") == (0, 1, 2)
+
+
+SIZES = [survey.Measured(inputs.Size(side, side), side) for side in (8, 12)]
+
+
+class Embeds:
+    """A model and its processor: `take` says what comes of ready embeddings of these sizes, and in which form."""
+
+    def __init__(self, take: Any, field: bool = True) -> None:
+        self.take, self.field = take, field
+
+    def items(self, way: Any, model: Any, modality: str, sizes: Any, generator: Any) -> Any:
+        if not self.field:
+            return [], []
+        rows = [torch.full((size.width, 2), 1.0) for size in (sizes[:1] * len(sizes) if way.equal else sizes)]
+        return [(way.listed, row) for row in rows], rows
+
+    def embed(self, items: Any, modality: str) -> Any:
+        return self.take({len(row) for _, row in items}, items[0][0]) or [row for _, row in items]
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("model", "expected", "said"),
+    [
+        (Embeds(lambda sizes, listed: None), survey.Ready(), []),
+        (Embeds(lambda sizes, listed: None if listed else _raise(ValueError("rank"))), survey.Ready(listed=True), []),
+        (
+            Embeds(lambda sizes, listed: _raise(ValueError("shapes")) if len(sizes) > 1 else None),
+            survey.Ready(equal=True),
+            ["ready embeddings of images of one size: of several, ValueError: shapes"],
+        ),
+        (Embeds(None, field=False), None, ["the processor has no field `image_embeds`"]),
+        (
+            Embeds(lambda sizes, listed: _raise(AssertionError("Model does not support them."))),
+            None,
+            ["the model refuses them (AssertionError: Model does not support them.)"],
+        ),
+        (
+            Embeds(lambda sizes, listed: _raise(ValueError("Required field 'pixel_values' is missing"))),
+            None,
+            ["the model refuses them (ValueError: Required field 'pixel_values' is missing)"],
+        ),
+        (
+            Embeds(lambda sizes, listed: _raise(RuntimeError("mat1 and mat2"))),
+            survey.Ready(problem="RuntimeError: mat1 and mat2"),
+            [],
+        ),
+        (
+            Embeds(lambda sizes, listed: [torch.zeros(8, 2)]),
+            survey.Ready(problem="it does not give them back as they are, in one batch"),
+            [],
+        ),
+    ],
+    ids=["taken", "listed", "of one size", "no field", "refused", "pixels asked for", "another shape", "others"],
+)
+def test_ready_embeddings_are_never_left_out_in_silence(
+    model: Embeds, expected: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the processor's fields and the model itself say that it takes none; what else fails is a problem."""
+
+    def items(way: Any, *args: Any) -> Any:
+        return model.items(way, *args)
+
+    monkeypatch.setattr(survey.Ready, "items", items)
+    monkeypatch.setattr(survey.inputs, "grouped", lambda items, modality: [{}])
+    facts = survey.Facts(0)
+    assert survey._ready(model, "image", SIZES, facts) == expected  # type: ignore[arg-type]
+    assert [*facts.basis, *facts.no_embeds.values()] == said
+    assert survey.Facts.from_json(facts.to_json()) == facts
+
+
+def test_a_recipe_that_makes_no_ready_embeddings_fails_or_says_so() -> None:
+    case = Case("a", "image", (1, 2))
+    session = Session("one", (4,), 2, 0, (case, case, case))
+    recipe = SimpleNamespace(sessions=lambda: (session,), no_embeds={})
+    bench: Any = SimpleNamespace(
+        modalities=["image"], recipe=recipe, checks=[], not_run=[], lab=SimpleNamespace(where_raised=lambda error: "x")
+    )
+    recipe.embeds_inputs = lambda *args: _raise(NoRecipe("none could be made", "write a recipe"))
+    check_image_embeds(bench)
+    assert [(check.passed, check.code) for check in bench.checks] == [(False, "VCG660")] * 2
+    assert "none could be made" in bench.checks[0].detail
+    recipe.embeds_inputs = lambda *args: None
+    check_image_embeds(bench)
+    assert len(bench.checks) == 2
+    assert bench.not_run == ["ready embeddings of images: the recipe makes none"]
+
+
+def test_ready_embeddings_are_of_the_modality_under_check() -> None:
+    cases = [Case("three", modality, (modality,) * 3) for modality in ("video", "video", "image")]
+    assert _several_items(Session("", (4,), 4, 0, tuple(cases)), "video") == ("video",) * 3
 
 
 @pytest.mark.parametrize(

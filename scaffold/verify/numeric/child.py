@@ -305,6 +305,8 @@ def _check(
         if options[option] or (recipe.learns and request["changed_modules"] and option == "image_embeds"):
             check(bench)
             announce.settled(())
+        elif not options["short"] and (why := _left_out(option, request["role"])):
+            bench.not_run.append(why)
     report = NumericReport(
         recipe=request["recipe"],
         release="",
@@ -316,8 +318,17 @@ def _check(
         negative_lengths=negative_lengths,
         sequences=sequences,
         guessed=tuple(recipe.guessed),
+        not_run=tuple(bench.not_run),
     )
     events.send("report", data=report.to_json())
+
+
+def _left_out(option: str, role: str) -> str:
+    """The line of a report about an option that it was not asked for; empty where nobody misses it."""
+    as_it_is = "not tried on an implementation as it is"
+    if option == "image_embeds":
+        return f"ready embeddings: {as_it_is if role == 'both' else 'the descriptor names none'}"
+    return f"a long context: {as_it_is}" if option == "long_context" and role == "both" else ""
 
 
 class Announcer:

@@ -264,6 +264,7 @@ class NumericReport:
     `sequences` counts all that attention served.
     `failure` is set when a child process ended without a report. `machine` names the GPU and the versions of a run on
     real graphs, and is empty for the CPU lab. `guessed` are values of the configuration that nothing says.
+    `not_run` are kinds of inputs that were not tried, each with the reason.
     """
 
     recipe: str
@@ -278,6 +279,7 @@ class NumericReport:
     machine: str = ""
     sequences: int = 0
     guessed: tuple[str, ...] = ()
+    not_run: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -360,6 +362,7 @@ class NumericReport:
         if self.failure is not None:
             lines.append(f"  {self.failure.code} {self.failure.message}")
             lines += [f"    {note}" for note in self.failure.notes]
+        lines += [f"  not run: {what}" for what in self.not_run]
         return [*lines, self.verdict]
 
     def to_json(self) -> dict[str, Any]:
@@ -373,6 +376,7 @@ class NumericReport:
             "machine": self.machine,
             "sequences": self.sequences,
             "guessed": list(self.guessed),
+            "not_run": list(self.not_run),
         }
 
     def document(self) -> dict[str, Any]:
@@ -417,6 +421,7 @@ class NumericReport:
             machine=data.get("machine", ""),
             sequences=data.get("sequences", 0),
             guessed=tuple(data.get("guessed", ())),
+            not_run=tuple(data.get("not_run", ())),
         )
 
 

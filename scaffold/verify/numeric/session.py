@@ -45,6 +45,8 @@ class Bench:
     inputs: Mapping[str, Inputs]
     oracle: Mapping[str, Embeddings]
     checks: list[Check] = field(default_factory=list)
+    #: Kinds of inputs that were not tried, each with the reason.
+    not_run: list[str] = field(default_factory=list)
     hits: int = 0
     misses: int = 0
     #: Items that were replayed and that were requested, by modality.
@@ -384,20 +386,27 @@ def check_image_embeds(bench: Bench) -> None:
     session = bench.recipe.sessions()[0]
     for modality in bench.modalities:
         several = _several_items(session, modality)
+        refused = bench.recipe.no_embeds.get(modality, "the recipe makes none")
         for name, items in (("several items", several), ("one item", several[:1])):
-            inputs = bench.recipe.embeds_inputs(modality, items, generator)
-            if inputs is None:
+            label = f"precomputed embeddings, {name}"
+            try:
+                inputs = bench.recipe.embeds_inputs(modality, items, generator)
+            except Exception as error:
+                check = _raised(bench, label, modality, error, "VCG660")
+                bench.checks.append(replace(check, group="precomputed embeddings"))
                 continue
+            if inputs is None:
+                bench.not_run.append(f"ready embeddings of {modality}s: {refused}")
+                break
 
-            def attempt(name: str = name, modality: str = modality, inputs: Inputs = inputs) -> Check:
-                want, label = embed(bench.host, inputs), f"precomputed embeddings, {name}"
+            def attempt(label: str = label, modality: str = modality, inputs: Inputs = inputs) -> Check:
+                want = embed(bench.host, inputs)
                 try:
                     run = bench.manager_run(session)
                 except Exception as error:  # no embeddings were given to it yet
                     return _raised(bench, label, modality, error)
                 return compare(label, modality, run.execute(inputs), want, code="VCG660")
 
-            label = f"precomputed embeddings, {name}"
             _attempt(bench, label, modality, "VCG660", attempt, group="precomputed embeddings")
 
 
@@ -407,7 +416,7 @@ def _several_items(session: Session, modality: str) -> tuple[Item, ...]:
     A manager that cuts a batch of ready embeddings hands each part to the model: those of one item are never cut.
     """
     case = session.cases[2]
-    if len(case.items) < 2:
+    if len(case.items) < 2 or case.modality != modality:
         case = max((case for case in session.cases if case.modality == modality), key=lambda case: len(case.items))
     return tuple(case.items)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -22,7 +21,6 @@ from scaffold.verify.numeric.automatic.survey import (
     Model,
     listed,
     make_model,
-    ready_embeddings,
     survey,
 )
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
@@ -66,6 +64,7 @@ class AutomaticRecipe(Recipe):
         self.modalities = tuple(facts.measured)
         self.min_budget = min(found[0].tokens for found in facts.measured.values())
         self.missing, self.basis, self.guessed = facts.missing, facts.basis, facts.guessed
+        self.no_embeds = facts.no_embeds
 
     @property
     def _known(self) -> Facts:
@@ -138,17 +137,15 @@ class AutomaticRecipe(Recipe):
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         assert self._model is not None
-        sizes = [size for size in items if bool(size.frames) == (modality == "video")]
-        # Some models take embeddings of equal sizes only, or one item a request.
-        for some in (sizes, sizes[:1] * len(sizes), sizes[:1]) if sizes else ():
-            with suppress(Exception):
-                media = [inputs.random_media(size, generator) for size in some]
-                made = inputs.process(self._model.processor, modality, media)
-                rows = [torch.randn(*result.shape, generator=generator) for result in self._model.embed(made, modality)]
-                found: dict[str, Any] | None = ready_embeddings(self._model, modality, some, rows)
-                if found is not None:
-                    return found
-        return None
+        ready = self._known.ready.get(modality)
+        if ready is None:
+            return None
+        if ready.problem:
+            raise NoRecipe(f"the processor has a field for ready {modality}s, and none could be made: {ready.problem}",
+                           "write a recipe for this model (docs/verify.md), and name it with --recipe")  # fmt: skip
+        made, _ = ready.items(self._model, modality, [replace(size, changed=False) for size in items], generator)
+        (batch,) = inputs.grouped(made, modality)
+        return batch
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,13 @@ _MOST_TOKENS, _MOST_NUMBERS, _MOST_TIMES = 2000, 1_300_000, 6
 _MOST_SIZES, _MOST_ARGUMENTS = 9, 24
 
 
+_WRITE = "write a recipe for this model (docs/verify.md), and name it with --recipe"
+
+
+class NothingEmbedded(NoRecipe):
+    """The model returned nothing for inputs, as it does where it finds none that it knows."""
+
+
 @dataclass
 class Model:
     """A tiny model with its processor, made in one way."""
@@ -72,11 +79,13 @@ class Model:
         with torch.inference_mode():
             for kwargs in inputs.grouped(items, modality):
                 found += list(self.host.embed_multimodal(**self._placed(kwargs, items)))
+        if not found:
+            raise NothingEmbedded(f"`embed_multimodal` gave no results for {len(items)} items", _WRITE)
         wrong = [value for value in found if not isinstance(value, torch.Tensor) or value.ndim != 2]
         if wrong or len(found) != len(items):
             raise NoRecipe(
                 f"`embed_multimodal` gave {len(found)} results for {len(items)} items, {len(wrong)} of them no matrix",
-                "write a recipe for this model (docs/verify.md), and name it with --recipe",
+                _WRITE,
             )
         return found
 
@@ -109,6 +118,39 @@ class Changed:
     measured: list[Measured]
 
 
+@dataclass(frozen=True)
+class Ready:
+    """How a model takes ready embeddings: of items of `equal` sizes alone, `listed` or as one tensor.
+
+    Where the processor has a field for them and nobody found out how, `problem` is the reason.
+    """
+
+    equal: bool = False
+    listed: bool = False
+    problem: str = ""
+
+    def items(
+        self, model: Model, modality: str, sizes: Sequence[Size], generator: torch.Generator
+    ) -> tuple[list[Any], list[torch.Tensor]]:
+        """Items with random embeddings in the place of pixels, and these; none where the processor has no field."""
+        from vllm.multimodal.inputs import MultiModalKwargsItems
+
+        name, items, rows = f"{modality}_embeds", [], []
+        for size in [sizes[0]] * len(sizes) if self.equal else sizes:
+            media = [inputs.random_media(size, generator)]
+            (result,) = model.embed(inputs.process(model.processor, modality, media), modality)
+            rows.append(torch.randn(*result.shape, generator=generator))
+            parsed = model.processor.info.parse_mm_data({modality: media}, validate=False)
+            made = dict(model.processor._apply_hf_processor_main(parsed, {}))
+            made = {key: value for key, value in made.items() if not key.startswith("pixel_values")}
+            made[name] = rows[-1:] if self.listed else rows[-1]
+            fields = model.processor._get_mm_fields_config(made, {})
+            if name not in fields:
+                return [], []
+            items += MultiModalKwargsItems.from_hf_inputs(made, fields)[modality]
+        return items, rows
+
+
 @dataclass
 class Facts:
     """The findings of a survey: enough to build the same model, and to choose calls, without another survey."""
@@ -117,6 +159,8 @@ class Facts:
     measured: dict[str, list[Measured]] = field(default_factory=dict)
     changed: dict[str, Changed] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    ready: dict[str, Ready] = field(default_factory=dict)
+    no_embeds: dict[str, str] = field(default_factory=dict)
     on_host: list[str] = field(default_factory=list)
     basis: list[str] = field(default_factory=list)
     guessed: list[str] = field(default_factory=list)
@@ -135,7 +179,8 @@ class Facts:
             modality: Changed(entry["arguments"], read(entry["measured"]))
             for modality, entry in data["changed"].items()
         }
-        return cls(**{**data, "measured": measured, "changed": changed})
+        ready = {modality: Ready(**entry) for modality, entry in data["ready"].items()}
+        return cls(**{**data, "measured": measured, "changed": changed, "ready": ready})
 
 
 class Failure(Exception):
@@ -230,7 +275,7 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
     if source.values is None:
         where = f"its configuration is made from {source.how if source.cls else 'guesses'}"
         return NoRecipe(f"{what} ({where})", "give the checkpoint's own values with --config config.json")
-    return NoRecipe(what, "write a recipe for this model (docs/verify.md), and name it with --recipe")
+    return NoRecipe(what, _WRITE)
 
 
 def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
@@ -255,6 +300,9 @@ def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
                 changed = _changed(model, modality, facts.measured[modality])
                 if changed is not None:
                     facts.changed[modality] = changed
+                ready = _ready(model, modality, facts.measured[modality], facts)
+                if ready is not None:
+                    facts.ready[modality] = ready
     if not facts.measured:
         raise next(
             iter(failures.values()), Failure("inputs", ValueError("the processor offers none of the modalities"))
@@ -442,24 +490,41 @@ def _difference(left: torch.Tensor, right: torch.Tensor) -> float:
     return float((left - right).abs().max() / left.abs().max().clamp(min=1e-9))
 
 
-def ready_embeddings(model: Model, modality: str, sizes: Sequence[Size], rows: Sequence[torch.Tensor]) -> Any:
-    """Inputs with embeddings in the place of pixels, where the model takes them."""
-    from vllm.multimodal.inputs import MultiModalKwargsItems
+def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Facts) -> Ready | None:
+    """How the model takes several ready embeddings in one batch; None, with the reason in `facts`, if it takes none.
 
-    generator = torch.Generator().manual_seed(3)
-    media = [inputs.random_media(size, generator) for size in sizes]
-    parsed = model.processor.info.parse_mm_data({modality: media}, validate=False)
-    made = dict(model.processor._apply_hf_processor_main(parsed, {}))
-    name = f"{modality}_embeds"
-    for key in [key for key in made if key.startswith("pixel_values")]:
-        del made[key]
-    for value in (torch.cat(list(rows)), list(rows)):
-        with suppress(Exception):
-            fields = model.processor._get_mm_fields_config({**made, name: value}, {})
-            if name in fields:
-                items = list(MultiModalKwargsItems.from_hf_inputs({**made, name: value}, fields)[modality])
-                got = model.embed(items, modality)
-                if all(torch.equal(left, right) for left, right in zip(got, rows, strict=True)):
-                    (batch,) = inputs.grouped(items, modality)
-                    return batch
-    return None
+    Its processor has no field for them, or the model says so itself. Whatever else fails is a problem.
+    """
+    name, generator = f"{modality}_embeds", torch.Generator().manual_seed(3)
+    sizes = [entry.size for entry in measured]
+    mixed = [sizes[len(sizes) // 2], sizes[0], sizes[-1], sizes[len(sizes) // 3]]
+    refused, problem, mixed_up = "", "", ""
+    for way in (Ready(), Ready(listed=True), Ready(equal=True), Ready(equal=True, listed=True)):
+        items: list[Any] = []
+        try:
+            items, rows = way.items(model, modality, mixed, generator)
+            if not items:
+                facts.no_embeds[modality] = f"the processor has no field `{name}`"
+                return None
+            got = model.embed(items, modality)
+            one_batch = len(inputs.grouped(items, modality)) == 1
+            if one_batch and len(got) == len(rows) and all(map(torch.equal, got, rows)):
+                if way.equal and mixed_up:
+                    facts.basis.append(f"ready embeddings of {modality}s of one size: of several, {mixed_up}")
+                return way
+            problem = "it does not give them back as they are, in one batch"
+        except Exception as error:
+            said = f"{type(error).__name__}: {str(error)[:150]}"
+            if items and _refuses(error):
+                refused = said
+            problem = said if items or not problem else problem
+            mixed_up = mixed_up if way.equal or not items else said
+    if refused:
+        facts.no_embeds[modality] = f"the model refuses them ({refused})"
+        return None
+    return Ready(problem=problem)
+
+
+def _refuses(error: Exception) -> bool:
+    """Whether a model says that it takes no ready embeddings: it asks for pixels, asserts, or returns nothing."""
+    return isinstance(error, (AssertionError, NotImplementedError, NothingEmbedded)) or "Required field" in str(error)
