@@ -165,11 +165,14 @@ def _tower_class(port: PackedPort, tree: SourceTree, model: ModelAnchor, family:
 def _check_fit(port: PackedPort, tower: TowerSlice, parameters: Sequence[Parameter], place: Span) -> None:
     """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid.
 
-    The descriptor names in turn what the method always gives: a graph reads it, whatever a descriptor says.
+    The descriptor names in turn what the method gives, because a graph reads it whatever a descriptor says. Lengths
+    are an exception where only some attention backends have them.
     """
+    from scaffold.tower import Kind
+
     missing_keys = sorted(set(port.tower_keys) - set(tower.keys))
-    always = {crossing.key for crossing in tower.crossings if not crossing.nullable}
-    unnamed = sorted(always - set(port.metadata))
+    optional = {crossing.key for crossing in tower.crossings if crossing.kind is Kind.LENGTHS and crossing.nullable}
+    unnamed = sorted(set(tower.keys) - optional - set(port.metadata))
     wanted = {name for names in port.tower_parameters for name in names}
     missing_parameters = sorted(wanted - {parameter.name for parameter in parameters})
     grid = next((parameter for parameter in parameters if parameter.name != "self"), None)

@@ -123,6 +123,16 @@ def test_metadata_that_the_descriptor_does_not_name(model, release, release_tree
         assert f"its metadata have {name}, which the descriptor does not name" in diagnostic.message
 
 
+def test_metadata_that_only_some_models_have_are_named_too(qwen):
+    """Qwen3-Omni's tower adds position embeddings under a condition."""
+    stored = 'metadata["window_index"] = window_index\n'
+    more = 'metadata["pos_embeds"] = self.pos(grid_thw) if self.has_pos else None\n'
+    code, message = refused(qwen("0.22.0", (stored, stored + " " * 8 + more)))
+
+    assert code == "VCG418"
+    assert "its metadata have pos_embeds, which the descriptor does not name" in message
+
+
 def test_attribute_that_the_tower_does_not_have(qwen):
     wrong = port_of("qwen2_5_vl", {"let.size": "self.visual.widow_size"})
 
