@@ -1,4 +1,4 @@
-"""The commands of `docs/operators.md`, and what runs them.
+"""The commands of the pages, and what runs those that serve a model.
 
 The tests do on the CPU, and `benchmarks/engine_commands.py` on a GPU.
 """
@@ -20,18 +20,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "operators.md"
+MEASURING = (["vitcg-scaffold", "bench"], ["vitcg-scaffold", "profile"])
+GUIDES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-def commands() -> list[str]:
+def commands(page: Path = PAGE) -> list[str]:
     """Every line of every fenced shell block, in the order of the page."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 
 
 def serve_commands() -> list[str]:
-    """Those that start a server of `$MODEL`. They need a GPU to capture anything."""
-    return [line for line in commands() if "vllm serve " in line]
+    """Those of any guide that start a server of `$MODEL`, the operators' first. They need a GPU to capture anything."""
+    lines = [line for page in (PAGE, *GUIDES) for line in commands(page) if "vllm serve " in line]
+    return list(dict.fromkeys(lines))
+
+
+def measuring_commands() -> list[str]:
+    """Those of any guide that measure or read a measurement."""
+    return [line for page in GUIDES for line in commands(page) if line.split()[:2] in MEASURING]
 
 
 #: The command `vllm` asks for the version of a distribution of that name, which the CPU wheel is not. The platform code

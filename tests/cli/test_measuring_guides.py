@@ -1,4 +1,4 @@
-"""The commands of `docs/bench.md` and `docs/tuning.md` that need no server, what these pages list, and their length."""
+"""The commands of any guide that measure; what `docs/bench.md` and `docs/tuning.md` list, and their length."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import types
 from pathlib import Path
 
+import operator_page
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -18,12 +19,6 @@ LONGEST = 150
 
 def text_of(page: str) -> str:
     return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-
-
-def commands(page: str, program: str) -> list[list[str]]:
-    """Words of the commands of a program in the shell blocks of a page."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
-    return [words for block in blocks for line in block.splitlines() if (words := shlex.split(line))[0] == program]
 
 
 @pytest.mark.parametrize("page", ["operators", "runtime", "tuning", "bench", "compared-with-upstream"])
@@ -45,14 +40,15 @@ def here(run):
 
 @pytest.mark.parametrize(
     "words",
-    [words for page in ("bench", "tuning") for words in commands(page, "vitcg-scaffold") if words[1] != "pr"],
-    ids=lambda words: " ".join(words[1:]),
+    [shlex.split(command)[1:] for command in operator_page.measuring_commands()],
+    ids=" ".join,
 )
 def test_a_command_that_measures_runs_or_asks_for_a_gpu(run, here, monkeypatch, words):
+    """What asks for one, has a result on record (`tests/docs/test_guides.py`)."""
     torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-    done = run(*words[1:])
+    done = run(*words)
 
     if "--recording" in words:
         assert (done.code, " ms, floor " in done.out) == (0, True)
@@ -73,9 +69,9 @@ def test_options_that_the_page_explains_exist(run, here, option):
 
 def test_the_settings_of_a_server_are_read():
     settings = pytest.importorskip("scaffold.runtime.vllm.settings", reason="needs torch")
-    ((*_, given),) = commands("tuning", "vllm")
+    (command,) = [line for line in operator_page.commands(ROOT / "docs" / "tuning.md") if "vllm serve" in line]
 
-    found = settings.read_settings(types.SimpleNamespace(additional_config=json.loads(given)))
+    found = settings.read_settings(types.SimpleNamespace(additional_config=json.loads(shlex.split(command)[-1])))
 
     assert found.tuning == "list"
 

@@ -34,6 +34,7 @@ def configure(command: str) -> dict[str, object]:
         "ranks": config.parallel_config.tensor_parallel_size,
         "spread": config.model_config.multimodal_config.mm_encoder_tp_mode,
         "settings": {name: getattr(settings, name) for name in ("record", "stats", "trace", "graphs")},
+        "tuning": settings.tuning,
         "controls": [controls.disabled, controls.mode, sorted(controls.models)],
     }
 

@@ -1,4 +1,7 @@
-"""`docs/operators.md`: every command of the page runs. `docs/reference/settings.md`: its tables are the code's."""
+"""Every command of the operators' page and every server of any guide runs; the tables of the settings are the code's.
+
+The pages are `docs/operators.md` and `docs/reference/settings.md`.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,12 @@ def kind(command: str) -> str:
 
 
 KINDS = {command: kind(command) for command in operator_page.commands()}
-SERVE = [command for command, found in KINDS.items() if found == "serve"]
+SERVE = operator_page.serve_commands()
 
 
 def test_the_page_has_commands_of_every_kind():
     assert set(KINDS.values()) == {"serve", "pip", "tool"}
-    assert len(SERVE) >= 6
+    assert len(SERVE) >= 7
 
 
 def test_pip_installs_and_uninstalls(tmp_path):
@@ -124,6 +127,7 @@ def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
     settings = [{k: v for k, v in config["settings"].items() if v} for config in found.values()]
     assert {"record": "sizes.json", "stats": "stats.json", "graphs": 64} in settings
     assert {"trace": "sizes.json", "graphs": 24} in settings
+    assert {config["tuning"] for config in found.values()} == {"on", "list"}
     controls = [config["controls"] for config in found.values()]
     assert [True, "all", []] in controls
     assert [False, "manager", []] in controls
