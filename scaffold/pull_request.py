@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,7 +281,7 @@ def describe_change(
     """The description in Markdown, under the headings of the tree's own template."""
     purpose = list(_purpose(port, change))
     plan = list(_test_plan(port, change, command))
-    result = [*_verification(proof), *_benchmark(benchmark)]
+    result = [*_verification(proof), *_benchmark(port, benchmark)]
     notes = list(_design_notes(port, change))
     sections = {
         "Purpose": [*purpose, "", *notes],
@@ -363,7 +364,7 @@ def _test_plan(port: AnyPort, change: PortChange, command: str) -> Iterator[str]
     yield "```sh"
     for path in change.added:
         if path.startswith("tests/"):
-            yield f"pytest {path} -k {port.name}"
+            yield f"pytest {path} -k {shlex.quote(' or '.join(entry.key for entry in port.tests))}"
     yield command
     yield "```"
 
@@ -390,10 +391,15 @@ def _verification(proof: ProofOnRecord) -> Iterator[str]:
         yield f"\nNot run: {', '.join(proof.missing)}."
 
 
-def _benchmark(benchmark: Benchmark | None) -> Iterator[str]:
+def _benchmark(port: AnyPort, benchmark: Benchmark | None) -> Iterator[str]:
+    from scaffold.measure import MODELS
+
     yield ""
     if benchmark is None:
-        yield "<!-- no benchmark was given: run `vitcg-scaffold bench` on a GPU, pass its result with --benchmark -->"
+        way = f"run `vitcg-scaffold bench {port.name}` on a GPU, pass its result with --benchmark"
+        if port.name not in MODELS:
+            way = "`vitcg-scaffold bench` has no sizes of this model; measure requests with images"
+        yield f"<!-- no benchmark was given: {way} -->"
         return
     from scaffold.measure.benchreport import to_markdown
 

@@ -92,7 +92,7 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output, Severity.WARNING)])
-    _say_next(console, draft, output)
+    _say_next(console, draft, output, vllm)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -179,7 +179,7 @@ def _questions(draft: Draft, output: Path | None, severity: Severity) -> list[Di
     return []
 
 
-def _say_next(console: Console, draft: Draft, output: Path | None) -> None:
+def _say_next(console: Console, draft: Draft, output: Path | None, vllm: str) -> None:
     asked, left = len(draft.questions), len(draft.open)
     name = output if output is not None else "the draft"
     if left:
@@ -187,7 +187,8 @@ def _say_next(console: Console, draft: Draft, output: Path | None) -> None:
             f"{left} of {asked} question{'s' * (asked != 1)} open: answer them in {name}, then run `{PROGRAM} validate`"
         )
     else:
-        console.note(f"{asked} question{'s' * (asked != 1)}, all answered. Next: `{PROGRAM} plan {name} --vllm ...`")
+        answered = f"{asked} question{'s' * (asked != 1)}, all answered" if asked else "No question is open"
+        console.note(f"{answered}. Next: `{PROGRAM} plan {name} --vllm {vllm}`")
 
 
 def _refuse_existing(output: Path, force: bool) -> None:

@@ -201,7 +201,7 @@ def _open_to(filled: _Filled) -> tuple[int, int]:
 
 def _many(hard: int, asked: int) -> str:
     values = "a value without a candidate" if hard else f"{asked} values"
-    return f"as `tiles` {values} would have to be answered"
+    return f"the layout `tiles` would leave {values} open"
 
 
 def _speaks_cuts(tree: SourceTree) -> bool:

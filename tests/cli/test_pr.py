@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cli_scene import DOCS, MODEL, TEST
 
+from scaffold.descriptor.load import shipped_path
 from scaffold.pull_request import PortChange, ProofOnRecord, describe_change, find_change
 from scaffold.verify import numeric
 from scaffold.verify.numeric import Check, NumericReport, NumericRequest
@@ -88,6 +89,25 @@ def test_notes_on_sequences_are_the_code(release, release_tree):
     assert "- subclasses of Qwen2_5_VLForConditionalGeneration inherit the port: OpenCUA" in text
     asks = [line for line in text.splitlines() if line.startswith(("- Not a dup", "- Model eval", "- AI assist"))]
     assert len(asks) == 3 * (tree.root / "AGENTS.md").exists()
+
+
+@pytest.mark.parametrize("name", ["gemma3_mm", "mllama4", "internvl"])
+def test_the_test_plan_selects_the_entry_by_its_key(name, release_tree, tmp_path):
+    """The key in vLLM's test, which need not be the name of the descriptor; and no advice that `bench` refuses."""
+    draft = tmp_path / "draft.yaml"
+    draft.write_bytes(shipped_path(name).read_bytes())
+    port, tree = load_port(str(draft)), release_tree("0.33.0")
+    prepared = prepare_port(port, tree, replace=True)
+    test = next(change for change in prepared.changes if change.path == TEST)
+
+    text = describe_change(
+        PortChange(prepared, tree, tree.root, (test,)), port, proof=ProofOnRecord((), ()), command="verify"
+    )
+
+    (entry,) = port.tests
+    assert f"pytest {TEST} -k {entry.key}\n" in text
+    assert f'    "{entry.key}": VitCudagraphTestConfig' in test.after.decode()
+    assert "`vitcg-scaffold bench` has no sizes of this model" in text
 
 
 @pytest.mark.parametrize(("name", "code"), [("glm4_1v", "VCG523"), ("mllama4", "VCG522"), ("minimax_m3", "VCG524")])

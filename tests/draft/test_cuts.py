@@ -334,7 +334,7 @@ class TestLayouts:
         ("architecture", "reason"),
         {
             "Cohere2VisionForConditionalGeneration": "each item goes through `flatten(0, 2)`",
-            "ColUltraVBertForRetrieval": "as `tiles` a value without a candidate would have to be answered",
+            "ColUltraVBertForRetrieval": "the layout `tiles` would leave a value without a candidate open",
             "Phi3VForCausalLM": "`self.vision_embed_tokens` also depends on `image_sizes`",
         }.items(),
     )

@@ -69,7 +69,7 @@ class TestOutput:
     def test_answered_it_validates(self, run, tree):
         code, _, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--answer", "let.k=self.num_image_token")
         assert code == 0
-        assert "1 question, all answered" in err
+        assert "1 question, all answered. Next: `vitcg-scaffold plan" in err
         assert "my.yaml:7:9: info[VCG487]" in err
         assert "k: self.num_image_token    # answered\n" in Path("my.yaml").read_text()
         assert run("validate", "my.yaml")[0] == 0
