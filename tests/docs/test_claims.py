@@ -16,16 +16,16 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/index.md")
 #: Numbers that claim nothing: a release, what a reader needs, the name of a chip, the size of an image.
 PLAIN = re.compile(
-    r"vLLM (?:\d[\d.]*(?: to )?)+|\bYou need [^.]*\d\.\d+[^.]*\.|\bFor .* you need [^.]*\.|\bH\d00\b|\d+x\d+"
+    r"vLLM (?:\d[\d.]*(?: to )?)+|\bYou need [^.]*\d\.\d+[^.]*\.|\bFor X you need [^.]*\.|\bH\d00\b|\d+x\d+"
 )
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)*|\b(?:two|three|four|five|six|seven|eight|nine|ten)\b")
 LINK = "\N{LINK SYMBOL}"
 
 
 def written(inline: Token) -> str:
-    """A text without its code; a link is its words and a mark."""
-    parts = {"text": lambda part: part.content, "softbreak": lambda part: " ", "link_close": lambda part: LINK}
-    return "".join(parts[part.type](part) for part in inline.children or [] if part.type in parts)
+    """A text; each code is one word, and a mark follows a link."""
+    marks = {"softbreak": " ", "link_close": LINK, "code_inline": "X", "image": ""}
+    return "".join(marks.get(part.type, part.content) for part in inline.children or [])
 
 
 def unlinked(text: str) -> list[str]:
