@@ -41,7 +41,7 @@ RULES = (
     (rf"\b{BE} (?:also |then |not |still )*said\b", "active: `X reports`, `X states`"),
     (rf"\b{BE} (?:\w+ly )?{DONE} by (?!\w+ing\b|hand\b|default\b|itself\b)", "active: the actor comes first"),
     (r"\b(?<!stand-)stands? (?:in(?! for)|on|at|there|beside|behind|below|above|before)\b", "`is`"),
-    (rf"\b(?:one|once|twice|lines?|entry|length|rows?|tokens?|lists?|values?|steps) an? {EACH}\b", "`per`"),
+    (rf"\b(?:one|once|twice|lines?|entry|length|rows?|tokens?|tiles?|lists?|values?|steps) an? {EACH}\b", "`per`"),
     (r"\b(?:hence|thereby|therein|whence|lest|for want of|[Tt]he (?:former|latter))\b", "plainer words"),
     (r"\b(?:do|does|did) so, too\b", "repeat the verb"),
     (r"\bas far as\b", "`where`, or `up to`"),

@@ -41,13 +41,13 @@ COMMANDS = {
     "regen": ("regen", "Regenerate `generated/`, or check it for drift."),
     "revert": ("revert", "Undo the last run on a tree."),
     "recover": ("recover", "Repair a tree after a killed run."),
-    "doctor": ("doctor", "Say what the plugin does in the installed vLLM, and why not."),
+    "doctor": ("doctor", "Show what the plugin does in the installed vLLM, and why it leaves a model out."),
     "explain": ("explain", "Explain an error code."),
 }
 
 
 class _ReaderGone(Exception):
-    """Nobody reads our output any more (`| head`). An exception of our own: click would make exit code 1 of it."""
+    """The reader of our output is gone (`| head`). For click's own exception the exit code would be 1."""
 
 
 class _LazyGroup(click.Group):

@@ -100,7 +100,7 @@ def command(
             Diagnostic("VCG470", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
         )
     if not (asked.overlay or as_is):
-        console.note("Nothing tells what the tree held before this port: it is compared with itself alone.")
+        console.note("No record shows the tree before this port: it is compared with itself alone.")
     identity = identify_proof(port.name, asked.tree, asked.before, asked.overlay)
     shown = _Shown(console, verbose, as_json)
     with shown:
@@ -114,7 +114,7 @@ def command(
     try:
         keep_reports(identity, reports)
     except OSError as error:
-        console.note(f"`pr` cannot tell of this: {error}")
+        console.note(f"`pr` cannot quote this result: {error}")
     if as_json:
         console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
     for report in reports:

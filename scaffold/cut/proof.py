@@ -24,7 +24,7 @@ def prove_cut(
     path: str,
     hoisted: frozenset[tuple[str, str]] = frozenset(),
 ) -> tuple[Diagnostic, ...]:
-    """That the classes' `methods` of `after` are those of `before` if `encode` is None: nothing, or VCG646.
+    """Prove that `methods` of the classes in `after` equal those of `before` when `encode` is None: nothing, or VCG646.
 
     The proof removes a last parameter `encode` whose default is None, its line in the docstring, and an argument
     `encode=encode` of a call. `E if encode is None else encode(x, y)` becomes `E` where `x` and `y` are arguments of

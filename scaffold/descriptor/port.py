@@ -109,7 +109,7 @@ LONGEST = "max_seqlen"
 class Port(Record):
     """The common parts of every port, whatever its layout."""
 
-    #: Rows of the size key that the layout can be cut by.
+    #: The columns that the size key may have; none where the layout has no such key.
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     schema: int = declare(Version((1,)), "version of this format", examples=[1])
@@ -237,7 +237,7 @@ class ReentryPort(Port):
 
     @property
     def encoder_key(self) -> str:
-        """The key that says the encoder."""
+        """The key that names the encoder."""
         raise NotImplementedError
 
     @property
@@ -261,7 +261,7 @@ class ReentryPort(Port):
 
     @property
     def sized(self) -> dict[str, str]:
-        """Inputs whose items lie behind each other, and the key of their sizes."""
+        """Inputs whose items follow each other, and the key of their sizes."""
         return {key: field.sizes for key, field in self.fields.items() if isinstance(field, SizedField)}
 
     @property
@@ -297,7 +297,7 @@ class CutPort(ReentryPort):
 
 
 class RowsPort(ReentryPort):
-    """Patch rows of all items behind each other, in one call of the encoder.
+    """The patch rows of all items, one after another, in one call of the encoder.
 
     The descriptor says nothing about the encoder's arguments: the port records a call on items of zeros, and finds
     rows, offsets and the longest sequence by the numbers that it knows. The model serves every call with anything else.
@@ -374,7 +374,7 @@ class TilesPort(SizedPort):
 
 
 class PackedPort(SizedPort):
-    """Patch rows of all items behind each other, and metadata that the tower computes from their grids."""
+    """The patch rows of all items, one after another, and metadata that the tower computes from their grids."""
 
     COLUMNS = (("t", "h", "w"), ("h", "w"))
 

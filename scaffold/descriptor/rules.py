@@ -690,7 +690,7 @@ def items_can_be_made(context: Context) -> Problems:
 
 
 def paths_are_consistent(context: Context) -> Problems:
-    """One path has one tile an item, the other one any number, and each is assembled once: VCG340 to VCG342."""
+    """One path has one tile per item, the other one any number, and each is assembled once: VCG340 to VCG342."""
     port = context.port
     if not isinstance(port, PathsPort) or port.paths is None:
         return

@@ -29,7 +29,7 @@ def long_calls(port: Port) -> str:
 
 
 def worth(port: Port) -> Diagnostic | None:
-    """A note where graphs of a port stop to pay; None where nothing about its items says that they do."""
+    """A note where graphs of a port stop paying off; None where nothing about its items says that they do."""
     why = long_calls(port)
     if not why:
         return None

@@ -100,7 +100,7 @@ def draft_descriptor(
 
 
 def _worth(text: str, name: str) -> Diagnostic | None:
-    """Where graphs of a drafted port stop to pay. An answer that is no value is for `validate` to say."""
+    """Where graphs of a drafted port stop paying off. An answer that is no value is for `validate` to say."""
     try:
         return worth(load_descriptor_text(text, f"{name}.yaml"))
     except DiagnosticError:

@@ -116,6 +116,5 @@ def _summary(diagnostics: list[Diagnostic]) -> str:
         noun = "note" if severity is Severity.INFO else severity.value
         if count:
             parts.append(f"{count} {noun}{'s' if count > 1 else ''}")
-    codes = {diagnostic.code for diagnostic in diagnostics}
-    hint = f"; explain one with: vitcg-scaffold explain {min(codes)}" if codes else ""
-    return ", ".join(parts) + hint
+    worst = min(diagnostics, key=lambda diagnostic: (list(Severity).index(diagnostic.severity), diagnostic.code))
+    return f"{', '.join(parts)}; explain one with: vitcg-scaffold explain {worst.code}"

@@ -377,7 +377,7 @@ def test_a_result_that_cannot_be_kept_is_no_error(run, verified, ported, tmp_pat
 
     verified(ported, GOOD)
 
-    assert "`pr` cannot tell of this:" in run("verify", "internvl", "--vllm", ported, "--device", "cpu").err
+    assert "`pr` cannot quote this result:" in run("verify", "internvl", "--vllm", ported, "--device", "cpu").err
 
 
 @pytest.mark.lab

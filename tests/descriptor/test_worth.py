@@ -1,4 +1,4 @@
-"""The note where graphs stop to pay: what a descriptor says of its items, and the numbers that were measured."""
+"""The note where graphs stop paying off: what a descriptor says of its items, and the numbers that were measured."""
 
 from __future__ import annotations
 

@@ -87,6 +87,12 @@ model.yaml:2:7: info[VCG203]: over lines
 """)
 
 
+def test_the_summary_explains_an_error_first() -> None:
+    warning = Diagnostic("VCG305", "`frames` is never used", Span("a", 1, 1, 1, 2), severity=Severity.WARNING)
+    error = Diagnostic("VCG334", "a fixed number", Span("a", 2, 1, 2, 2))
+    assert text_of(warning, error).endswith("1 error, 1 warning; explain one with: vitcg-scaffold explain VCG334\n")
+
+
 def test_a_long_line_is_cut_around_the_caret() -> None:
     source = "x" * 300 + "HERE" + "y" * 300
     lines = text_of(Diagnostic("VCG101", "long", Span("a", 1, 301, 1, 305)), source=source).split("\n")

@@ -55,7 +55,7 @@ class Gemma3(Recipe):
         cases = (
             Case("a full batch", "image", (1, 1, 1)),
             Case("one small image after large ones", "image", (1,)),
-            # More tiles than items: a graph that is captured for a tile an item has no room for them.
+            # More tiles than items: a graph that is captured for a tile per item has no room for them.
             Case("pan and scan", "image", (1, 5, 2)),
             Case("pan and scan, reversed", "image", (2, 5, 1)),
             Case("one image fills the budget", "image", (8,)),

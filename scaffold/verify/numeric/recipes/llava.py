@@ -1,4 +1,4 @@
-"""LLaVA: one tile an image through CLIP without its class token, one projector; images only."""
+"""LLaVA: one tile per image through CLIP without its class token, one projector; images only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PaliGemma: one tile an image through SigLIP, one projection, and a scale; images only."""
+"""PaliGemma: one tile per image through SigLIP, one projection, and a scale; images only."""
 
 from __future__ import annotations
 

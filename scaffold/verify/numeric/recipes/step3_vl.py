@@ -1,4 +1,4 @@
-"""Step3-VL: one global tile an image and a number of local tiles, each with its own resolution and graph."""
+"""Step3-VL: one global tile per image and a number of local tiles, each with its own resolution and graph."""
 
 from __future__ import annotations
 
