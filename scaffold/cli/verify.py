@@ -119,6 +119,8 @@ def command(
         console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
     for report in reports:
         console.report(report.diagnostics())
+    if config is None and any(report.guessed for report in reports):
+        console.note("Give the checkpoint's values with --config config.json: they may differ from the guessed ones.")
     if not all(report.passed for report in reports):
         raise click.exceptions.Exit(Exit.PROOF)
 

@@ -170,7 +170,7 @@ def _best(
         if layout is not None or not beyond_layouts or not _speaks_cuts(tree):
             raise
         refused = _against("packed rows, tiles and paths of tiles", error)
-        reason = refused[0].message.partition(": ")[2]
+        reason = f"not packed, tiles or paths: {refused[0].message.partition(': ')[2]}"
     if items is not None and layout not in (None, items.sheet.value("layout")):
         raise beyond(tree, model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
     tiles = items is not None and items.sheet.value("layout") == "tiles"

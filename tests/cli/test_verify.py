@@ -31,11 +31,11 @@ for line in sys.stdin:
 """
 
 
-def lab(monkeypatch, cls, *checks: Check, machine: str = "") -> None:
+def lab(monkeypatch, cls, *checks: Check, machine: str = "", guessed: tuple[str, ...] = ()) -> None:
     """Let the process of this class report these checks; the first property comes before the report."""
     from dataclasses import asdict
 
-    report = NumericReport("internvl", "", "fa2", checks, hits=3, misses=1, machine=machine)
+    report = NumericReport("internvl", "", "fa2", checks, hits=3, misses=1, machine=machine, guessed=guessed)
     first = [asdict(found) for found in report.properties()[:1]]
     assert isinstance(report.properties()[0], Property)
     script = CHILD.format(found=json.dumps(first), report=json.dumps(report.to_json()))
@@ -73,6 +73,19 @@ def test_one_line_a_property(run, small_tree, monkeypatch, no_gpu):
     assert "ran a" in verbose.err
     assert verbose.out.count("a: small") == 2
     assert verbose.out.splitlines()[-1] == "real CUDA graphs were not run: --device cpu was asked for"
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("guessed", [(), ("vision_config.norm_type",)])
+def test_a_guess_can_be_replaced(run, small_tree, monkeypatch, no_gpu, guessed):
+    lab(monkeypatch, runner._Child, SMALL, LARGE, SMALL, guessed=guessed)
+    done = run("verify", "internvl", "--vllm", small_tree)
+    assert done.code == 0, done.err
+    assert (
+        ("values with --config config.json" in done.err)
+        is ("PASS (guessed configuration)" in done.out)
+        is bool(guessed)
+    )
 
 
 @pytest.mark.trees

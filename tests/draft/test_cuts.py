@@ -335,7 +335,7 @@ class TestLayouts:
         {
             "Cohere2VisionForConditionalGeneration": "each item goes through `flatten(0, 2)`",
             "ColUltraVBertForRetrieval": "the layout `tiles` would leave a value without a candidate open",
-            "Phi3VForCausalLM": "`self.vision_embed_tokens` also depends on `image_sizes`",
+            "Phi3VForCausalLM": "not packed, tiles or paths: `self.vision_embed_tokens` also depends on `image_sizes`",
         }.items(),
     )
     def test_a_cut_says_what_speaks_against_the_others(self, architecture, reason, release_tree):
