@@ -10,19 +10,25 @@ from measured import Page, bullets, document, load, table
 def pages() -> list[Page]:
     result = load("walkthrough")
     low, high = result["load"]
+    site = result["site"]
+    desktop, phone = site["widths"]
     blocks = [f"**{block['where']}.** {block['what']} *Now:* {block['now']}" for block in result["blocks"]]
     text = document(
         "# A reader's walk",
         """A reader who had not written these pages took a clean clone, a new virtual environment and an empty cache of
-        releases. The reader ran the commands of five pages that need no GPU, without `make test`. Somebody who is new
-        to vLLM may stumble elsewhere.""",
+        releases. The reader ran the commands of five pages that need no GPU, without `make test`. A second reader ported
+        two further models. Somebody who is new to vLLM may stumble elsewhere.""",
         table(
-            ["page", "minutes"], [[f"[{walk['title']}](#{anchor(walk)})", minutes(walk)] for walk in result["walks"]]
+            ["walk", "minutes"], [[f"[{walk['title']}](#{anchor(walk)})", minutes(walk)] for walk in result["walks"]]
         ),
         f"""The machine: {result["host"]}. Other work ran on it at the same time (a load average of {low:.0f} to
         {high:.0f}), so an idle machine is faster.""",
         "## Stumbling blocks",
         bullets(blocks),
+        "## The site",
+        f"""{site["browser"]} showed all {site["pages"]} pages at {desktop} and {phone} pixels, light and dark. In
+        {site["overflowing"]} of these views something reached beyond the page's edge; wide tables, pictures and blocks
+        of code scroll by themselves.""",
         *(part for walk in result["walks"] for part in steps(walk)),
         f"The record of {result['date']} is `benchmarks/results/walkthrough.json`.",
     )
