@@ -16,8 +16,8 @@ def pages() -> list[Page]:
     text = document(
         "# A reader's walk",
         """A reader who had not written these pages took a clean clone, a new virtual environment and an empty cache of
-        releases. The reader ran the commands of five pages that need no GPU, without `make test`. A second reader ported
-        two further models. Somebody who is new to vLLM may stumble elsewhere.""",
+        releases. The reader ran the commands of five pages that need no GPU, without `make test`. A second reader
+        ported two further models. Somebody who is new to vLLM may stumble elsewhere.""",
         table(
             ["walk", "minutes"], [[f"[{walk['title']}](#{anchor(walk)})", minutes(walk)] for walk in result["walks"]]
         ),
