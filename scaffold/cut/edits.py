@@ -121,7 +121,7 @@ def _source(tree: SourceTree, station: Station, callable_type: str, *, hoisted: 
     annotation = f": {ast.unparse(arguments.kwarg.annotation)}" if arguments.kwarg.annotation else ""
     return (
         f"def {PUBLIC_ENTRY}(self, **{name}{annotation}){returns}:\n"
-        f"    return self.{PRIVATE_ENTRY}(**{name})\n\n"
+        f"    return self.{PRIVATE_ENTRY}({ENCODE}=None, **{name})\n\n"
         f"{changed.replace(f'def {PUBLIC_ENTRY}(', f'def {PRIVATE_ENTRY}(', 1)}"
     )
 

@@ -81,7 +81,7 @@ def _unmove(owner: str, methods: dict[tuple[str, str], ast.AST]) -> None:
         return
     arguments = public.args
     bare = [parameter.arg for parameter in arguments.args] == ["self"] and arguments.kwarg is not None
-    call = f"return self.{_PRIVATE}(**{arguments.kwarg.arg})" if arguments.kwarg else ""
+    call = f"return self.{_PRIVATE}(encode=None, **{arguments.kwarg.arg})" if arguments.kwarg else ""
     if not bare or ast.dump(ast.Module(public.body, [])) != ast.dump(ast.parse(call)):
         return
     private.name = _PUBLIC

@@ -399,7 +399,7 @@ def asks_for_encode(node: ast.IfExp) -> bool:
 def _is_stub(function: FunctionNode) -> bool:
     """Whether an earlier port moved the body of `embed_multimodal` into a method of its own."""
     keywords = function.args.kwarg
-    moved = f"return self.{PRIVATE_ENTRY}(**{keywords.arg})" if keywords else ""
+    moved = f"return self.{PRIVATE_ENTRY}({ENCODE}=None, **{keywords.arg})" if keywords else ""
     return function.name == PUBLIC_ENTRY and [ast.unparse(statement) for statement in function.body] == [moved]
 
 

@@ -135,17 +135,31 @@ class Helper(Reasoned):
     value: Expression = declare(Formula("helper", calls_helpers=True), "expression over the arguments and `let` names")
 
 
+class Count(Record):
+    """A count that a static method computes, such as one of the processing info."""
+
+    method: str = declare(Name("a method name"), "static method of one argument", examples=["get_patch_per_chunk"])
+    of: str = declare(AttributePath(), "what it is asked about", examples=["self.config.vision_config"])
+
+
 class Processor(Record):
-    """Constants that only the tree's image processor knows, such as the side of the tiles that it cuts."""
+    """Constants that only the tree's processor knows, such as the side of the tiles that it cuts."""
 
     module: str = declare(
         Module(), "module below vllm.transformers_utils.processors, or a dotted path", examples=["step3_vl"]
     )
     class_: str = declare(
-        Name("a class name"), "class that is made without arguments", examples=["Step3VLImageProcessor"]
+        Name("a class name"),
+        "class that is made without arguments, or has static methods",
+        examples=["Step3VLImageProcessor", "Mllama4ProcessingInfo"],
     )
-    values: Mapping[str, str] = declare(
-        Table(Name("an attribute name"), "a name", minimum=1), "names for expressions, and the attribute behind each"
+    values: Mapping[str, str | Count] = declare(
+        Table(
+            Shape("an attribute name or {method: NAME, of: PATH}", Name("an attribute name"), mapping=Section(Count)),
+            "a name",
+            minimum=1,
+        ),
+        "names for expressions, and the attribute or static method behind each",
     )
 
 

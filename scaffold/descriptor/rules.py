@@ -20,7 +20,7 @@ from scaffold.descriptor.expressions import (
     Name,
     walk,
 )
-from scaffold.descriptor.model import CutModality, Helper, Sequences, TestEntry
+from scaffold.descriptor.model import Count, CutModality, Helper, Sequences, TestEntry
 from scaffold.descriptor.port import (
     PORTS,
     CutPort,
@@ -110,8 +110,8 @@ def _further(port: Port) -> tuple[str, ...]:
     return tuple((port.forward.with_ if isinstance(port, CutPort) and port.forward else None) or ())
 
 
-def _constants(port: Port) -> dict[str, str]:
-    """Names that stand for values of the image processor."""
+def _constants(port: Port) -> dict[str, str | Count]:
+    """Names that stand for values of the processor."""
     return dict(port.processor.values or {}) if port.processor else {}
 
 

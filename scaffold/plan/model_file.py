@@ -41,7 +41,8 @@ def plan_model(
     _refuse_inherited(tree, profile, model, methods.source, replace)
     interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
     # The methods of every layout name torch.
-    edits: list[Edit] = [AddImport("torch"), *(AddImport(module, name) for module, name in methods.imports)]
+    foreign = [(module, name) for module, name in methods.imports if f"{module.replace('.', '/')}.py" != model.path]
+    edits: list[Edit] = [AddImport("torch"), *(AddImport(module, name) for module, name in foreign)]
     edits += [edit for edit in tower if edit not in edits]
     edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
     remove: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
-"""The image processor that a descriptor reads constants from: is it in this tree, with these attributes?
+"""The processor that a descriptor reads constants from: is it in this tree, with these attributes and methods?
 
-A port makes it without arguments, so its constructor may require none.
+To read an attribute, a port makes it without arguments, so its constructor may require none. A static method needs no
+processor.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from scaffold.descriptor.model import Count
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
 from scaffold.syntax import assigned_to, find_class, required_parameters, self_attribute
@@ -34,7 +36,8 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
                 "look for the image processor that the model's module imports",
             )
         )
-    if required := _required(Program(tree), path, processor.class_):
+    attributes = {name: value for name, value in processor.values.items() if isinstance(value, str)}
+    if attributes and (required := _required(Program(tree), path, processor.class_)):
         raise DiagnosticError(
             Diagnostic(
                 "VCG438",
@@ -45,7 +48,7 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
             )
         )
     known = _attributes(owner)
-    for name, attribute in processor.values.items():
+    for name, attribute in attributes.items():
         if attribute not in known:
             raise DiagnosticError(
                 Diagnostic(
@@ -56,7 +59,27 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
                     notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
                 )
             )
+    counts = {name: value for name, value in processor.values.items() if isinstance(value, Count)}
+    static = {node.name for node in owner.body if isinstance(node, ast.FunctionDef) and _is_static(node)}
+    for name, count in counts.items():
+        if count.method not in static:
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG438",
+                    f"{processor.class_} has no static method {count.method} of one argument in this tree",
+                    port.span(f"processor.values.{name}"),
+                    f"it has {', '.join(sorted(static)) or 'none'}",
+                    notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
+                )
+            )
     return (Fact("processor", processor.class_, f"{path}:{owner.lineno}"),)
+
+
+def _is_static(function: ast.FunctionDef) -> bool:
+    """Whether a method is called with one argument and no processor."""
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    return decorators == ["staticmethod"] and bool(parameters) and not required_parameters(function)
 
 
 def _required(program: Program, path: str, class_name: str) -> list[str]:

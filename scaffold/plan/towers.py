@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
     from scaffold.tower.source import Owner, Program
 
+#: vLLM's hook that runs mypy, with the folders that it leaves out.
+_TYPE_CHECK = "tools/pre_commit/mypy.py"
+
 #: A class and its bases in the tree, the nearest first, each with its module.
 Family: TypeAlias = "tuple[Owner, ...]"
 
@@ -58,6 +61,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     program = Program(tree)
     family = tuple(program.lineage(program.owner(model.path, model.class_name)))
     facts, notes = _gate(port, model, family)
+    facts = replace(facts, checks_types=_checks_types(tree))
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
         from scaffold.cut import cut_edits
@@ -95,6 +99,11 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     )
     files = {path: tuple(items) for path, items in edits.items()}
     return TowerPlan(files, split, facts, evidence, notes, class_name=tower.class_name)
+
+
+def _checks_types(tree: SourceTree) -> bool:
+    """Whether the tree's own checks read the types of model files. They left out all or some of them before 0.32."""
+    return tree.exists(_TYPE_CHECK) and "vllm/model_executor/models" not in tree.read(_TYPE_CHECK)
 
 
 def slice_of(port: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSlice:

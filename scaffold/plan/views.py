@@ -11,15 +11,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor import CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
-from scaffold.descriptor.expressions import Binary, Expression, Function, Int, Name, expression_of, parse_expression
-from scaffold.descriptor.model import UnitInput
+from scaffold.descriptor.expressions import (
+    Binary,
+    Call,
+    Expression,
+    Function,
+    Int,
+    Name,
+    expression_of,
+    parse_expression,
+)
+from scaffold.descriptor.model import Count, UnitInput
 from scaffold.descriptor.port import LONGEST, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.expressions import Call, Node
+    from scaffold.descriptor.expressions import Node
     from scaffold.descriptor.model import CutModality, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
 
@@ -45,7 +54,7 @@ class TreeFacts:
     `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
     keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
     captured (0.31 on), so that rows of no sequence hold no NaN. `has_lengths`: the tower makes the lengths that
-    FlashInfer's attention needs.
+    FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files.
     """
 
     has_input_dtype: bool | None = None
@@ -53,15 +62,25 @@ class TreeFacts:
     has_vllm_config: bool = False
     attention_fills_zeros: bool = False
     has_lengths: bool | None = None
+    checks_types: bool = False
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A property of the generated class, `name`, that reads `attribute` of the image processor."""
+    """A property of the generated class, `name`: an attribute of the processor, or what its static method computes."""
 
     name: str
     attribute: str
-    class_name: str
+    owner: Code
+    value: Code
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The way into the model's own code for one modality: the statements that return its embeddings."""
+
+    pixels: str
+    statements: tuple[Code, ...]
 
 
 @dataclass(frozen=True)
@@ -81,6 +100,7 @@ class View:
     budget_why: str | None
     budget_lets: Lets
     forward: Code
+    checks_types: bool
 
     @property
     def modality_names(self) -> list[str]:
@@ -144,7 +164,7 @@ class ReentryView(View):
     sized: dict[str, str]
     #: Rows of an item beside the product of its sizes, for the inputs whose sizes are a grid.
     extras: dict[str, int]
-    entries: tuple[tuple[str, Code], ...]
+    entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True)
@@ -547,15 +567,21 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "dialect": profile.dialect,
         "signature": Signatures(profile),
         "has_video": port.has_video,
-        "constants": tuple(
-            Constant(property_of(name), attribute, given.class_) for name, attribute in given.values.items()
-        )
+        "constants": tuple(_constant(name, given.class_, entry) for name, entry in given.values.items())
         if given
         else (),
         "gate": names.code(port.gate) if port.gate and facts.has_gate else None,
         "gate_why": port.gates.why if port.gates and facts.has_gate else None,
         "hidden_size": names.code(port.output.hidden_size),
+        "checks_types": facts.checks_types,
     }
+
+
+def _constant(name: str, class_name: str, given: str | Count) -> Constant:
+    if isinstance(given, Count):
+        call = Code(f"{class_name}.{given.method}({given.of})")
+        return Constant(property_of(name), given.method, Code("processing info"), call)
+    return Constant(property_of(name), given, Code("image processor"), Code(f"{class_name}().{given}"))
 
 
 def _sized(port: SizedPort) -> dict[str, Any]:
@@ -570,21 +596,30 @@ def _sized(port: SizedPort) -> dict[str, Any]:
     }
 
 
-def _reentry(port: ReentryPort, encode: str) -> dict[str, Any]:
+def _reentry(port: ReentryPort, facts: TreeFacts, encode: str) -> dict[str, Any]:
     """The fields of `ReentryView`; `encode` is handed to the model's own code in the place of its encoder."""
     modalities = tuple(port.modalities.values())
-    bindings = {"**inputs": "**mm_kwargs", f"self.{PUBLIC_ENTRY}": f"self.{PRIVATE_ENTRY}"}
     return {
         "modalities": modalities,
         "batched": list(port.batched),
         "sized": port.sized,
         "extras": port.extras,
-        # The way in takes what stands for the encoder as one more argument.
-        "entries": tuple(
-            (modality.pixels, Code(f"{_bound(modality.entry, bindings)[:-1]}, encode={encode})"))
-            for modality in modalities
-        ),
+        "entries": tuple(_entry(modality, encode, checks_types=facts.checks_types) for modality in modalities),
     }
+
+
+def _entry(modality: CutModality, encode: str, *, checks_types: bool) -> Entry:
+    """The way in takes what stands for the encoder as one more argument.
+
+    Parsed inputs may be None by their type. They are not for the batches that get here, which a type checker is told.
+    """
+    bindings = {"**inputs": "**mm_kwargs", f"self.{PUBLIC_ENTRY}": f"self.{PRIVATE_ENTRY}"}
+    call, above = modality.entry, []
+    if checks_types and call.args and isinstance(call.args[0], Call):
+        parsed = f"{modality.name}_input"
+        above = [Code(f"{parsed} = {_bound(call.args[0], bindings)}"), Code(f"assert {parsed} is not None")]
+        call = replace(call, args=(Name(parsed), *call.args[1:]))
+    return Entry(modality.pixels, (*above, Code(f"return {_bound(call, bindings)[:-1]}, encode={encode})")))
 
 
 def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
@@ -594,7 +629,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
     absent = [name for name in port.forward.with_ if name not in given]
     return CutView(
         **_shared(port, profile, facts),
-        **_reentry(port, "encode_units"),
+        **_reentry(port, facts, "encode_units"),
         buffer_keys=list(keys.values()),
         budget_min=Code("self._encoder_cudagraph_features[:-1].numel()"),
         budget_why="Tokens of one unit.",
@@ -636,7 +671,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
-        **_reentry(port, "encode"),
+        **_reentry(port, facts, "encode"),
         # Their names are known when the model starts.
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),

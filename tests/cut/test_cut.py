@@ -84,7 +84,7 @@ def ported(release_tree: Any, tmp_path: Path) -> Any:
 
     def write(port: CutPort | RowsPort, prepared: Any) -> SourceTree:
         source, root = release_tree(RELEASE).root, tmp_path / "tree"
-        for folder in ("vllm", "tests/models", "docs", "examples"):
+        for folder in ("vllm", "tests/models", "docs", "examples", "tools/pre_commit"):
             shutil.copytree(source / folder, root / folder, copy_function=link)
         shutil.copy(source / "PKG-INFO", root)
         for change in prepared.changed:
@@ -329,7 +329,7 @@ class A:
         return [y * s for s in scale]
 
     def embed_multimodal(self, **kwargs):
-        return self._embed_multimodal(**kwargs)
+        return self._embed_multimodal(encode=None, **kwargs)
 
     def _embed_multimodal(self, encode=None, **kwargs):
         """Text."""
@@ -368,8 +368,8 @@ def test_the_cut_is_proven() -> None:
         ("y * s for s", "y + s for s", "encode_it"),
         ("y * s for s in scale]", "y * s for s in scale if encode]", "encode_it"),
         ("(self, x, scale, encode=None)", "(self, scale, x, encode=None)", "encode_it"),
-        ("return self._embed_multimodal(**kwargs)", "return self._embed_multimodal()", "embed_multimodal"),
-        ("return self._embed_multimodal(**kwargs)", "return self.run(**kwargs)", "embed_multimodal"),
+        ("return self._embed_multimodal(encode=None, **kwargs)", "return self._embed_multimodal()", "embed_multimodal"),
+        ("return self._embed_multimodal(encode=None, **kwargs)", "return self.run(**kwargs)", "embed_multimodal"),
         ('"""Text."""', '"""Other."""', "embed_multimodal"),
         ("def _embed_multimodal", "def _embed_other", "embed_multimodal"),
         ("def embed_multimodal(self, **kwargs)", "def embed_multimodal(self, x=1, **kwargs)", "embed_multimodal"),

@@ -9,8 +9,10 @@ import pytest
 
 from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError
+from scaffold.edit.operations import AddImport, PutMethods
+from scaffold.plan import plan_changes
 from scaffold.plan.processor import check_processor
-from scaffold.protocol import SourceTree, open_tree
+from scaffold.protocol import SourceTree, open_tree, read_protocol
 from scaffold.workflow import load_port
 
 PROCESSOR = "vllm/transformers_utils/processors/step3_vl.py"
@@ -111,3 +113,64 @@ def test_a_port_makes_it_without_arguments(tree_with: Callable[[str | None], Sou
 @pytest.mark.parametrize("release", ["0.20.0", "0.26.0", "0.33.0"])
 def test_releases_have_it(release_tree: Callable[[str], SourceTree], step3: AnyPort, release: str) -> None:
     assert len(check_processor(step3, release_tree(release))) == 1
+
+
+COUNTED = """\
+class Mllama4ProcessingInfo:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    {decorator}
+    def {method}({parameters}) -> int:
+        return 1
+"""
+LLAMA = "vllm/model_executor/models/mllama4.py"
+
+
+@pytest.mark.parametrize(
+    ("decorator", "method", "parameters"),
+    [
+        ("@property", "get_patch_per_chunk", "self"),
+        ("@classmethod", "get_patch_per_chunk", "cls, config"),
+        ("@staticmethod", "get_chunk", "config"),
+        ("@staticmethod", "get_patch_per_chunk", ""),
+        ("@staticmethod", "get_patch_per_chunk", "config, size"),
+        ("@staticmethod", "get_patch_per_chunk", "config, *, size"),
+    ],
+)
+def test_a_count_is_a_static_method_of_one_argument(
+    tree_with: Callable[[str | None], SourceTree], decorator: str, method: str, parameters: str
+) -> None:
+    tree, port = tree_with(None), load_port("mllama4")
+    (tree.root / LLAMA).write_text(COUNTED.format(decorator=decorator, method=method, parameters=parameters))
+
+    with pytest.raises(DiagnosticError, match="no static method get_patch_per_chunk of one argument") as caught:
+        check_processor(port, tree)
+
+    assert caught.value.diagnostics[0].span == port.span("processor.values.tile_tokens")
+
+
+@pytest.mark.parametrize("parameters", ["config", "config, size=1", "config, /, *, size=1"])
+def test_a_count_needs_no_constructor(tree_with: Callable[[str | None], SourceTree], parameters: str) -> None:
+    tree = tree_with(None)
+    text = COUNTED.format(decorator="@staticmethod", method="get_patch_per_chunk", parameters=parameters)
+    (tree.root / LLAMA).write_text(text)
+
+    (fact,) = check_processor(load_port("mllama4"), tree)
+
+    assert fact.value == "Mllama4ProcessingInfo"
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", ["0.20.0", "0.33.0"])
+def test_a_count_of_the_models_own_module_is_not_imported(
+    release_tree: Callable[[str], SourceTree], release: str
+) -> None:
+    """The processing info stands in the model's file; an adapter, which is another file, imports it."""
+    tree = release_tree(release)
+    plan = plan_changes(load_port("mllama4"), tree, read_protocol(tree), replace=True)
+
+    (model,) = (file for file in plan.files if file.path == LLAMA)
+    assert "Mllama4ProcessingInfo" not in {edit.name for edit in model.edits if isinstance(edit, AddImport)}
+    (methods,) = (edit for edit in model.edits if isinstance(edit, PutMethods))
+    assert methods.source.count("Mllama4ProcessingInfo.get_patch_per_chunk(self.config.vision_config)") == 1

@@ -13,22 +13,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
 
-PortedCopy = Callable[[str], Path]
+PortedCopy = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
 def ported_copy(release_tree, tmp_path_factory) -> PortedCopy:
-    """`ported_copy("0.33.0")`: a working copy after `new MODEL --replace` for each of the five models."""
-    copies: dict[str, Path] = {}
+    """`ported_copy("0.33.0")`: a working copy after `new MODEL --replace` for each of the five (or given) models."""
+    copies: dict[tuple[str, tuple[str, ...]], Path] = {}
 
-    def get(release: str) -> Path:
-        if release not in copies:
+    def get(release: str, models: tuple[str, ...] = MODELS) -> Path:
+        if (release, models) not in copies:
             release_tree(release)  # fetched, or skipped when offline
             folder = tmp_path_factory.mktemp("ported") / f"vllm-{release}"
-            for model in MODELS:
+            for model in models:
                 _new(model, release, folder)
-            copies[release] = folder
-        return copies[release]
+            copies[release, models] = folder
+        return copies[release, models]
 
     return get
 

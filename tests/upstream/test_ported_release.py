@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from release_tests import GENERATION, UNIT, run_tests
 
+from scaffold.descriptor import shipped_names
 from scaffold.workflow import load_port
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -88,6 +89,27 @@ def test_the_files_pass_the_releases_own_checks(release, release_tree, ported_co
         assert done.returncode == 0, done.stdout + done.stderr
     # A header that were missing would have been added, not only reported.
     assert changed_files(pristine.root, root) == files
+
+
+@pytest.mark.parametrize(
+    ("release", "models"),
+    [
+        ("0.33.0", MODELS),
+        pytest.param("0.33.0", tuple(shipped_names()), marks=pytest.mark.slow, id="0.33.0-every model"),
+        pytest.param("0.32.0", tuple(shipped_names()), marks=pytest.mark.slow, id="0.32.0-every model"),
+    ],
+)
+def test_the_files_pass_the_releases_type_check(release, models, release_tree, ported_copy, tmp_path):
+    """Its `mypy` hook reads model files since 0.32, in an environment that has pydantic and no torch."""
+    pytest.importorskip("pydantic", reason="the release's configuration of mypy loads its plugin")
+    root, pristine = ported_copy(release, models), release_tree(release)
+    files = [path for path in changed_files(pristine.root, root) if path.startswith("vllm/")]
+    assert len(files) >= len(models)
+
+    command = [sys.executable, "-m", "mypy", "--no-site-packages", "--cache-dir", str(tmp_path), *files]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def ruff(root: Path, *arguments: str) -> str:
