@@ -175,7 +175,7 @@ class Hoist:
 
 @dataclass(frozen=True, eq=False)
 class Declassified:
-    """`x.device` or `x.dtype` of data inside a moved statement, and what stands for it there."""
+    """`x.device` or `x.dtype` of data, or `self.device`, inside a moved statement, and what stands for it there."""
 
     node: ast.expr
     replacement: str

@@ -1202,9 +1202,9 @@ class _Slicer:
         return moved
 
     def _declassify(self, moved: set[ast.stmt]) -> tuple[Declassified, ...]:
-        inside = {id(node) for statement in moved for node in ast.walk(statement)}
-        inside |= {id(node) for hoist in self.hoists for node in ast.walk(hoist.node)}
-        inside |= {id(n) for child in self.children for _, expression in child.arguments for n in ast.walk(expression)}
+        roots = [*moved, *(hoist.node for hoist in self.hoists)]
+        roots += [expression for child in self.children for _, expression in child.arguments]
+        inside = {id(node): node for root in roots for node in ast.walk(root)}
         result = []
         for node, (attribute, _) in self.interpreter.static_reads.items():
             if id(node) not in inside:
@@ -1223,7 +1223,11 @@ class _Slicer:
                     "read it from the module's weights instead",
                 )
             result.append(Declassified(node, replacement))
-        return tuple(result)
+        # The metadata method takes the device as a parameter, and that of the weights is only its default.
+        if "device" in self.base.class_members:
+            own = (node for node in inside.values() if isinstance(node, ast.expr) and self_attribute(node) == "device")
+            result += [Declassified(node, "device") for node in own]
+        return tuple(sorted(result, key=lambda read: (read.node.lineno, read.node.col_offset)))
 
     def _dtype(self) -> str:
         return "self.dtype" if "dtype" in self.base.class_members else "next(self.parameters()).dtype"

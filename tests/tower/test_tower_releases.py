@@ -300,6 +300,25 @@ def test_split_is_a_move(model: str, release_tree: Any) -> None:
     assert all(len(line) <= 84 for line in moved_text.splitlines())  # 88 with the class's indentation
 
 
+@pytest.mark.trees
+@pytest.mark.parametrize("model", PRISTINE)
+def test_moved_statements_honour_the_device(model: str, release_tree: Any) -> None:
+    """The device of the weights is the default of the parameter, and nothing else reads it."""
+    split = split_tower(_slice(release_tree, model))
+    metadata = [
+        node
+        for edit in split.edits
+        for node in ast.parse(edit.source).body
+        if isinstance(node, ast.FunctionDef) and node.name == "prepare_encoder_metadata"
+    ]
+    assert metadata
+    for method in metadata:
+        read = [ast.unparse(node) for node in ast.walk(method) if isinstance(node, ast.Attribute)]
+        default = ast.unparse(method.body[1]).removeprefix("if device is None:").strip()
+        assert default in ("device = self.device", "device = next(self.parameters()).device")
+        assert read.count("self.device") == (default == "device = self.device")
+
+
 def _mutants(after: str, model: str) -> dict[str, str]:
     """Damaged results: a lost, changed, doubled, swapped statement, an extra one, a change elsewhere."""
     start = after.index("def prepare_encoder_metadata(", after.index(f"class {PRISTINE[model][1]}"))
