@@ -46,6 +46,7 @@ NAMES = {
     "idefics3": "Idefics3",
     "molmo2": "Molmo 2",
     "kimi_vl": "Kimi-VL",
+    "nano_nemotron_vl": "Nemotron Nano VL",
 }
 
 

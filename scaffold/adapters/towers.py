@@ -134,7 +134,8 @@ def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
         codes = ", ".join(sorted({item.code for item in error.diagnostics}))
         return TowerAnswer(None, f"the release does not fit ({codes})")
     split = {(edit.class_name, edit.replaces) for edit in plan.split.edits} if plan.split else set()
-    edits = [edit for edits in plan.edits.values() for edit in edits]
+    # An adapter finds the way to a cut's encoder when the model is made.
+    edits = [edit for edits in plan.edits.values() for edit in edits] if plan.way is None else []
     other = {(edit.class_name, edit.name) for edit in edits if isinstance(edit, ReplaceMethod)} - split
     known = len(edits) == len(split) + len(other) and other <= {(port.class_name, "__init__")}
     assert known, "an edit of the tree that an adapter knows nothing of"

@@ -45,6 +45,7 @@ FURTHER = (
     ("minimax_m3", "0.32.0"),
     ("mistral3", "0.32.0"),
     ("molmo2", "0.26.0"),
+    ("nano_nemotron_vl", "0.27.1"),
     ("paligemma", "0.27.0"),
     ("phi3v", "0.23.0"),
     ("pixtral", "0.31.0"),

@@ -24,9 +24,9 @@ from scaffold.verify.numeric.automatic.fixed import _RELEASE  # noqa: E402
 from scaffold.verify.numeric.automatic.host import (  # noqa: E402
     LanguageModel,
     _config_among,
-    _leave_out_bfloat16,
     _leave_out_the_language_model,
     _name_remote_towers,
+    leave_out_bfloat16,
 )
 from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
 from scaffold.verify.numeric.model import Automatic  # noqa: E402
@@ -179,7 +179,7 @@ def test_a_model_that_rounds_in_between_does_not(monkeypatch: pytest.MonkeyPatch
         "Processor", (Generic[T],), {}, lambda names: names.update(__module__=inputs_of_it.__name__)
     )
     factory = SimpleNamespace(processor=processor[int])  # type: ignore[index]
-    _leave_out_bfloat16(type("Model", (), {"__module__": module.__name__, "_processor_factory": factory}))
+    leave_out_bfloat16(type("Model", (), {"__module__": module.__name__, "_processor_factory": factory}))
     for made in (module, inputs_of_it):
         assert made.torch.zeros(1).to(made.torch.bfloat16).dtype is torch.float32
         assert made.torch.cat is torch.cat

@@ -209,7 +209,7 @@ def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
     """The host in float32 evaluation mode on the CPU. Raises what its `__init__` raises before its towers stand."""
     _leave_out_the_language_model(cls, tokenizer)
     _make_timm_shallow()
-    _leave_out_bfloat16(cls)
+    leave_out_bfloat16(cls)
     _name_remote_towers(cls)
     utils = import_module("vllm.model_executor.models.utils")
     utils.StageMissingLayer.parameters = LanguageModel.parameters  # hosts ask their language model for a device
@@ -242,7 +242,7 @@ class _Torch(ModuleType):
         return getattr(torch, name)
 
 
-def _leave_out_bfloat16(cls: Any) -> None:
+def leave_out_bfloat16(cls: Any) -> None:
     """Models and processors that round to bfloat16 in between, whatever the weights are, do not run in float32."""
     processor = cls._processor_factory.processor
     for base in (*cls.__mro__, *(get_origin(processor) or processor).__mro__):

@@ -40,6 +40,7 @@ RECIPES = (
     "hyperclovax_vision_v2",
     "llava_onevision2",
     "cosmos3_edge",
+    "nano_nemotron_vl",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).
