@@ -1,11 +1,13 @@
 """Run the commands of `docs/operators.md` that need a GPU, as the page has them, and write the outcome of each.
 
-    python benchmarks/engine_commands.py --out RESULT.json [--scale tiny|real] [--parallel]
+    python benchmarks/engine_commands.py --out RESULT.json [--scale tiny|real] [--parallel | --measuring]
 
 It needs an installed vLLM and this package with its command. `$MODEL` is a directory without weights
 (`model_directory.py`). The script adds the options to the lines that the page leaves to the operator (weights, length,
 port, memory). Each server answers chat requests with pictures over the loopback. Lines for several GPUs run with
-`--parallel`, all others without; those of pip run in `tests/plugin/test_operators.py`.
+`--parallel`, all others without; those of pip run in
+`tests/plugin/test_operators.py`. With `--measuring` the lines of all guides that measure (`bench`, `profile`) run, one
+after the other.
 """
 
 from __future__ import annotations
@@ -151,7 +153,7 @@ class Page:
         env = self.env | {"PATH": os.pathsep.join([str(programs), self.env["PATH"]])}
         begin = time.perf_counter()
         done = subprocess.run(
-            ["bash", "-c", command], env=env, cwd=self.folder, capture_output=True, text=True, timeout=100, check=False
+            ["bash", "-c", command], env=env, cwd=self.folder, capture_output=True, text=True, timeout=200, check=False
         )
         result: dict[str, Any] = {
             "outcome": "failed" if done.returncode else "ran",
@@ -172,6 +174,14 @@ class Page:
 
     def all(self) -> None:
         """Run all commands in an order in which each finds its files."""
+        if self.arguments.measuring:
+            config = self.folder / "path/to/config.json"
+            config.parent.mkdir(parents=True)
+            made = write_model("qwen2_5_vl", self.folder / "measured", self.arguments.scale)
+            config.write_bytes((made / "config.json").read_bytes())
+            for command in dict.fromkeys(operator_page.measuring_commands()):
+                self.run(command)
+            return None
         serve = [command for command in operator_page.serve_commands() if self.arguments.only in command]
         several = [command for command in serve if "parallel" in command]
         if self.arguments.parallel:
@@ -217,6 +227,7 @@ def main() -> int:
     options.add_argument("--out", type=Path)
     options.add_argument("--scale", choices=("tiny", "real"), default="real")
     options.add_argument("--parallel", action="store_true", help="the lines for several GPUs, and only these")
+    options.add_argument("--measuring", action="store_true", help="bench and profile, and only these")
     options.add_argument("--only", default="", help="servers whose line has this in it")
     options.add_argument("--at-once", type=int, default=8, help="servers")
     options.add_argument("--limit", type=float, default=80, help="seconds for a server to start")
