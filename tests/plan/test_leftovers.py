@@ -39,9 +39,13 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
             "_pad_flashinfer_cu_seqlens_buffer",
             "get_encoder_cudagraph_max_window_seqs",  # of the tower
         },
-        set(),
+        {"Qwen2_5_VLForConditionalGeneration.multimodal_config"},  # the port asks the model's configuration for it
     ),
-    "qwen2_vl": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "qwen2_vl": (
+        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
+        set(),
+        {"Qwen2VLForConditionalGeneration.multimodal_config"},
+    ),
     "qwen3_vl": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
     "step3_vl": (
         {"_batched_encoder_forward", "_compute_spatial_tokens", "img_output_tokens", "patch_output_tokens"},
