@@ -20,8 +20,8 @@ TITLES = {
 }
 VERDICTS = {"holds": "faster", "within noise": "undecided", "fails": "slower", "one engine of each": ""}
 GIB = 1 << 30
-#: Results of the commands on the operators' page.
-COMMANDS = ("engine_commands_h200", "engine_commands_h200_x2")
+#: Results of the commands of the guides.
+COMMANDS = ("engine_commands_h200", "engine_commands_h200_x2", "engine_commands_h200_measuring")
 #: Sizes that graphs are made for: launching takes longer than computing.
 SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
 
@@ -133,9 +133,10 @@ def gain(result: dict[str, Any]) -> str:
 
 
 def commands() -> Iterator[str]:
-    """The commands of `docs/operators.md` that ran on a GPU."""
-    yield """`benchmarks/engine_commands.py` ran the commands of [operators](../operators.md) on GPUs. The servers
-    were up at once, and each answered chat requests with pictures. The CPU tests run those of pip."""
+    """The commands of the guides that ran on a GPU."""
+    yield """`benchmarks/engine_commands.py` ran the commands of [operators](../operators.md) on GPUs, and those of all
+    guides that measure. The servers were up at once, and each answered chat requests with pictures. The CPU tests run
+    all others."""
     rows = [(name, one) for name in COMMANDS for one in load(name)["commands"]]
     yield table(
         ["command", "outcome", "GPUs"],

@@ -158,25 +158,17 @@ def on_record() -> set[str]:
     return {run["command"] for result in results for run in result["commands"] if run["outcome"] == "ran"}
 
 
-#: The operators' page says that all but pip ran on GPUs. No CPU starts a server for several of them.
+#: The operators' page says that all but pip ran on GPUs. No CPU starts a server for several of them, or measures.
 ON_GPUS = {
     *(line for line in operator_page.commands() if not line.startswith("pip ")),
     *(line for line in operator_page.serve_commands() if "tensor-parallel" in line),
+    *operator_page.measuring_commands(),
 }
 
 
 @pytest.mark.parametrize("command", sorted(ON_GPUS))
 def test_a_command_ran_on_a_gpu(command: str) -> None:
     assert command in on_record(), "run: python benchmarks/engine_commands.py"
-
-
-@pytest.mark.parametrize("command", operator_page.measuring_commands())
-def test_a_measurement_is_on_record(command: str) -> None:
-    """What it wrote on a GPU is kept: the result of `bench`, the recording of `profile`."""
-    _, name, model, *_ = shlex.split(command)
-    assert command in on_record() or list(RESULTS.glob(f"{name}_*_{model}.json")) + list(
-        RESULTS.glob(f"{name}_{model}_*.json.gz")
-    )
 
 
 # -- what a page only names

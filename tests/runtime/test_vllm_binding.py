@@ -107,8 +107,8 @@ def test_every_shipped_adapter_gives_what_eager_gives(version, generation, sampl
     assert report["wrong"] == []
     for model in wanted:
         name = model.partition("@")[0]
-        # Phi-3-V has few items, of 576 tokens a tile.
-        assert report[model]["hits"] > (20 if name == "phi3v" else 100), model
+        # Phi-3-V has few items, of 576 tokens a tile. A port of Pixtral's tower leaves cropped images to the model.
+        assert report[model]["hits"] > {"phi3v": 20, "mistral3": 90, "pixtral": 90}.get(name, 100), model
         # The recipe's items of Molmo 2 are never alike: it draws the patches that a token pools.
         assert (report[model]["reused"] > 0) == (name != "molmo2"), model
         assert set(report[model]["reasons"]) <= REASONS, model
