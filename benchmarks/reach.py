@@ -54,8 +54,16 @@ LIMIT = 1800
 ORACLE = "the pristine model "
 #: How a failure of one modality is named for which the lab found no inputs.
 UNMADE = "no inputs could be made: "
-#: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`. None needs any in 0.33.
-GIVEN: Mapping[str, Mapping[str, str]] = {}
+#: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`.
+GIVEN: Mapping[str, Mapping[str, str]] = dict.fromkeys(
+    (
+        "NemotronH_Nano_Omni_Reasoning_V3",
+        "NemotronH_Nano_VL_V2",
+        "NemotronH_Omni_Reasoning_V3",
+        "NemotronH_Super_Omni_Reasoning_V3",
+    ),
+    {"gates.modalities": "not self.dynamic_resolution"},
+)
 
 
 def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:

@@ -7,13 +7,13 @@ tensor. Its way is looked for by `scaffold.cut` as the generator will, so that a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.inputs import Beyond, beyond, left_out, read_fields
+from scaffold.draft.inputs import Beyond, beyond, left_out, other_way, read_fields
 from scaffold.draft.locate import Located
 from scaffold.draft.masks import draft_masks
 from scaffold.draft.objects import Objects
@@ -96,7 +96,7 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
     if step.layers:
         sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
     put_hidden_size(program, model, objects, sheet, step)
-    _gate(program, model, sheet)
+    _gate(program, model, keys, sheet)
     return Cut(tuple(modality.name for modality, _, _ in kept), tuple(notes))
 
 
@@ -245,8 +245,17 @@ def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.ex
     return None
 
 
-def _gate(program: Program, model: Located, sheet: Sheet) -> None:
-    """Graphs are off where each rank encodes items of its own: the ranks gather embeddings by a number of tokens."""
+def _gate(program: Program, model: Located, keys: Sequence[str], sheet: Sheet) -> None:
+    """Where graphs are off: items may be cut in another way than drafted, or ranks encode items of their own.
+
+    Such ranks gather embeddings by a number of tokens.
+    """
+    for key in keys:
+        other = other_way(program, model, key)
+        if other is not None:
+            question = f"the condition under which `{key}` is cut as drafted, and not {other.kind} as at {other.place}"
+            sheet.ask(Question("gates.modalities", question, (), (f"{other.place}: the other way",)))
+            return
     said = _class_variable(program, model, _SHARDS)
     if said is None or ast.unparse(said[0]) != "True":
         return

@@ -61,7 +61,8 @@ class Scope:
 @dataclass(slots=True)
 class History:
     """The events on the way: calls of parts of the model on data, splits of their results, constructed classes,
-    inputs that were read, those that must be None, switches that were passed over, and every function entered."""
+    inputs that were read, those that must be None, switches that were passed over, ways to cut an input into items that
+    a branch replaced by another, and every function entered."""
 
     calls: list[Op] = field(default_factory=list)
     splits: list[Op] = field(default_factory=list)
@@ -69,6 +70,7 @@ class History:
     inputs: dict[str, Input] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     switches: list[Ref] = field(default_factory=list)
+    replaced: list[tuple[FieldConfig, FieldConfig]] = field(default_factory=list)
     visited: list[tuple[Module, FunctionNode]] = field(default_factory=list)
 
 
@@ -210,6 +212,9 @@ class Evaluator:
 
     def _assign(self, target: ast.expr, value: Term, frame: Scope) -> None:
         if isinstance(target, ast.Name):
+            before = frame.variables.get(target.id)
+            if isinstance(before, FieldConfig) and isinstance(value, FieldConfig) and before.kind != value.kind:
+                self.trace.replaced.append((before, value))
             frame.variables[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             known = value.values if isinstance(value, Items) and len(value.values) == len(target.elts) else None

@@ -111,6 +111,9 @@ DRAFTED = {
         # What `embed_multimodal` does with an image depends on more than its modality.
         {"image": ALL, "video": "self._process_video_input(self._parse_and_validate_video_input(**inputs))"},
         let={"side": "self.config.force_image_size"},
+        # Its processor gives images of any size as rows, without a number of tiles.
+        gate="not self.dynamic_resolution",
+        questions=("gates.modalities",),
     ),
     # `embed_multimodal` itself goes over the images.
     "Moondream3ForCausalLM": Case(
@@ -225,7 +228,10 @@ def drafted(release_tree):
         if architecture not in found:
             tree = release_tree(RELEASE)
             asked = draft_descriptor(tree, architecture, layout="cut").questions
-            answers = {question.key: question.candidates[0].value for question in asked}
+            gate = DRAFTED[architecture].gate or ""  # no candidate: only a person knows which items a model has
+            answers = {
+                question.key: question.candidates[0].value if question.candidates else gate for question in asked
+            }
             found[architecture] = draft_descriptor(tree, architecture, answers, "cut")
         return found[architecture]
 
