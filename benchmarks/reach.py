@@ -55,15 +55,10 @@ ORACLE = "the pristine model "
 #: How a failure of one modality is named for which the lab found no inputs.
 UNMADE = "no inputs could be made: "
 #: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`.
-GIVEN: Mapping[str, Mapping[str, str]] = dict.fromkeys(
-    (
-        "NemotronH_Nano_Omni_Reasoning_V3",
-        "NemotronH_Nano_VL_V2",
-        "NemotronH_Omni_Reasoning_V3",
-        "NemotronH_Super_Omni_Reasoning_V3",
-    ),
-    {"gates.modalities": "not self.dynamic_resolution"},
-)
+GIVEN: Mapping[str, Mapping[str, str]] = {
+    f"NemotronH_{name}": {"gates.modalities": "not self.dynamic_resolution"}
+    for name in ("Nano_VL_V2", "Nano_Omni_Reasoning_V3", "Omni_Reasoning_V3", "Super_Omni_Reasoning_V3")
+}
 
 
 def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:

@@ -60,9 +60,12 @@ class Scope:
 
 @dataclass(slots=True)
 class History:
-    """The events on the way: calls of parts of the model on data, splits of their results, constructed classes,
-    inputs that were read, those that must be None, switches that were passed over, ways to cut an input into items that
-    a branch replaced by another, and every function entered."""
+    """The events on the way.
+
+    These are calls of parts of the model on data, splits of their results, constructed classes, inputs that were read
+    and those that must be None, switches that were passed over, and every function entered. `replaced` are ways to cut
+    an input into items that a branch replaced by another.
+    """
 
     calls: list[Op] = field(default_factory=list)
     splits: list[Op] = field(default_factory=list)
