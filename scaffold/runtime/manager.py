@@ -637,7 +637,10 @@ class EncoderGraphManager:
         Eager runs all items at once, and a chip that a replay fills gains nothing from a graph (Phi-3-V on an H100:
         four replays of 17 tiles take 72 ms, 68 tiles eager 68).
         """
-        if len(plan.steps) < 2:
+        if len(plan.steps) < 2 or self.description.axes:
+            return False
+        # Without a graph, an item may have fewer tokens than it claims, so that its rows cannot be told from others'.
+        if self._around is None and any(run.captured is None for step in plan.steps for run in step.runs):
             return False
         batches = eager = 0.0
         for path, crossover in self.crossover.items():

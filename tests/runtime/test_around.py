@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from helpers import assert_equals_eager, make_manager
-from towers import GLOBAL_TOKENS, WIDTH, TileTower
+from towers import GLOBAL_TOKENS, WIDTH, PackedTower, TileTower
 
+from scaffold.runtime import EncoderDescription, GraphKey, Item, Limits
 from scaffold.runtime.adapter import Replay
 
 
@@ -49,8 +51,17 @@ class Surrounded(TileTower):
 
         return self._own_code(inputs, encode)
 
-    def whole(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[int, ...]]:
-        return inputs, (4,)
+    def describe(self) -> EncoderDescription:
+        return replace(super().describe(), axes=())
+
+    def select(self, inputs: Mapping[str, Any], indices: Sequence[int]) -> tuple[Mapping[str, Any], tuple[()]]:
+        return super().select(inputs, indices)[0], ()
+
+    def whole(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[()]]:
+        return inputs, ()
+
+    def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor]:
+        return super().capture_values(key._replace(axes=(4,)), limits)
 
     def replay_values(self, *_: object) -> dict[str, torch.Tensor]:
         raise AssertionError("the values are known only inside the model's own code")
@@ -154,3 +165,20 @@ def test_batches_in_turn_lose_to_one_eager_call(slope, batches):
     assert tower.encoded == [8 // batches] * batches
     assert dict(manager.stats.reasons) == ({} if batches == 2 else {"crossover": 2})
     assert [len(output) for output in outputs] == [4 * GLOBAL_TOKENS + 1] * 2
+
+
+def test_items_that_claim_too_many_tokens_stay_alone():
+    """A port may keep an item off graphs by claiming tokens that it does not have: its rows must not be cut by them."""
+    tower = PackedTower()
+    honest = tower.items
+    tower.items = lambda inputs: [  # type: ignore[method-assign]
+        item if item.tokens < 20 else Item(item.cost, 100) for item in honest(inputs)
+    ]
+    manager = make_manager(tower, [8, 16])
+    crossover = manager.crossover["default"]
+    crossover.replay.add(8, 12.0)
+    crossover.replay.add(16, 12.1)  # one call of everything looks best
+    crossover.launch_ms = 1.0
+    assert_equals_eager(manager, tower.call([(1, 4, 4), (1, 4, 5), (1, 4, 4)]))
+    assert_equals_eager(manager, tower.call([(1, 4, 4), (1, 4, 4)]))
+    assert dict(manager.stats.reasons) == {"over-budget": 1, "crossover": 2}
