@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 FILE = "vllm/model_executor/models/hyperclovax_vision_v2.py"
-EMBEDDED = "return torch.cat(tuple(self.embed_multimodal(**ready)))"
+EMBEDDED = "return torch.cat(tuple(embeddings))"
 
 
 def test_they_go_through_the_projector(release_tree: Any) -> None:
