@@ -87,7 +87,7 @@ def draft_descriptor(
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
-    name, text = model.file.rpartition("/")[2].removesuffix(".py"), sheet.text(title)
+    name, text = _file_name(model.file), sheet.text(title)
     gain = _worth(text, name) if not sheet.open else None
     return Draft(
         name,
@@ -97,6 +97,12 @@ def draft_descriptor(
         unused,
         (*notes, *(note for note in (port, gain) if note is not None)),
     )
+
+
+def _file_name(module: str) -> str:
+    """The name of a model's module, or of its package: those of `vllm/models` call all their modules alike."""
+    _, package, inside = module.rpartition("vllm/models/")
+    return inside.partition("/")[0].removesuffix(".py") if package else inside.rpartition("/")[2].removesuffix(".py")
 
 
 def _worth(text: str, name: str) -> Diagnostic | None:

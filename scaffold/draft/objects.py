@@ -22,6 +22,8 @@ _LAYERS = ("ModuleList", "make_layers")
 _BARE = ("nn.Module", "torch.nn.Module")
 #: One of two values, by a condition that the source does not decide.
 _EITHER = "either"
+#: Functions whose result says what their argument says.
+_COPIES = ("deepcopy", "copy.deepcopy", "copy.copy")
 #: Functions of other packages that make whole encoders.
 _OUTSIDE = ("AutoModel", "AutoBackbone", "timm.", "create_model")
 
@@ -78,8 +80,8 @@ class Objects:
         if not isinstance(value, Op):
             return None
         inner = self.text(value.args[0]) if value.args else None
-        if inner is None:
-            return None
+        if inner is None or value.name in _COPIES:
+            return inner
         if value.name.startswith(".") and value.name[1:].isidentifier() and len(value.args) == 1:
             return f"{inner}{value.name}"
         if value.name == "[]" and isinstance(value.args[1], Plain):
@@ -180,6 +182,7 @@ class _Constructor(Evaluator):
         self.path = path
         self.attributes: dict[str, Term] = {}
         self.places: dict[str, SourceLine] = {}
+        self._depths: dict[str, int] = {}
         self.read: list[Term] = []
         self.elements: list[Term] = []
         self.declared: dict[str, Owner] = {}
@@ -227,9 +230,12 @@ class _Constructor(Evaluator):
             return
         holder = self._value(target.value, frame)
         known = self.attributes.get(target.attr, Plain(None))
-        if isinstance(holder, Ref) and holder.path == self.path and known == Plain(None):
+        # A class replaces a part of its base; of two ways through one function the first counts.
+        replaced = isinstance(value, Made) and frame.depth < self._depths.get(target.attr, 0)
+        if isinstance(holder, Ref) and holder.path == self.path and (known == Plain(None) or replaced):
             self.attributes[target.attr] = value
             self.places[target.attr] = self._place(target, frame)
+            self._depths[target.attr] = frame.depth
         elif isinstance(holder, Op) and holder.name in _BARE and isinstance(target.value, ast.Attribute):
             name = ast.unparse(target).removeprefix("self.")
             self.attributes[name], self.places[name] = value, self._place(target, frame)

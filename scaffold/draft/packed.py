@@ -86,15 +86,18 @@ def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: Mod
         raise beyond(tree, call.place, f"the class of `{call.name}`, which gets the pixels, is not in the tree")
     kept, notes = _tokens(scene, first, tower)
     try:
-        _inside(scene, first, call, tower)
+        _inside(scene, first, call, tower, frames=any(modality.name != "image" for modality in kept))
     except Beyond as met:
         sheet.obstacles += met.diagnostics
     _budget(scene, kept, first)
     return Packed(tower, kept, notes)
 
 
-def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part) -> None:
-    """Fill in all that the tower's own code tells. Raises `Beyond` where it tells no more."""
+def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part, *, frames: bool) -> None:
+    """Fill in all that the tower's own code tells. Raises `Beyond` where it tells no more.
+
+    `frames`: an item may have several.
+    """
     sheet, program = scene.sheet, scene.program
     assert tower.cls is not None, "checked by the caller"
     around = _between(scene, first, call)
@@ -111,7 +114,7 @@ def _inside(scene: _Scene, first: ModalityInputs, call: Op, tower: Part) -> None
     sheet.put("tower.metadata", grid)
     _pixels(scene, tower, data[0])
     sliced = _slice(scene, tower, data, grid, call)
-    _attention(scene, tower, sliced, grid, first.columns)
+    _attention(scene, tower, sliced, grid, first.columns, frames=frames)
     _calls(scene, tower, names, data[0], grid, sliced, around)
     for hazard in sliced.hazards:
         if not hazard.moved and (sliced.already_split or hazard.label != Label.META):
@@ -287,7 +290,9 @@ def _crossings(sliced: TowerSlice) -> Iterator[tuple[Crossing, TowerSlice]]:
         yield from _crossings(child.slice)
 
 
-def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, ...], columns: tuple[str, ...]) -> None:
+def _attention(
+    scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, ...], columns: tuple[str, ...], *, frames: bool
+) -> None:
     sheet = scene.sheet
     assert tower.cls is not None, "checked by the caller"
     crossings = list(_crossings(sliced))
@@ -305,11 +310,14 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         name = crossing.key if name in taken else name
         taken.add(name)
         at = f"attention.{name}"
+        shows = (_evidence(scene, crossing),)
         if unit is None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
-            sheet.ask(
-                Question(f"{at}.unit", "what one attention sequence covers", candidates, (_evidence(scene, crossing),))
-            )
+            sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
+        elif unit == "frame" and not frames and _has_room_for_items(sliced):
+            alike = Candidate("item", "an image is one frame, and the tower's method has room for items alone", shown)
+            whole = (alike, Candidate("frame", why, shown))
+            sheet.ask(Question(f"{at}.unit", "what one attention sequence of images covers", whole, shows))
         else:
             sheet.put(f"{at}.unit", unit, shown, why=why)
         sheet.put(f"{at}.offsets", crossing.key, _evidence(scene, crossing))
@@ -348,10 +356,12 @@ def _attention(scene: _Scene, tower: Part, sliced: TowerSlice, grid: tuple[str, 
         free = Candidate("8192", "enough for every image, if positions are computed and not looked up")
         what = "the largest side of a grid, in rows: what the tower's tables of positions hold"
         sheet.ask(Question("capture.side_limit", what, (free,), (f"{tower.cls[0].file}:{tower.cls[1].lineno}",)))
-    parameter = sliced.method_parameters[0] if sliced.already_split else None
-    forms = (parameter or next(p for p in sliced.parameters if p.name == grid[0])).forms
-    where = SourceLine(sliced.file, tower.cls[1].lineno)
-    sheet.put("tower.grid", "list" if "list" in forms else "tensor", where, why=f"what `{grid[0]}` may be")
+
+
+def _has_room_for_items(sliced: TowerSlice) -> bool:
+    """Whether a tower's own method of metadata pads offsets to a number of items, and to none of frames."""
+    names = {parameter.name for parameter in sliced.method_parameters}
+    return sliced.already_split and "max_batch_size" in names and "max_frames_per_batch" not in names
 
 
 def _bounds(offsets: list[Crossing], bounds: list[Crossing]) -> tuple[dict[str, Crossing], list[Crossing]]:
@@ -508,7 +518,7 @@ def _pixels(scene: _Scene, tower: Part, data: str) -> None:
         path = call.name.removeprefix("self.")
         patch = part_of(program, tower.cls, path) if "." not in path else None
         if shape is None and patch is not None and patch.cls is not None:
-            shape = _row_shape(program, patch, f"self.{tower.name}.{path}", sheet)
+            shape = row_shape(program, patch.cls, f"self.{tower.name}.{path}", sheet)
     if shape is None:
         layer = first_layer(program, scene.model.owner, tower, data)
         look: tuple[str, ...] = (layer,) if layer else ()
@@ -540,39 +550,41 @@ def _input_dtype(program: Program, tower: Part) -> SourceLine | None:
     return None
 
 
-def _row_shape(program: Program, patch: Part, prefix: str, sheet: Sheet) -> tuple[str, SourceLine, str] | None:
-    assert patch.cls is not None, "checked by the caller"
-    evaluator = Evaluator(program, patch.cls)
-    names = parameters(program, patch.cls, "forward")
+def row_shape(program: Program, cls: Owner, prefix: str, sheet: Sheet) -> tuple[str, SourceLine, str] | None:
+    """The width of a row that the part at `prefix` embeds, its place and why: of a linear layer, or of the patch that a
+    convolution gets a row as. None where the part does neither first."""
+    evaluator = Evaluator(program, cls)
+    names = parameters(program, cls, "forward")
     evaluator.variables("forward", **{names[0]: Input("pixels")} if names else {})
     made = next((call for call in evaluator.trace.calls if call.name.count(".") == 1), None)
-    inner = part_of(program, patch.cls, made.name.removeprefix("self.")) if made else None
+    inner = part_of(program, cls, made.name.removeprefix("self.")) if made else None
     if made is None or inner is None or made.place is None:
         return None
     width = linear_width(inner)
     bare = strip(made.args[0])
     if width is not None and isinstance(bare, Input):
         return f"{prefix}.{inner.name}.{width}", inner.place, "the input of a linear layer"
-    if isinstance(bare, Op) and bare.name in (".view", ".reshape") and Plain(-1) in bare.args[1:]:
+    if isinstance(bare, Op) and bare.name in (".view", ".reshape"):
         dims = [dim for dim in bare.args[2:] if dim != Plain(-1)]
         paths = [
             dim.path.removeprefix("self.") for dim in dims if isinstance(dim, Ref) and dim.path.startswith("self.")
         ]
         conv = ast.unparse(inner.made.func) if inner.made else ""
-        if len(paths) == len(dims) and "Conv" in conv:
-            lets = {"channels": f"{prefix}.{inner.name}.in_channels"}
-            lets |= {_let_name(name): f"{prefix}.{name}" for name in paths}
+        if dims and len(paths) == len(dims) and "Conv" in conv:
+            lets = {_let_name(name): f"{prefix}.{name}" for name in paths}
+            if Plain(-1) in bare.args[1:]:  # whose size the others leave
+                lets = {"channels": f"{prefix}.{inner.name}.in_channels"} | lets
             for name, path in lets.items():
-                sheet.put(f"let.{name}", path, inner.place if name == "channels" else bare.place)
-            terms = [
-                f"{_let_name(n)} ** {paths.count(n)}" if paths.count(n) > 1 else _let_name(n)
-                for n in dict.fromkeys(paths)
-            ]
-            return " * ".join(["channels", *terms]), bare.place or made.place, "what a row is viewed as"
+                sheet.put(f"let.{name}", path, inner.place if path.endswith(".in_channels") else bare.place)
+            counts = {name: sum(_let_name(path) == name for path in paths) for name in lets}
+            terms = [f"{name} ** {count}" if count > 1 else name for name, count in counts.items()]
+            return " * ".join(terms), bare.place or made.place, "what a row is viewed as"
     return None
 
 
 def _let_name(attribute: str) -> str:
+    if attribute.endswith("channels"):
+        return "channels"
     return "frames" if "temporal" in attribute else "side" if attribute == "patch_size" else attribute
 
 
@@ -611,6 +623,7 @@ def _calls(
         sheet.put("forward.call", call, place)
     plain = wrapped.format(f"self.{tower.name}({', '.join(eager)})")
     changed = _changed_grid(scene, tower, names, grid)
+    _grid_form(scene, tower, grid[0], sliced, elsewhere=changed is not None or sheet.has("post.call"))
     if changed is None:
         sheet.put("eager.call", plain, place)
         return
@@ -620,6 +633,16 @@ def _calls(
         ways.insert(0, Candidate(through, "the method that changes the grid", shown))
     what = "the eager call: the model changes the grid before the tower gets it, the metadata is made of the sizes"
     sheet.ask(Question("eager.call", what, tuple(ways), (f"{shown}: the call of the tower",)))
+
+
+def _grid_form(scene: _Scene, tower: Part, grid: str, sliced: TowerSlice, *, elsewhere: bool) -> None:
+    """A list, which copies nothing to the device, unless methods of the model beside the tower get the grid, too."""
+    assert tower.cls is not None, "checked by the caller"
+    parameter = sliced.method_parameters[0] if sliced.already_split else None
+    forms = (parameter or next(p for p in sliced.parameters if p.name == grid)).forms
+    form = "list" if "list" in forms and not (elsewhere and "tensor" in forms) else "tensor"
+    why = f"what `{grid}` may be" if form == "list" or not elsewhere else "as the model's own methods get it"
+    scene.sheet.put("tower.grid", form, SourceLine(sliced.file, tower.cls[1].lineno), why=why)
 
 
 def _changed_grid(scene: _Scene, tower: Part, names: list[str], grid: tuple[str, ...]) -> tuple[SourceLine, str] | None:

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scaffold.cut.hoist import find_computed
+from scaffold.descriptor.port import LONGEST
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.convolutions import is_convolution, stride_of
 from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, shapes_of, sizes_of, strip
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
+from scaffold.draft.packed import row_shape
 from scaffold.draft.reentry import ALL, as_reason, entries_of, entry_step, problems_of_way, put_fields, put_hidden_size
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, Walker, computed, is_pixels, parents_of
@@ -38,8 +41,8 @@ from scaffold.draft.values import (
 )
 from scaffold.protocol import read_protocol
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode
-from scaffold.tower.source import Owner, Program
+from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.tower.source import Module, Owner, Program
 
 _MODALITY = "image"
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
@@ -47,7 +50,6 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.D
 _SAME_VALUES = {*SAME_SIZES, "each", "torch.tensor", "torch.as_tensor", "async_tensor_h2d", ".numpy"}
 #: Methods that wait for the values of a tensor, or hand a bound to attention that does.
 _WAITS = {"item", "tolist", "cpu", "numpy", "nonzero", "unique", "max"}
-_CONVOLUTIONS = ("Conv2d", "Conv2dLayer")
 _LINEAR = {"nn.Linear": "in_features", "ReplicatedLinear": "input_size", "ColumnParallelLinear": "input_size"}
 _DEPTH = 4
 
@@ -132,7 +134,9 @@ def _is_loop_of_rows(program: Program, objects: Objects, step: PartCall) -> bool
     """
     cls = objects.cls(step.path)
     told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
-    return told and not _in_loop(step) and cls is not None and not list(_waiting(program, cls, set(), inside=False))
+    if cls is None or not told or _in_loop(step):
+        return False
+    return not list(_waiting(program, cls, set(), layers=_looped(objects, step)))
 
 
 def _looped(objects: Objects, step: PartCall) -> str:
@@ -140,7 +144,12 @@ def _looped(objects: Objects, step: PartCall) -> str:
     if step.parent is None or not step.module or not step.encoder or step.entered is None:
         return ""
     layers = {name for name, value in objects.attributes(step.path).items() if _is_layers(value)}
-    return next((name for over in _loops(step) if (name := over.removeprefix("self.")) in layers), "")
+    return next((name for over in _loops(step) if (name := _over(over).removeprefix("self.")) in layers), "")
+
+
+def _over(text: str) -> str:
+    """The iterated object itself: `self.layers` of `enumerate(self.layers)`."""
+    return text.removeprefix("enumerate(").removesuffix(")") if text.startswith("enumerate(") else text
 
 
 def _loops(step: PartCall) -> Iterator[str]:
@@ -253,11 +262,12 @@ def _themselves(value: Term) -> str:
 
 
 def _waiting(
-    program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0, *, inside: bool = True
+    program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0, *, layers: str = ""
 ) -> Iterator[tuple[SourceLine, str]]:
     """Calls that wait for values, in the methods of a class but its constructor, and of what the constructor makes.
 
-    Those in the class itself count only `inside`, and so does the longest sequence where a caller may give it.
+    With `layers` only those count that a loop over them runs, and none that finds the longest sequence where a caller
+    may give it.
     """
     if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
         return
@@ -266,17 +276,40 @@ def _waiting(
         for method in owner.body:
             if not isinstance(method, FunctionNode) or method.name in ("load_weights", "__init_subclass__"):
                 continue
-            computed = find_computed(method) if not inside else None
-            for node in ast.walk(method):
-                if not isinstance(node, ast.Call) or (computed is not None and node in ast.walk(computed)):
-                    continue
-                if method.name != "__init__":
-                    if (inside or depth) and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
-                        yield SourceLine(module.file, node.lineno), ast.unparse(node)
-                elif isinstance(node.func, ast.Name):
-                    made = program.resolve(module, node.func.id)
-                    if made is not None and isinstance(made[1], ast.ClassDef):
-                        yield from _waiting(program, (made[0], made[1]), seen, depth + 1, inside=inside)
+            if method.name == "__init__":
+                for inner in _made_in(program, module, method, layers if depth == 0 else ""):
+                    yield from _waiting(program, inner, seen, depth + 1, layers=layers)
+            elif depth or not layers:
+                left_out = set(map(id, _longest(method))) if layers else set()
+                for node in ast.walk(method):
+                    waits = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                    if waits and node.func.attr in _WAITS and id(node) not in left_out:  # type: ignore[attr-defined]
+                        yield SourceLine(module.file, getattr(node, "lineno", 1)), ast.unparse(node)
+
+
+def _made_in(program: Program, module: Module, init: FunctionNode, layers: str) -> Iterator[Owner]:
+    """The classes of the tree of which a constructor makes objects, or of which it makes these layers."""
+    for statement in ast.walk(init):
+        if layers and not any(ast.unparse(target) == f"self.{layers}" for target in assigned_to(statement)):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                made = program.resolve(module, node.func.id)
+                if made is not None and isinstance(made[1], ast.ClassDef):
+                    yield made[0], made[1]
+        if not layers:
+            return
+
+
+def _longest(method: FunctionNode) -> Iterator[ast.AST]:
+    """The nodes of a method that find the longest sequence, where a caller may give it: now, or with a new parameter."""
+    computed = find_computed(method)
+    yield from ast.walk(computed) if computed is not None else ()
+    absent = f"{LONGEST} is None"
+    if LONGEST in {argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)}:
+        for node in ast.walk(method):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == absent:
+                yield from ast.walk(ast.Module(node.body, []))
 
 
 def _entry(
@@ -336,8 +369,8 @@ def _patch_side(objects: Objects, step: PartCall, sheet: Sheet) -> None:
 def _strides(objects: Objects, step: PartCall) -> dict[str, str]:
     """Strides of the convolutions of the tower whose kernels are as large, each with the path of the convolution."""
     tower = ".".join(step.path.split(".")[:2])
-    found = [(path, value) for path, value in objects.kept(tower) if _is_convolution(value)]
-    return {text: path for path, value in found if (text := objects.text(_stride(value))) is not None}
+    found = [(path, value) for path, value in objects.kept(tower) if is_convolution(value)]
+    return {text: path for path, value in found if (text := objects.text(stride_of(value))) is not None}
 
 
 def _patches(
@@ -374,17 +407,39 @@ def _patches(
         )
         return
     linear = next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
-    if linear is None:
+    width = "width"
+    viewed = _viewed(program, objects, walker, key, sheet) if linear is None else None
+    if viewed is not None:
+        width = viewed
+    elif linear is None:
         look = tuple(str(place) for place in (shown[1] if shown else None, step.place) if place is not None)
         why = "three channels of a patch, whose side is the stride of"
         sides = {side: path for side, path in _strides(objects, step).items() if side.endswith("patch_size")}
         squares = [Candidate(f"3 * {side} ** 2", f"{why} `{path}`") for side, path in sides.items()]
         sheet.ask(Question("let.width", "the width of a row of pixels", tuple(squares), look))
     else:
-        width = f"{linear.path}.{_linear_input(objects, linear, key)}"
-        sheet.put("let.width", width, linear.place, why="the input of a linear layer")
-    sheet.put("item.shape", ["h * w", "width"], fields[key].place, why=f"the product of `{grid.key}`")
+        attribute = f"{linear.path}.{_linear_input(objects, linear, key)}"
+        sheet.put("let.width", attribute, linear.place, why="the input of a linear layer")
+    sheet.put("item.shape", ["h * w", width], fields[key].place, why=f"the product of `{grid.key}`")
     sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches")
+
+
+def _viewed(program: Program, objects: Objects, walker: Walker, key: str, sheet: Sheet) -> str | None:
+    """The width of a row as the part says that embeds the rows: the product of the sides of what it views one as."""
+    for step in walker.root.walk():
+        cls = (
+            objects.cls(step.path) if step.module and step.units is not None and _is_embedded(step.units, key) else None
+        )
+        shape = row_shape(program, cls, step.path, sheet) if cls is not None else None
+        if shape is not None:
+            return shape[0]
+    return None
+
+
+def _is_embedded(value: Term, key: str) -> bool:
+    """Whether a value is made of these rows, on which nothing but a normalisation of pixels has computed."""
+    made = (part.name for part in walk_value(value) if isinstance(part, Op) and part.name.startswith("self."))
+    return key in inputs_of(value) and all(name.endswith(".input_norm") for name in made)
 
 
 def _width_beside(
@@ -404,25 +459,6 @@ def _read_with(sheet: Sheet, key: str) -> set[str]:
     """Inputs of the served modality beside the pixels that are no embeddings."""
     fields = {name.split(".")[1] for name in sheet.keys("fields.")}
     return {name for name in fields if name != key and not name.endswith("_embeds")}
-
-
-def _is_convolution(value: Term) -> bool:
-    name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
-    return name.rpartition(".")[2] in _CONVOLUTIONS
-
-
-def _stride(value: Term) -> Term | None:
-    """The stride of a convolution whose kernel is as large."""
-    assert isinstance(value, (Made, Op)), "a convolution"
-    given = {name: _side(part) for name, part in value.keywords}
-    stride = given.get("stride")
-    return stride if stride is not None and stride == given.get("kernel_size") else None
-
-
-def _side(value: Term) -> Term:
-    """The side of a square: `n` of `(n, n)`."""
-    square = isinstance(value, Items) and len(value.values) == 2 and value.values[0] == value.values[1]
-    return value.values[0] if square and isinstance(value, Items) else value
 
 
 def _linear_input(objects: Objects, step: PartCall, key: str) -> str:
@@ -453,7 +489,7 @@ def _merge_sizes(model: Located) -> Iterator[Candidate]:
     seen: set[str] = set()
     for tree, own in ((owner, True), (module.tree, False)):
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Attribute) or not node.attr.endswith("merge_size"):
+            if not _is_merge_size(node):
                 continue
             path = re.sub(r"^(self\.)?(hf_)?config\.", "self.config.", ast.unparse(node))
             if path.startswith("self." if own else "self.config.") and path not in seen:
@@ -461,7 +497,14 @@ def _merge_sizes(model: Located) -> Iterator[Candidate]:
                 why = (
                     "read from the configuration" if path.startswith("self.config.") else "the model's own name for it"
                 )
-                yield Candidate(path, why, SourceLine(model.file, node.lineno))
+                yield Candidate(path, why, SourceLine(model.file, getattr(node, "lineno", 1)))
+
+
+def _is_merge_size(node: ast.AST) -> bool:
+    """`X.merge_size`, or the first of the two sides `X.merge_kernel_size[0]`."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
+        return isinstance(node.value, ast.Attribute) and node.value.attr.endswith("merge_kernel_size")
+    return isinstance(node, ast.Attribute) and node.attr.endswith("merge_size")
 
 
 def _squares(split: Op) -> Iterator[tuple[str, SourceLine | None]]:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from scaffold.draft.convolutions import positions
 from scaffold.draft.inputs import (
     Encoded,
     ModalityInputs,
@@ -21,6 +22,7 @@ from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, chain_path, model_path, outer_path, part_of
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.steps import Walker
 from scaffold.draft.values import Items, Mapped, Op, Plain, Ref, SourceLine, Term, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, call_name, name_path, required_parameters
@@ -166,21 +168,26 @@ def _paths(
     patch = _patch_size(program, model, tower)
     if patch is not None:
         sheet.put("let.patch", *patch, why="stride of the patch embedding")
+    objects = Objects(program, model.owner)
+    way = Walker(program, model.owner, objects, into_parts=True).root
     for name, key in keys.items():
         at = f"paths.{name}"
         one = name == "global"
         sheet.put(f"{at}.count", 1 if one else "n", inputs.fields[key].place, why="one an item" if one else first.sizes)
         root = next(root for root in first.encoded if root.pixels[0] == key)
+        side = "side" if one else "tile"
+        left = positions(objects, way, key, side, ("patch", patch[0])) if patch is not None else None
+        why = "what the convolutions behind the patches leave of an image's side"
+        formula = [Candidate(left, why, root.place)] if left is not None else []
         sheet.ask(
             Question(
                 f"{at}.tokens",
                 f"output tokens of one unit of `{key}`",
-                tuple(_constants(program, model, name)),
+                (*formula, *_constants(program, model, name)),
                 (f"{root.place}: the call that makes them",),
             )
         )
         sheet.put(f"{at}.pixels", key, root.place)
-        side = "side" if one else "tile"
         shape = _tile_shape(program, model, inputs, sheet, tower if one else None, key, f"{at}.shape", side)
         if shape is not None:
             sheet.put(f"{at}.shape", shape[0], *shape[1:])

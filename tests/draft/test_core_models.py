@@ -7,6 +7,7 @@ from draft_cases import CORE, DRAFTED, Case
 from draft_meaning import differences
 
 from scaffold.descriptor import load_descriptor, load_descriptor_text
+from scaffold.descriptor.expressions import parse_expression
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
 from scaffold.workflow import prepare_port, prove_numerics
@@ -108,3 +109,27 @@ def test_a_ported_tower_that_asks_its_grid_is_a_question(release_tree):
     assert question.key == "forward.call"
     assert question.candidates[0].value == "self.visual(pixels, [], encoder_metadata=metadata)"
     assert question.look == ("vllm/model_executor/models/qwen2_vl.py:718: .tolist()",)
+
+
+#: The architectures whose two paths run the same convolutions behind the patches of 728 and of 504 pixels.
+STEPS = ["Step3VL", "Step3p7", "StepVL", "Step5"]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_tokens_of_a_path_follow_its_convolutions(name: str, release_tree):
+    """The first candidate gives the constants of the processor, and other numbers for a model of other sizes."""
+    found = draft_descriptor(release_tree(NEWEST), f"{name}ForConditionalGeneration")
+    sizes = {"side": 728, "tile": 504, "patch": 14, "self.config.understand_projector_stride": 2}
+    for path in ("global", "local"):
+        [question] = [asked for asked in found.questions if asked.key == f"paths.{path}.tokens"]
+        formula, constant, _ = question.candidates
+        assert parse_expression(formula.value).evaluate(sizes) == int(constant.value)
+        assert parse_expression(formula.value).evaluate({**sizes, "patch": 28}) < int(constant.value)
+
+
+def test_first_candidates_alone_mean_what_is_shipped(release_tree):
+    tree = release_tree(NEWEST)
+    asked = draft_descriptor(tree, "Step3VLForConditionalGeneration").questions
+    answers = {question.key: question.candidates[0].value for question in asked}
+    port = load_descriptor_text(draft_descriptor(tree, "Step3VLForConditionalGeneration", answers).text, "draft.yaml")
+    assert set(differences(port, load_descriptor("step3_vl"))) == DIFFERENT_NOW["Step3-VL"]

@@ -64,6 +64,8 @@ BY_HAND = {
     "IsaacForConditionalGeneration": ("tests/cut/isaac.yaml", ("out_hidden_size=", "patch_size**2", ".input_size")),
     "Cosmos3EdgeForConditionalGeneration": ("tests/cut/cosmos3_edge.yaml", ()),
     "LlavaOnevision2ForConditionalGeneration": ("tests/cut/llava_onevision2.yaml", ()),
+    "MiniMaxM3SparseForConditionalGeneration": ("scaffold/descriptor/shipped/minimax_m3.yaml", ()),
+    "KimiVLForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_vl.yaml", (".patch_size",)),
 }
 
 
@@ -111,7 +113,7 @@ def test_the_port_is_the_one_written_by_hand(architecture, drafted, release_tree
     drafts, hands = (
         {
             change.path: [line for line in (change.after or b"").decode().splitlines() if not _has(line, other_words)]
-            for change in prepare_port(port, tree).changed
+            for change in prepare_port(port, tree, replace=True).changed
             if change.path.startswith("vllm/")
         }
         for port in (port_of(drafted(architecture)), by_hand)
@@ -142,11 +144,19 @@ LOOPS = {
         {"item.merge": "self.merge_size"},
     ),
     "DotsOCRForCausalLM": ("self.vision_tower", "self.blocks", {"let.width": f"3 * {VISION}.patch_size ** 2"}),
+    # The loop counts its layers, which have an optional `max_seqlen` already; a rotation beside the loop waits.
+    "KimiVLForConditionalGeneration": (
+        "self.vision_tower.encoder",
+        "self.blocks",
+        {"item.merge": f"{VISION}.merge_kernel_size[0]"},
+    ),
+    # Its tower takes the place of one that its base makes, and normalises pixels before it embeds them.
+    "GlmOcrForConditionalGeneration": ("self.visual", "self.blocks", {}),
     # Layers in a part without a class; the merger unpacks its own layers, and is no encoder.
     "LlavaOnevision2ForConditionalGeneration": (
         "self.visual",
         "self.encoder.layers",
-        {"let.width": f"3 * {VISION}.patch_size ** 2"},
+        {},
     ),
 }
 
@@ -159,7 +169,24 @@ def test_a_loop_where_the_call_gets_what_no_graph_holds(architecture, drafted, r
     port = port_of(draft)
     assert (port.forward.encoder, port.forward.loop) == (encoder, loop)
     assert {question.key: question.candidates[0].value for question in draft.questions} == asked
-    assert prepare_port(port, release_tree(RELEASE)).changed
+    assert prepare_port(port, release_tree(RELEASE), replace=True).changed
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [("GlmOcrForConditionalGeneration", "glm_ocr"), ("MiniMaxM3SparseForConditionalGeneration", "minimax_m3")],
+)
+def test_the_width_of_rows_is_the_patch_that_they_are_viewed_as(architecture, name, drafted):
+    draft = drafted(architecture)
+    assert draft.name == name
+    assert draft.questions == ()
+    assert [part.text for part in port_of(draft).item.shape] == ["h * w", "channels * frames * side ** 2"]
+
+
+@pytest.mark.trees
+def test_a_part_that_takes_the_place_of_one_of_the_base(drafted):
+    assert "runs GlmOcrVisionTransformer on the rows of all images" in drafted("GlmOcrForConditionalGeneration").text
 
 
 @pytest.mark.trees
@@ -374,4 +401,4 @@ def test_a_key_spells_the_columns_of_its_grid(release_tree):
     """No line of MiniMax-M3 says how many columns `image_grid_thw` has."""
     draft = draft_descriptor(release_tree("0.30.0"), "MiniMaxM3SparseForConditionalGeneration")
     assert "image_grid_thw: [1, h, w]" in draft.text
-    assert [question.key for question in draft.questions] == ["let.width"]
+    assert draft.questions == ()

@@ -7,7 +7,7 @@ import ast
 import pytest
 from draft_cases import BEYOND, CASES, DOCUMENT, UPSTREAM, Case, refusal, table, with_table
 
-from scaffold.descriptor import load_descriptor_text
+from scaffold.descriptor import PackedPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
 from scaffold.protocol import SourceTree
@@ -42,6 +42,18 @@ def test_the_pictures_of_llava_next_are_refused(release_tree):
     messages = [problem.message for problem in refusal(case, release_tree(case.release))]
     assert any("also depends on `image_sizes`" in message for message in messages)
     assert any("`pixel_values` arrives as one tensor an item" in message for message in messages)
+
+
+def test_a_split_tower_with_room_for_items_alone(release_tree):
+    """0.33's own tower of ERNIE-4.5-VL pads offsets to a number of items. Its model has methods that take the grid."""
+    tree, name = release_tree("0.33.0"), "Ernie4_5_VLMoeForConditionalGeneration"
+    asked = {question.key: question for question in draft_descriptor(tree, name).questions}
+    assert [candidate.value for candidate in asked["attention.full.unit"].candidates] == ["item", "frame"]
+    answers = {key: question.candidates[0].value for key, question in asked.items()}
+    port = load_descriptor_text(draft_descriptor(tree, name, answers).text, "draft.yaml")
+    assert isinstance(port, PackedPort)
+    assert port.split.grid == "tensor"
+    assert prepare_port(port, tree, replace=True).changed
 
 
 def test_the_table_is_what_ran(release_tree):

@@ -103,6 +103,26 @@ def test_guesses_fit_each_other() -> None:
     assert len(before.guessed) == len(set(before.guessed))
 
 
+def test_a_class_that_keeps_a_part_as_it_was_written_gets_it_read() -> None:
+    """DeepSeek-VL2 writes `text_config` and reads `language_config`: its language model's width was in a dictionary."""
+
+    class Whole(transformers.PretrainedConfig):  # type: ignore[misc]
+        def __init__(self, **values: Any) -> None:
+            self.text_config = transformers.Qwen2Config(**values.pop("language_config", {}))
+            super().__init__(**values)
+
+    made = ConfigurationSource(Whole, "", None, SETTINGS).make(Attempt()).hf_config
+    assert isinstance(made.text_config, transformers.Qwen2Config)
+    assert made.text_config.hidden_size == 96
+
+
+def test_one_side_is_guessed_of_a_tower_with_a_pair() -> None:
+    """Some models take one side of the pair when they are built: a survey guesses after that, and others before."""
+    made = _guessed(transformers.QianfanOCRVisionConfig, "vision_config", "force_image_size").hf_config
+    assert made.vision_config.image_size == [448, 448]
+    assert made.force_image_size == 448
+
+
 def test_a_guessed_tower_is_of_the_class_that_the_module_names() -> None:
     class TowerConfig(transformers.CLIPVisionConfig):  # type: ignore[misc]
         window = 7

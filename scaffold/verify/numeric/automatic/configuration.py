@@ -104,7 +104,9 @@ class Configuration:
         if name.endswith(("_config", "_cfg")):
             return _empty({"model_type": "qwen2"} if role_of((name,)) == "text" else None)
         if name == "force_image_size":  # of the tower that encodes the tiles
-            return getattr(self.vision(), "image_size", _SIDE)
+            side = getattr(self.vision(), "image_size", _SIDE)
+            # Some models take one side of a pair when they are built, which an earlier guess came after.
+            return side[0] if isinstance(side, (list, tuple)) else side
         if name == "hidden_size" and (language or owner is self.hf_config is not self.vision()):
             return 96
         if name == "hidden_act" and (language or owner is self.hf_config):
@@ -244,16 +246,18 @@ class ConfigurationSource:
     def _object(self, tree: dict[str, Any]) -> Any:
         if self.cls is None:
             return _empty(tree)
-        try:
+        if self.values is not None:
             return self.cls.from_dict(tree)  # type: ignore[attr-defined]
-        except (AttributeError, TypeError):
-            if self.values is not None:
-                raise
-            # Some classes of vLLM do not read what they write.
-            made = self.cls()
-            _complete(made)
-            _assign(made, tree)
-            return made
+        made = self.cls()
+        parts = [name for name, part in vars(made).items() if _is_config(part)]
+        with suppress(AttributeError, TypeError):
+            read = self.cls.from_dict(tree)  # type: ignore[attr-defined]
+            if all(_is_config(getattr(read, name, None)) for name in parts):
+                return read
+        # Some classes do not read what they write, or keep a part as the dictionary that it was written as.
+        _complete(made)
+        _assign(made, tree)
+        return made
 
 
 def _assign(config: Any, values: dict[str, Any]) -> None:
