@@ -15,6 +15,7 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.inputs import Beyond, beyond, left_out, other_way, read_fields
 from scaffold.draft.locate import Located
+from scaffold.draft.made_units import draft_made_units, made_units
 from scaffold.draft.masks import draft_masks
 from scaffold.draft.objects import Objects
 from scaffold.draft.reentry import (
@@ -74,7 +75,13 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
     fields = read_fields(tree, program, model)
     objects = Objects(program, model.owner)
     walker = Walker(program, model.owner, objects)
-    modalities, notes = _modalities(tree, model, walker.root, fields)
+    try:
+        modalities, notes = _modalities(tree, model, walker.root, fields)
+    except Beyond as refusal:
+        cut = _at_made_units(tree, program, model, objects, walker, fields, sheet)
+        if cut is None:
+            raise refusal from None
+        return cut
     kept, call, more = _captured(tree, model, walker.root, modalities)
     notes += more
     step = kept[0][0].steps(call)[0]
@@ -98,6 +105,37 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
     put_hidden_size(program, model, objects, sheet, step)
     _gate(program, model, keys, sheet)
     return Cut(tuple(modality.name for modality, _, _ in kept), tuple(notes))
+
+
+def _at_made_units(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    objects: Objects,
+    walker: Walker,
+    fields: dict[str, FieldConfig],
+    sheet: Sheet,
+) -> Cut | None:
+    """A cut at an encoder behind what the model makes of its pixels; None where there is no such one."""
+    found = made_units(objects, walker.root, fields)
+    name = (fields[found.pixels].modality if found is not None else None) or ""
+    if found is None or name not in MODALITIES:
+        return None
+    call = parse_call(found.text)
+    entries = entries_of(walker.root, [found.step])
+    entry = next((entry for entry in entries if not problems_of_way(tree, model, [entry], call)), None)
+    if entry is None:
+        return None
+    made_by = entry_step([found.step]) if entry != ALL else None
+    sheet.put(f"modalities.{name}.pixels", found.pixels, fields[found.pixels].place)
+    sheet.put(f"modalities.{name}.entry", entry, (made_by or walker.root).place)
+    put_fields(tree, program, model, sheet, fields, {name})
+    draft_unit(program, model, objects, walker.trace, (found.pixels,), found.step, sheet)
+    sheet.put("forward.call", found.text, found.step.place, why=_runs(objects, found.step))
+    draft_made_units(objects, found, sheet)
+    put_hidden_size(program, model, objects, sheet, found.step)
+    _gate(program, model, (found.pixels,), sheet)
+    return Cut((name,), ())
 
 
 # --- what is captured -----------------------------------------------------------------------------------------------

@@ -349,4 +349,5 @@ def _language_config(value: Term | None) -> Term | None:
         for inner in walk_value(part) if part is not None else ():
             if isinstance(inner, Op) and inner.name == ".with_hf_config" and len(inner.args) > 1:
                 return inner.args[1]
-    return None
+    first = value.args[0] if isinstance(value, Made) and value.args else None
+    return first if isinstance(first, Op) and first.name.startswith(".") else None  # a part of the model's

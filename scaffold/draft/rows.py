@@ -302,7 +302,7 @@ def _made_in(program: Program, module: Module, init: FunctionNode, layers: str) 
 
 
 def _longest(method: FunctionNode) -> Iterator[ast.AST]:
-    """The nodes of a method that find the longest sequence, where a caller may give it: now, or with a new parameter."""
+    """The nodes of a method that find the longest sequence, where a caller may give it now or will be able to."""
     computed = find_computed(method)
     yield from ast.walk(computed) if computed is not None else ()
     absent = f"{LONGEST} is None"

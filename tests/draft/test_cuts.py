@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scaffold.descriptor import CutPort, load_descriptor_text
+from scaffold.descriptor import CutPort, load_descriptor, load_descriptor_text
 from scaffold.descriptor.model import SizedField
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, draft_descriptor
@@ -210,6 +210,14 @@ DRAFTED = {
         masks={"mask": ("32", "32")},
         padded=True,
     ),
+    # Its decoder gets a part of the configuration as the first argument.
+    "NemotronParseForConditionalGeneration": Case(
+        "self.encoder(pixels)",
+        PIXELS,
+        let={"height": "self.config.image_size[0]", "width": "self.config.image_size[1]"},
+        shape=("3", "height", "width"),
+        width="self.config.decoder.hidden_size",
+    ),
     "BagelForConditionalGeneration": Case(
         "self.vit_model(pixels)",
         PIXELS,
@@ -296,10 +304,6 @@ def test_evidence(architecture, lines, drafted):
 
 #: architecture -> reasons, each with the line of source that it is about
 REFUSED = {
-    "Idefics3ForConditionalGeneration": (
-        "`self.model.vision_model`, which runs the encoder, is called with an argument that is neither",
-        "self.vision_model(",
-    ),
     "Gemma3nForConditionalGeneration": (
         "gives an object of which the model takes `.last_hidden_state`, not a tensor",
         "self.vision_tower(",
@@ -323,6 +327,23 @@ def test_what_is_refused(architecture, release_tree):
     assert found.span is not None
     path = found.span.file[found.span.file.index("vllm/model_executor") :]
     assert source in tree.read(path).splitlines()[found.span.line - 1]
+
+
+@pytest.mark.parametrize("architecture", ["Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"])
+def test_a_cut_behind_the_places_of_patches(architecture, release_tree):
+    """The tower finds places on the host, and its encoder gets what it makes of the pixels: as it is shipped."""
+    shipped, tree = load_descriptor("idefics3"), release_tree(RELEASE)
+    asked = draft_descriptor(tree, architecture).questions
+    draft = draft_descriptor(tree, architecture, {question.key: question.candidates[0].value for question in asked})
+    port = load_descriptor_text(draft.text, "draft.yaml")
+    assert isinstance(port, CutPort)
+    assert isinstance(shipped, CutPort)
+    assert [question.key for question in draft.questions] == ["forward.unit", "output.hidden_size"]
+    assert port.forward.call.text == shipped.forward.call.text
+    assert port.forward.with_ == shipped.forward.with_ == {"mask": "absent"}
+    names = {name: shipped.let[name] for name in ("patch", "width")}
+    assert [part.text for part in port.forward.unit] == [part.substitute(names).text for part in shipped.forward.unit]
+    assert port.fields.keys() == shipped.fields.keys()
 
 
 class TestLayouts:

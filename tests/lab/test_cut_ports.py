@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 RELEASE = "0.33.0"
 CUTS = Path(__file__).with_name("cuts")
 #: Replays of each model at least.
-MODELS = {"aria": 25, "llava_next_video": 15, "granite4_vision": 25, "phi4mm": 6}
+MODELS = {
+    "aria": 25, "llava_next_video": 15, "granite4_vision": 25, "phi4mm": 6, "nemotron_parse": 60, "molmo": 60,
+}  # fmt: skip
 
 
 def check(release_tree: Any, name: str, before: str = "", after: str = "") -> NumericReport:

@@ -149,6 +149,14 @@ def test_the_first_missing_thing_is_said(automatic: Automatic, says: str, help_t
 
 
 @pytest.mark.slow
+def test_a_model_with_a_kernel_for_its_norms_is_built(release_tree: Any) -> None:
+    """GLM-5.3-Flash: its package is in the registry, its configuration in transformers, its norms in Triton."""
+    report = _as_is(release_tree, Automatic("vllm.models.glm5next.common.model", "Glm5NextForConditionalGeneration"))
+    assert report.passed, "\n".join(report.lines())
+    assert report.guessed == ()
+
+
+@pytest.mark.slow
 def test_a_release_before_0_31_says_so(release_tree: Any) -> None:
     report = _as_is(release_tree, Automatic("internvl", "InternVLChatModel"), "0.30.0")
     assert report.failure is not None

@@ -19,6 +19,7 @@ from scaffold.verify.numeric.automatic.configuration import (  # noqa: E402
     Configuration,
     ConfigurationSource,
     NoRecipe,
+    _is_in,
 )
 from scaffold.verify.numeric.automatic.fixed import _RELEASE  # noqa: E402
 from scaffold.verify.numeric.automatic.host import (  # noqa: E402
@@ -29,6 +30,7 @@ from scaffold.verify.numeric.automatic.host import (  # noqa: E402
     leave_out_bfloat16,
 )
 from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
+from scaffold.verify.numeric.cpu_imports import fused_q_kv_rmsnorm  # noqa: E402
 from scaffold.verify.numeric.model import Automatic  # noqa: E402
 from scaffold.verify.numeric.recipes.base import Case, Session  # noqa: E402
 from scaffold.verify.numeric.session import (  # noqa: E402
@@ -114,6 +116,20 @@ def test_a_class_that_keeps_a_part_as_it_was_written_gets_it_read() -> None:
     made = ConfigurationSource(Whole, "", None, SETTINGS).make(Attempt()).hf_config
     assert isinstance(made.text_config, transformers.Qwen2Config)
     assert made.text_config.hidden_size == 96
+
+
+def test_a_registry_may_name_the_package_of_a_class() -> None:
+    host = type("Host", (), {"__module__": "vllm.models.glm5next.common.model"})
+    assert _is_in(host, "vllm.models.glm5next")
+    assert not _is_in(host, "vllm.models.glm5")
+    assert _is_in(type("Host", (), {"__module__": "vllm.model_executor.models.glm4_1v"}), "glm4_1v")
+
+
+def test_the_norms_of_queries_and_keys_are_two_norms() -> None:
+    q, kv, scale = torch.randn(5, 8), torch.randn(5, 6), torch.rand(8)
+    left, right = fused_q_kv_rmsnorm(q, kv, scale, scale[:6], 1e-5)
+    assert torch.allclose(left, torch.nn.functional.rms_norm(q, (8,), scale, 1e-5), atol=1e-6)
+    assert torch.allclose(right, torch.nn.functional.rms_norm(kv, (6,), scale[:6], 1e-5), atol=1e-6)
 
 
 def test_one_side_is_guessed_of_a_tower_with_a_pair() -> None:

@@ -216,6 +216,8 @@ def patch_vllm() -> None:
     with suppress(ImportError):  # of releases with this kernel
         prefill = importlib.import_module("vllm.v1.attention.ops.triton_prefill_attention")
         prefill.context_attention_fwd = attention.context_attention_fwd  # type: ignore[attr-defined]
+    with suppress(ImportError):  # of releases with this one; models import it from its package
+        importlib.import_module("vllm.models.common.ops").fused_q_kv_rmsnorm = fused_q_kv_rmsnorm  # type: ignore[attr-defined]
     # Outside an emulated capture nothing captures; torch without CUDA raises instead of saying so.
     torch.cuda.is_current_stream_capturing = lambda: False
     # 0.31+ zero-fills the output when the platform is CUDA and the stream is capturing.
@@ -224,6 +226,17 @@ def patch_vllm() -> None:
     from vllm.model_executor.layers.attention import MMEncoderAttention
 
     MMEncoderAttention.forward_cpu = MMEncoderAttention.forward_cuda
+
+
+def fused_q_kv_rmsnorm(q: Any, kv: Any, q_weight: Any, kv_weight: Any, eps: float) -> tuple[Any, Any]:
+    """The norms of queries and of keys, in float32, which the release has in one Triton kernel."""
+    import torch
+
+    def norm(rows: Any, weight: Any) -> Any:
+        wide = rows.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(rows.dtype)
+
+    return norm(q, q_weight), norm(kv, kv_weight)
 
 
 def _replace_flashinfer(torch: Any, prefill: Callable[..., Any]) -> None:

@@ -405,9 +405,8 @@ def _in_tables(host: type) -> tuple[type | None, str]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from vllm.model_executor.models import registry
 
-    module = host.__module__.rpartition(".")[2]
     entries = registry._MULTIMODAL_MODELS.items()
-    served = {name for name, entry in entries if entry[0].rpartition(".")[2] == module and entry[1] == host.__name__}
+    served = {name for name, entry in entries if _is_in(host, entry[0]) and entry[1] == host.__name__}
     for table_name, table in vars(modeling_auto).items():
         if not table_name.endswith("MAPPING_NAMES"):
             continue
@@ -416,6 +415,12 @@ def _in_tables(host: type) -> tuple[type | None, str]:
                 with suppress(Exception):
                     return CONFIG_MAPPING[model_type], "transformers' table of architectures"
     return None, ""
+
+
+def _is_in(host: type, module: str) -> bool:
+    """Whether a class is in the module that the registry names, or in a package of that name."""
+    dotted = module if module.startswith("vllm.") else f"{MODELS[0]}{module}"
+    return f"{host.__module__}.".startswith(f"{dotted}.")
 
 
 def _by_name(host: type) -> tuple[type | None, str]:

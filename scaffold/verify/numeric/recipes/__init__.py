@@ -25,6 +25,7 @@ RECIPES = (
     "llava_next",
     "llava_onevision",
     "mistral3",
+    "molmo",
     "molmo2",
     "paligemma",
     "phi3v",
@@ -41,6 +42,7 @@ RECIPES = (
     "llava_onevision2",
     "cosmos3_edge",
     "nano_nemotron_vl",
+    "nemotron_parse",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).
