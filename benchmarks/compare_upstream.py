@@ -380,7 +380,7 @@ FEATURES = {
     "buffers": "recorded buffers",
     "padded": "buffers with padding of their own",
     "paths": "paths",
-    "embeddings": "ready embeddings as inputs",
+    "embeddings": "precomputed embeddings as inputs",
     "flashinfer": "lengths of sequences for FlashInfer",
     "off_with_pruning": "no graphs while pruning is on",
     "ranks_apart": "no data parallelism inside of a graph",

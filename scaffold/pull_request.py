@@ -347,7 +347,7 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
                 )
     if view.gate is not None:
         yield f"- Off unless `{view.gate}`."
-    yield "- What no graph holds (tokens, items, frames, ready embeddings) runs eagerly."
+    yield "- What no graph holds (tokens, items, frames, precomputed embeddings) runs eagerly."
     for note in change.prepared.notes:
         if note.severity is not Severity.INFO or note.code in _TOLD:
             yield f"- {note.message}{':' if note.notes else '.'}"

@@ -87,7 +87,7 @@ class ModalityKeys(Inputs):
 
     sizes: str = declare(Name("an input name"), "key of the sizes of items", examples=["image_grid_thw"])
     embeds: str | None = declare(
-        Name("an input name"), "key under which ready embeddings arrive instead of pixels", default=None
+        Name("an input name"), "key under which precomputed embeddings arrive instead of pixels", default=None
     )
 
 

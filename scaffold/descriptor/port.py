@@ -169,7 +169,7 @@ class Port(Record):
 
     @property
     def embeds(self) -> str | None:
-        """Key of ready embeddings of the first modality that takes some."""
+        """Key of precomputed embeddings of the first modality that takes some."""
         return None
 
     @property

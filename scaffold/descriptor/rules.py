@@ -396,7 +396,7 @@ def inputs_are_distinct(context: Context) -> Problems:
 
 
 def embeddings_are_of_one_modality(context: Context) -> Problems:
-    """A port that is not packed asks one key whether embeddings came ready: VCG317."""
+    """A port that is not packed looks for precomputed embeddings under one key: VCG317."""
     port = context.port
     if not isinstance(port, SizedPort) or isinstance(port, PackedPort):
         return
@@ -404,7 +404,7 @@ def embeddings_are_of_one_modality(context: Context) -> Problems:
     for name in given[1:]:
         yield context.at_key(
             "VCG317",
-            f"the port takes ready embeddings of one modality, which is `{given[0]}`",
+            f"the port takes precomputed embeddings of one modality, which is `{given[0]}`",
             f"modalities.{name}.embeds",
             "delete it: the tool generates nothing for a second modality yet",
         )

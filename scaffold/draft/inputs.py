@@ -337,7 +337,7 @@ def _embeds(name: str, fields: dict[str, FieldConfig], trace: History, taken: se
 
 
 def _own_embeds(modalities: tuple[ModalityInputs, ...]) -> tuple[ModalityInputs, ...]:
-    """Each key of ready embeddings for the first modality that reads it."""
+    """Each key of precomputed embeddings for the first modality that reads it."""
     seen: set[str] = set()
     found = []
     for modality in modalities:
@@ -368,7 +368,8 @@ def _alike(
             notes.append(
                 Diagnostic(
                     "VCG484",
-                    f"ready embeddings of `{modality.name}` are left out: a port of tiles takes those of one modality",
+                    f"precomputed embeddings of `{modality.name}` are left out: a port of tiles takes those of one "
+                    "modality",
                     tree.span(modality.embeds.place.file, modality.embeds.place.line)
                     if modality.embeds.place
                     else None,

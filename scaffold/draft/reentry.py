@@ -164,8 +164,8 @@ def put_fields(
     """Fill in how each input of the modalities lies in a batch. A way that no descriptor expresses is an obstacle.
 
     Sizes that the model does not get are those of the grid that the processor computes them from. With `grids` the
-    rows of an item may be the product of what is in another input for it, and ready embeddings a row for each token of
-    that.
+    rows of an item may be the product of what is in another input for it, and precomputed embeddings a row for each
+    token of that.
     """
     for key, found in fields.items():
         if found.modality is not None and found.modality not in modalities:

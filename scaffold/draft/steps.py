@@ -375,7 +375,7 @@ class Walker(Evaluator):
         return left and other
 
     def _chosen(self, values: list[Term]) -> Term:
-        """The one with pixels of several parsed inputs: ready embeddings never come to an encoder."""
+        """The one with pixels of several parsed inputs: precomputed embeddings never come to an encoder."""
         parsed: list[Term] = [
             value for value in values if isinstance(value, Mapped) and any(map(is_pixels, inputs_of(value)))
         ]
@@ -391,7 +391,7 @@ class Walker(Evaluator):
         return found
 
     def _is_ready(self, value: Term) -> bool:
-        """Whether a value is a parsed input of ready embeddings, which a batch of pixels has not."""
+        """Whether a value is a parsed input of precomputed embeddings, which a batch of pixels has not."""
         parts = list(walk_value(value)) if isinstance(value, Mapped) else []
         return any(isinstance(part, Input) and Evaluator._is_absent(self, part) for part in parts)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic
 from scaffold.plan.code import identifiers
-from scaffold.plan.views import TreeFacts, View, make_view
+from scaffold.plan.views import SizedView, TreeFacts, View, make_view
 from scaffold.render import render_template
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     importable = dict(view.signature.importable)
     if port.processor is not None:
         importable[port.processor.class_] = port.processor_module
+    if isinstance(view, SizedView) and view.switches:
+        # Elsewhere, `patch` is a patch.
+        importable["patch"] = "unittest.mock"
+    if facts.info_class is not None:
+        module, name = facts.info_class
+        importable[name] = module
     return Methods(source, view, tuple(sorted((module, name) for name, module in importable.items() if name in words)))
 
 

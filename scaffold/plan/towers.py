@@ -10,18 +10,18 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor import PackedPort, ReentryPort
-from scaffold.descriptor.expressions import Expression, path_names
+from scaffold.descriptor.expressions import Call, Expression, path_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.cut import plan_way, way_facts
 from scaffold.plan.model import Fact
 from scaffold.plan.views import TreeFacts
-from scaffold.syntax import FunctionNode, find_method, has_attribute, made_by, sets
+from scaffold.syntax import FunctionNode, dotted, find_method, has_attribute, last_name, made_by, sets
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
@@ -67,7 +67,11 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         from scaffold.cut import cut_edits
 
         way = plan_way(port, tree, model)
-        facts = replace(facts, attention_fills_zeros=not attention_leaves_rows(tree))
+        facts = replace(
+            facts,
+            attention_fills_zeros=not attention_leaves_rows(tree),
+            input_classes=tuple(_input_classes(port, program, family[0])),
+        )
         return TowerPlan(cut_edits(tree, way, port.returns), None, facts, way_facts(way), (*notes, *way.notes), way)
     if not isinstance(port, PackedPort):
         return TowerPlan({}, None, facts, notes=notes)
@@ -79,6 +83,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         has_vllm_config=any(has_attribute(member, "vllm_config") for _, member in family),
         attention_fills_zeros=not attention_leaves_rows(tree),
         has_lengths=bool(port.lengths & set(tower.keys)),
+        info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
@@ -104,6 +109,39 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
 def _checks_types(tree: SourceTree) -> bool:
     """Whether the tree's own checks read the types of model files. They left out all or some of them before 0.32."""
     return tree.exists(_TYPE_CHECK) and "vllm/model_executor/models" not in tree.read(_TYPE_CHECK)
+
+
+def _info_class(method: str, program: Program, owner: Owner) -> tuple[str, str] | None:
+    """Where the processing info that a model is registered with has a method from: a module and a class of the tree."""
+    module, node = owner
+    given = [
+        keyword.value
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call) and last_name(decorator.func) == "register_processor"
+        for keyword in decorator.keywords
+        if keyword.arg == "info"
+    ]
+    info = program.resolve(module, ast.unparse(given[0])) if given else None
+    if info is None or not isinstance(info[1], ast.ClassDef):
+        return None
+    found = program.method((info[0], info[1]), method)
+    return (dotted(found[0].file), found[1].name) if found else None
+
+
+def _input_classes(port: ReentryPort, program: Program, owner: Owner) -> Iterator[tuple[str, str]]:
+    """The class of parsed inputs that the entry of a modality takes, where the method that parses may give another."""
+    for name, modality in port.modalities.items():
+        call = modality.entry
+        if not call.args or not isinstance(call.args[0], Call):
+            continue
+        entry, parse = (program.method(owner, path.removeprefix("self.")) for path in (call.path, call.args[0].path))
+        taken = entry and entry[2].args.args[1].annotation
+        if entry is None or parse is None or not isinstance(taken, ast.Name) or parse[2].returns is None:
+            continue
+        known = program.resolve(entry[0], taken.id)
+        given = {ast.unparse(node) for node in ast.walk(parse[2].returns) if isinstance(node, ast.Name)}
+        if entry[0] is owner[0] and known and isinstance(known[1], ast.ClassDef) and taken.id not in given:
+            yield name, taken.id
 
 
 def slice_of(port: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSlice:

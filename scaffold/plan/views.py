@@ -6,6 +6,7 @@ templates, and nothing else is; values are source code (`Code`) or data that a f
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 #: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
 _LONGEST = 60
 
-#: Why ready embeddings turn graphs off under data parallelism in a release without a hook for results.
+#: Why precomputed embeddings turn graphs off under data parallelism in a release without a hook for results.
 _NO_GATHER = (
-    "Under data parallelism this release's manager gathers results by the tokens that items declare, and ready "
+    "Under data parallelism this release's manager gathers results by the tokens that items declare, and precomputed "
     "embeddings declare more than they have."
 )
 
@@ -54,7 +55,9 @@ class TreeFacts:
     `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
     keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
     captured (0.31 on), so that rows of no sequence hold no NaN. `has_lengths`: the tower makes the lengths that
-    FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files.
+    FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `info_class`: the
+    class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
+    by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
     """
 
     has_input_dtype: bool | None = None
@@ -63,6 +66,8 @@ class TreeFacts:
     attention_fills_zeros: bool = False
     has_lengths: bool | None = None
     checks_types: bool = False
+    info_class: tuple[str, str] | None = None
+    input_classes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,15 @@ class View:
     @property
     def modality_names(self) -> list[str]:
         return [modality.name for modality in self.modalities]
+
+    @property
+    def served(self) -> Code:
+        """The modalities that have graphs: all, or none where the gate is closed."""
+        names = pyrepr(self.modality_names)
+        if self.gate is None:
+            return names
+        closed = _closed(self.gate)
+        return Code(f"[] if {closed} else {names}" if closed else f"{names} if {self.gate} else []")
 
     @property
     def pixel_keys(self) -> dict[str, str]:
@@ -241,7 +255,7 @@ class RowsView(ReentryView):
     @property
     def row_counts(self) -> dict[str, Code]:
         """The number of rows of an item in each input whose items lie behind each other, by an entry `size`: a grid of
-        patches has as many as its product, and ready embeddings have one for each token."""
+        patches has as many as its product, and precomputed embeddings have one for each token."""
         patches, tokens = "int(size.prod())", f"int(size.prod()) // {self.rows_per_token}"
         return {key: Code(tokens if key == self.embeds else patches) for key in self.sized}
 
@@ -260,7 +274,8 @@ class SizedView(View):
     sizes: Code
     sizes_type: Code
     sizes_doc: Code
-    switches: Code
+    #: Context managers that turn the model's own data parallelism off.
+    switches: tuple[Code, ...]
     embeds: str | None
 
     @property
@@ -310,7 +325,7 @@ class TilesView(SizedView):
 
     @property
     def replay_pixels(self) -> Code:
-        # Where a batch of ready embeddings is replayed (and the result dropped), it has no pixels to copy.
+        # Where a batch of precomputed embeddings is replayed (and the result dropped), it has no pixels to copy.
         without_pixels = self.embeds is not None and not self.dialect.zero_path_tokens
         return Code(f"mm_kwargs.get({self.pixels_key})" if without_pixels else f"mm_kwargs[{self.pixels_key}]")
 
@@ -357,6 +372,7 @@ class PackedView(SizedView):
     after_why: str | None
     frames: Code | None
     frames_info: str | None
+    info_class: str | None
     model_config: Code
     counts_frames: bool
     frame_names: Code
@@ -385,7 +401,7 @@ class PackedView(SizedView):
 
     @property
     def may_go_eager(self) -> bool:
-        """Whether there are batches that no graph serves: ready embeddings, more frames than captured sequences."""
+        """Whether there are batches that no graph serves: precomputed embeddings, more frames than sequences."""
         return self.counts_frames or self.embeds is not None
 
     @property
@@ -404,7 +420,7 @@ class PackedView(SizedView):
         """Why such an item declares so, as a comment."""
         told_alone = self.dialect.item_specs and not self.dialect.zero_path_tokens
         frames = ["items of too many frames"] if self.counts_frames and not told_alone else []
-        items = " and ".join([*(["ready embeddings"] if self.embeds else []), *frames])
+        items = " and ".join([*(["precomputed embeddings"] if self.embeds else []), *frames])
         if self.dialect.zero_path_tokens:
             return (
                 f"No graph holds {items}. The manager runs an item eagerly that has more tokens on the path than any "
@@ -415,7 +431,7 @@ class PackedView(SizedView):
     @property
     def goes_eager(self) -> Code:
         """Whether an item declares so."""
-        frames = ["t > max(max_frames, default=t)"] if self.counts_frames else []
+        frames = ["t > max(captured_frames, default=t)"] if self.counts_frames else []
         return Code(" or ".join([*(["has_embeds"] if self.embeds else []), *frames]))
 
     @property
@@ -429,7 +445,7 @@ class PackedView(SizedView):
     def drops_why(self) -> str:
         """Why, as a comment."""
         frames = ["frames that are too many together"] if self.counts_frames else []
-        return f"No graph holds {' or '.join([*(['ready embeddings'] if self.drops_embeds else []), *frames])}."
+        return f"No graph holds {' or '.join([*(['precomputed embeddings'] if self.drops_embeds else []), *frames])}."
 
     @property
     def embeds_key(self) -> Code:
@@ -437,7 +453,7 @@ class PackedView(SizedView):
 
     @property
     def embeds_given(self) -> Code:
-        """Whether a batch is ready embeddings."""
+        """Whether a batch is precomputed embeddings."""
         key = "self._get_encoder_cudagraph_keys(mm_kwargs)[1]" if self.several else pyrepr(self.modalities[0].embeds)
         return Code(f"{key} in mm_kwargs")
 
@@ -452,12 +468,12 @@ class PackedView(SizedView):
 
     @property
     def drops_embeds(self) -> bool:
-        """Whether ready embeddings are among them."""
+        """Whether precomputed embeddings are among them."""
         return self.embeds is not None and self.has_hook and not self.dialect.zero_path_tokens
 
     @property
     def keys(self) -> list[tuple[str | None, ...]]:
-        """Keys of each modality's inputs. Where only some modalities take ready embeddings, the others have none."""
+        """Keys of each modality's inputs. A modality that takes no precomputed embeddings has no key for them."""
         if self.embeds is None:
             return [(modality.pixels, modality.sizes) for modality in self.modalities]
         return [(modality.pixels, modality.embeds, modality.sizes) for modality in self.modalities]
@@ -592,7 +608,7 @@ def _sized(port: SizedPort) -> dict[str, Any]:
         "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
-        "switches": _joined(_switch(path) for path in port.switches),
+        "switches": tuple(map(_switch, port.switches)),
     }
 
 
@@ -604,20 +620,22 @@ def _reentry(port: ReentryPort, facts: TreeFacts, encode: str) -> dict[str, Any]
         "batched": list(port.batched),
         "sized": port.sized,
         "extras": port.extras,
-        "entries": tuple(_entry(modality, encode, checks_types=facts.checks_types) for modality in modalities),
+        "entries": tuple(_entry(modality, encode, facts) for modality in modalities),
     }
 
 
-def _entry(modality: CutModality, encode: str, *, checks_types: bool) -> Entry:
+def _entry(modality: CutModality, encode: str, facts: TreeFacts) -> Entry:
     """The way in takes what stands for the encoder as one more argument.
 
-    Parsed inputs may be None by their type. They are not for the batches that get here, which a type checker is told.
+    Parsed inputs may be None by their type, or of another class. They are not for the batches that get here, which a
+    type checker is told.
     """
     bindings = {"**inputs": "**mm_kwargs", f"self.{PUBLIC_ENTRY}": f"self.{PRIVATE_ENTRY}"}
     call, above = modality.entry, []
-    if checks_types and call.args and isinstance(call.args[0], Call):
-        parsed = f"{modality.name}_input"
-        above = [Code(f"{parsed} = {_bound(call.args[0], bindings)}"), Code(f"assert {parsed} is not None")]
+    if facts.checks_types and call.args and isinstance(call.args[0], Call):
+        parsed, class_ = f"{modality.name}_input", dict(facts.input_classes).get(modality.name)
+        known = f"isinstance({parsed}, {class_})" if class_ else f"{parsed} is not None"
+        above = [Code(f"{parsed} = {_bound(call.args[0], bindings)}"), Code(f"assert {known}")]
         call = replace(call, args=(Name(parsed), *call.args[1:]))
     return Entry(modality.pixels, (*above, Code(f"return {_bound(call, bindings)[:-1]}, encode={encode})")))
 
@@ -798,6 +816,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         after_why=port.post.why if port.post else None,
         frames=names.code(frames) if isinstance(frames, Expression) else None,
         frames_info=port.frames_info,
+        info_class=facts.info_class[1] if facts.info_class else None,
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
@@ -957,14 +976,26 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
     )
 
 
+def _closed(gate: Code) -> str | None:
+    """The opposite of a gate that says when it is closed, in negations alone; None for another one."""
+    root = ast.parse(gate, mode="eval").body
+    conditions = root.values if isinstance(root, ast.BoolOp) and isinstance(root.op, ast.And) else [root]
+    opposites = [node.operand for node in conditions if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)]
+    if len(opposites) < len(conditions):
+        return None
+    return ast.unparse(ast.BoolOp(ast.Or(), opposites) if len(opposites) > 1 else opposites[0])
+
+
 def _sizes_name(columns: tuple[str, ...]) -> Code:
     """vLLM's name for the sizes of items: a grid by its columns, or a number of tiles."""
     return Code(f"grid_{''.join(columns)}" if len(columns) > 1 else "num_tiles")
 
 
-def _switch(path: str) -> str:
+def _switch(path: str) -> Code:
+    """Turns a switch off for a block of statements. A subclass may have a tower without it, which `create` allows."""
     owner, _, name = path.rpartition(".")
-    return f'({owner}, "{name}")'
+    create = "" if owner == "self" else ", create=True"
+    return Code(f'patch.object({owner}, "{name}", False{create})')
 
 
 def _bound(call: Call, bindings: Mapping[str, str], *, flatten: bool = False) -> Code:

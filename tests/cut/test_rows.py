@@ -124,7 +124,7 @@ def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> Non
     assert report.negative_lengths == 0, text
 
 
-#: LightOnOCR inherits Mistral 3's port. It takes ready embeddings, one list entry an item.
+#: LightOnOCR inherits Mistral 3's port. It takes precomputed embeddings, one list entry an item.
 LIGHTON = """\
 import torch
 from scaffold.verify.numeric.recipes import mistral3

@@ -656,8 +656,8 @@ MISTAKES = [
 12:48 error[VCG314] at 'pixel_values': the input `pixel_values` is also `paths.global.pixels`
     help: give each input its own key: the keys of a request tell its modality
 """)),
-    Mistake("ready embeddings of two modalities", "tiles", [("sizes: video_num_patches}", "sizes: video_num_patches, embeds: video_embeds}")], snapshot("""\
-6:70 error[VCG317] at 'embeds': the port takes ready embeddings of one modality, which is `image`
+    Mistake("precomputed embeddings of two modalities", "tiles", [("sizes: video_num_patches}", "sizes: video_num_patches, embeds: video_embeds}")], snapshot("""\
+6:70 error[VCG317] at 'embeds': the port takes precomputed embeddings of one modality, which is `image`
     help: delete it: the tool generates nothing for a second modality yet
 """)),
     Mistake("pixels that nobody cuts", "cut", [("pixel_values: {sizes: num_crops}", "other_values: {sizes: num_crops}")], snapshot("""\

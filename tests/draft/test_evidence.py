@@ -511,7 +511,7 @@ def test_a_port_of_tiles_takes_ready_embeddings_of_one_modality(release_tree):
     ]
     [note] = [note for note in found.notes if note.code == "VCG484"]
     assert (note.code, note.severity) == ("VCG484", Severity.WARNING)
-    assert "ready embeddings of `video` are left out" in note.message
+    assert "precomputed embeddings of `video` are left out" in note.message
 
 
 @pytest.mark.parametrize("architecture", ["Alpamayo2Super", "OpenCUAForConditionalGeneration"])

@@ -133,7 +133,7 @@ def test_a_table_of_fields_at_the_top_of_a_module_is_read(release_tree):
 
 #: architecture -> what a tower is called with, the class of it, and the width
 TOWERS = {
-    # Ready embeddings go through the projector, too: a port embeds them with the model's own code.
+    # Precomputed embeddings go through the projector, too: a port embeds them with the model's own code.
     "HCXVisionV2ForCausalLM": (
         "self.mm_projector(self.visual(pixels, None, encoder_metadata=metadata))",
         "Qwen2_5_VisionTransformer",

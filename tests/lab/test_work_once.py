@@ -18,7 +18,7 @@ from scaffold.workflow import load_port, numeric_requests
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
-#: A recipe whose inputs are ready embeddings.
+#: A recipe whose inputs are precomputed embeddings.
 READY = """\
 from scaffold.verify.numeric.recipes import {model}
 

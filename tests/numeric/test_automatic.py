@@ -46,7 +46,7 @@ WRONG = {
     "the features flattened in another order": Wrong("internvl", "flatten: true", "flatten: false", "VCG650",
         "are cut out wrongly",
     ),
-    "ready embeddings that are no input": Wrong(
+    "precomputed embeddings that are no input": Wrong(
         "llava_next", ", image_embeds: batched", "", "VCG660", "precomputed embeddings, several items",
     ),
 }  # fmt: skip

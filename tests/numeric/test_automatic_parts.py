@@ -284,7 +284,7 @@ SIZES = [survey.Measured(inputs.Size(side, side), side) for side in (8, 12)]
 
 
 class Embeds:
-    """A model and its processor: `take` says what comes of ready embeddings of these sizes, and in which form."""
+    """A model and its processor: `take` says what comes of precomputed embeddings of these sizes, and in which form."""
 
     def __init__(self, take: Any, field: bool = True) -> None:
         self.take, self.field = take, field
@@ -311,7 +311,7 @@ def _raise(error: Exception) -> Any:
         (
             Embeds(lambda sizes, listed: _raise(ValueError("shapes")) if len(sizes) > 1 else None),
             survey.Ready(equal=True),
-            ["ready embeddings of images of one size: of several, ValueError: shapes"],
+            ["precomputed embeddings of images of one size: of several, ValueError: shapes"],
         ),
         (Embeds(None, field=False), None, ["the processor has no field `image_embeds`"]),
         (
@@ -367,7 +367,7 @@ def test_a_recipe_that_makes_no_ready_embeddings_fails_or_says_so() -> None:
     recipe.embeds_inputs = lambda *args: None
     check_image_embeds(bench)
     assert len(bench.checks) == 2
-    assert bench.not_run == ["ready embeddings of images: the recipe makes none"]
+    assert bench.not_run == ["precomputed embeddings of images: the recipe makes none"]
 
 
 def test_ready_embeddings_are_of_the_modality_under_check() -> None:

@@ -76,7 +76,7 @@ def mutants(tree: Any, name: str) -> Iterator[tuple[str, str]]:
 def outcome(tree: Any, change: str, text: str, folder: Path) -> str:
     """`refused` before anything is run, `caught` by the numerical proof, `without effect`, or `accepted`.
 
-    A field of ready embeddings has no effect on a port of a model that refuses them all.
+    A field of precomputed embeddings has no effect on a port of a model that refuses them all.
     """
     path = folder / "mutant.yaml"
     path.write_text(text)

@@ -143,7 +143,7 @@ QWEN25 = (
         also=("t > max(max_frames, default=t)", "t > 1000"),
     ),
     Mutant(
-        "ready embeddings go to the graph",
+        "precomputed embeddings go to the graph",
         "has_embeds = self._get_encoder_cudagraph_keys(mm_kwargs)[1] in mm_kwargs",
         "has_embeds = False",
         "VCG660",

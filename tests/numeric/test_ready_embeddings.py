@@ -1,4 +1,4 @@
-"""Ready embeddings that a model's projector gets, too: a drafted port embeds them with the model's own code."""
+"""Precomputed embeddings that a model's projector gets, too: a drafted port embeds them with the model's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on the valid rows after a replay, and packed models that take no ready embeddings, in every dialect."""
+"""What runs on the valid rows after a replay, and packed models without precomputed embeddings, in every dialect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_call_runs_once_whatever_way_a_batch_takes(generation: str) -> None:
 
 @pytest.mark.parametrize("generation", SPOKEN)
 def test_what_no_graph_serves_is_finished_once(generation: str) -> None:
-    """Frames are sequences and embeddings may be ready: both replace the output of the graph."""
+    """Frames are sequences and embeddings may be precomputed: both replace the output of the graph."""
     spec = port_of("qwen2_vl", {"post": document_of("ernie45_vl")["post"]})
     made = methods(spec, generation)
 
@@ -107,7 +107,7 @@ def test_an_import_of_the_replaced_methods_goes_with_them(release_tree) -> None:
 @pytest.mark.parametrize("unit", ["frame", "item"])
 @pytest.mark.parametrize("embeds", [True, False])
 def test_a_replay_is_dropped_only_where_the_manager_cannot_be_told(generation: str, unit: str, embeds: bool) -> None:
-    """Frames of several items, in no release; ready embeddings under data parallelism, before 0.27."""
+    """Frames of several items, in no release; precomputed embeddings under data parallelism, before 0.27."""
     without = {} if embeds else {"modalities.image.embeds": None, "modalities.video.embeds": None}
     spec = port_of("qwen2_vl", {"attention.full.unit": unit, **without})
     dialect = PROFILES[generation].dialect

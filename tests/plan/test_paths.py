@@ -75,10 +75,10 @@ def test_config_of_each_generation(first: str, said: str) -> None:
 
 @pytest.mark.parametrize("first", CONFIGS)
 def test_what_the_descriptor_leaves_out_is_not_in_the_code(first: str) -> None:
-    """No ready embeddings, no data parallelism, no processor, and a forward that is flat already."""
+    """No precomputed embeddings, no data parallelism, no processor, and a forward that is flat already."""
     source = render_methods(spec_of(), known_profile(generation(first)), TreeFacts()).source
 
-    for absent in ("embeds", "switches", "cached_property", "flatten"):
+    for absent in ("embeds", "patch.object", "cached_property", "flatten"):
         assert absent not in source
     assert "return self.encode(pixel_values)" in source
 

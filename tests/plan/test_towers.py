@@ -287,3 +287,62 @@ def test_input_dtype_is_a_fact_of_the_tree(release_tree, release, changes, expec
 @pytest.mark.parametrize(("release", "zeros"), [("0.22.0", False), ("0.33.0", True)])
 def test_rows_that_attention_leaves(release_tree, release, zeros):
     assert plan(release_tree(release)).facts.attention_fills_zeros is zeros
+
+
+@pytest.mark.parametrize(
+    ("model", "home", "class_"),
+    [
+        # The nearest class that has the method, which those of subclasses of the model derive from, too.
+        ("qwen2_5_vl", "qwen2_vl", "Qwen2VLProcessingInfo"),
+        ("qwen3_vl", "qwen3_vl", "Qwen3VLProcessingInfo"),
+        ("glm4_1v", "glm4_1v", "Glm4vProcessingInfo"),
+    ],
+)
+def test_the_class_that_counts_frames(release_tree, model, home, class_):
+    facts = plan(release_tree("0.33.0"), load_port(model)).facts
+
+    assert facts.info_class == (f"vllm.model_executor.models.{home}", class_)
+
+
+INFO = "    info=Qwen2_5_VLProcessingInfo,\n"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ((INFO, ""),),
+        ((INFO, "    info=make_info,\n"),),
+        (
+            (INFO, "    info=BaseInfo,\n"),
+            ("class Qwen2_5_VLProcessingInfo(", "class BaseInfo:\n    pass\n\n\nclass Qwen("),
+        ),
+    ],
+    ids=["none", "no class", "without the method"],
+)
+def test_a_processing_info_that_cannot_be_read(qwen, changes):
+    assert plan(qwen("0.33.0", *changes)).facts.info_class is None
+
+
+NEMOTRON = "vllm/model_executor/models/nano_nemotron_vl.py"
+TAKES = "self, video_input: NanoNemotronVLVideoPixelInputs\n    ) -> tuple"
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ((TAKES, TAKES), (("video", "NanoNemotronVLVideoPixelInputs"),)),
+        (("-> NanoNemotronVLVideoInputs | None:", "-> NanoNemotronVLVideoPixelInputs | None:"), ()),
+        ((TAKES, "self, video_input\n    ) -> tuple"), ()),
+        ((TAKES, "self, video_input: NanoNemotronVLVideoInputs\n    ) -> tuple"), ()),
+    ],
+    ids=["one of two", "the only one", "no annotation", "no class"],
+)
+def test_parsed_inputs_of_which_an_entry_takes_one_class(release_tree, change, found):
+    tree = release_tree("0.33.0")
+    text = tree.read(NEMOTRON)
+    assert change[0] in text
+    changed = {("bytes", NEMOTRON): text.replace(*change).encode()}
+
+    facts = plan(dataclasses.replace(tree, label="tree", _cache=changed), load_port("nano_nemotron_vl")).facts
+
+    assert facts.input_classes == found

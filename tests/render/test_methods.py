@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from changed_ports import port_of
@@ -182,7 +183,7 @@ def test_switches_are_off_inside_of_the_tower_and_afterwards_as_before(model):
     changes = {"data_parallel.switches": list(paths), "forward": {"call": "self.look(pixels)"}}
     port = port_of(model, changes)
     source = "from __future__ import annotations\n" + render_methods(port, profile_of("v0_30"), FACTS["unknown"]).source
-    names: dict[str, Any] = {"cached_property": property}
+    names: dict[str, Any] = {"cached_property": property, "patch": patch}
     exec(source, names)
     self = SimpleNamespace(
         use_data_parallel=True, tower=SimpleNamespace(use_data_parallel=True), other=SimpleNamespace()
@@ -202,6 +203,45 @@ def test_switches_are_off_inside_of_the_tower_and_afterwards_as_before(model):
 
     assert seen == [(False, False, {})] * 3
     assert state() == (True, False, {})
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        (None, 'modalities=["image"],'),
+        ("self.on", 'modalities=["image"] if self.on else [],'),
+        ("not self.off", 'modalities=[] if self.off else ["image"],'),
+        ("self.on and not self.off", 'modalities=["image"] if self.on and not self.off else [],'),
+        ("not (self.off and self.far)", 'modalities=[] if self.off and self.far else ["image"],'),
+        (
+            "not self.off and not (self.far and self.wide)",
+            'modalities=[] if self.off or (self.far and self.wide) else ["image"],',
+        ),
+    ],
+)
+def test_a_gate_of_negations_says_when_it_is_closed(gate, said):
+    """As vLLM's own ports do: `[] if self.is_multimodal_pruning_enabled else [...]`."""
+    changes = {"gates": {"modalities": gate}} if gate else {}
+
+    source = render_methods(port_of("mllama4", changes), profile_of("v0_30"), FACTS["unknown"]).source
+
+    assert said in " ".join(source.split())
+
+
+def test_the_class_of_a_processing_info_is_named_where_types_are_checked():
+    port = load_port("qwen2_vl")
+    checked = TreeFacts(checks_types=True, info_class=("vllm.models.infos", "SomeInfo"))
+
+    named, unnamed, unchecked = (
+        render_methods(port, profile_of("v0_30"), facts)
+        for facts in (checked, TreeFacts(checks_types=True), TreeFacts(info_class=checked.info_class))
+    )
+
+    assert "assert isinstance(info, SomeInfo)" in named.source
+    assert ("vllm.models.infos", "SomeInfo") in named.imports
+    assert "info: Any = " in unnamed.source
+    assert "SomeInfo" not in unchecked.source
+    assert not [name for _, name in unchecked.imports if name == "SomeInfo"]
 
 
 def test_sequences_are_counted_by_their_unit():

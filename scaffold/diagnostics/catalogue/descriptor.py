@@ -246,8 +246,8 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG317",
-        "ready embeddings of a second modality",
-        "A port of tiles or paths asks one key whether the embeddings came ready, and runs such a batch eagerly. The "
+        "precomputed embeddings of a second modality",
+        "A port of tiles or paths looks for precomputed embeddings under one key, and runs such a batch eagerly. The "
         "tool generates nothing that would ask a second key. Delete it.",
     ),
     # --- attention and buffers

@@ -301,7 +301,7 @@ def _check(
         ("frames_above_capacity", session.check_frames_above_capacity),
         ("data_parallel_switch", session.check_data_parallel_switch),
     ):
-        # Whether the model takes ready embeddings, the automatic recipe asks the model, and not a port's descriptor.
+        # Whether there are precomputed embeddings, the automatic recipe asks the model, and not a port's descriptor.
         if options[option] or (recipe.learns and request["changed_modules"] and option == "image_embeds"):
             check(bench)
             announce.settled(())
@@ -327,7 +327,7 @@ def _left_out(option: str, role: str) -> str:
     """The line of a report about an option that it was not asked for; empty where nobody misses it."""
     as_it_is = "not tried on an implementation as it is"
     if option == "image_embeds":
-        return f"ready embeddings: {as_it_is if role == 'both' else 'the descriptor names none'}"
+        return f"precomputed embeddings: {as_it_is if role == 'both' else 'the descriptor names none'}"
     return f"a long context: {as_it_is}" if option == "long_context" and role == "both" else ""
 
 

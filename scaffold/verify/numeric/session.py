@@ -396,7 +396,7 @@ def check_image_embeds(bench: Bench) -> None:
                 bench.checks.append(replace(check, group="precomputed embeddings"))
                 continue
             if inputs is None:
-                bench.not_run.append(f"ready embeddings of {modality}s: {refused}")
+                bench.not_run.append(f"precomputed embeddings of {modality}s: {refused}")
                 break
 
             def attempt(label: str = label, modality: str = modality, inputs: Inputs = inputs) -> Check:
@@ -413,7 +413,7 @@ def check_image_embeds(bench: Bench) -> None:
 def _several_items(session: Session, modality: str) -> tuple[Item, ...]:
     """Items of the third call, or of the one with the most where that has a single item.
 
-    A manager that cuts a batch of ready embeddings hands each part to the model: those of one item are never cut.
+    A manager that cuts a batch of precomputed embeddings hands each part to the model: those of one item are never cut.
     """
     case = session.cases[2]
     if len(case.items) < 2 or case.modality != modality:

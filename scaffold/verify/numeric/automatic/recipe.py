@@ -141,7 +141,7 @@ class AutomaticRecipe(Recipe):
         if ready is None:
             return None
         if ready.problem:
-            raise NoRecipe(f"the processor has a field for ready {modality}s, and none could be made: {ready.problem}",
+            raise NoRecipe(f"the processor has a field for {modality} embeddings; none could be made: {ready.problem}",
                            "write a recipe for this model (docs/verify.md), and name it with --recipe")  # fmt: skip
         made, _ = ready.items(self._model, modality, [replace(size, changed=False) for size in items], generator)
         (batch,) = inputs.grouped(made, modality)

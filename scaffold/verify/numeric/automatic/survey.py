@@ -120,7 +120,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Ready:
-    """How a model takes ready embeddings: of items of `equal` sizes alone, `listed` or as one tensor.
+    """How a model takes precomputed embeddings: of items of `equal` sizes alone, `listed` or as one tensor.
 
     Where the processor has a field for them and nobody found out how, `problem` is the reason.
     """
@@ -491,7 +491,7 @@ def _difference(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Facts) -> Ready | None:
-    """How the model takes several ready embeddings in one batch; None, with the reason in `facts`, if it takes none.
+    """How the model takes precomputed embeddings of several items; None, with the reason in `facts`, if it takes none.
 
     Its processor has no field for them, or the model says so itself. Whatever else fails is a problem.
     """
@@ -510,7 +510,7 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
             one_batch = len(inputs.grouped(items, modality)) == 1
             if one_batch and len(got) == len(rows) and all(map(torch.equal, got, rows)):
                 if way.equal and mixed_up:
-                    facts.basis.append(f"ready embeddings of {modality}s of one size: of several, {mixed_up}")
+                    facts.basis.append(f"precomputed embeddings of {modality}s of one size: of several, {mixed_up}")
                 return way
             problem = "it does not give them back as they are, in one batch"
         except Exception as error:
@@ -526,5 +526,5 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
 
 
 def _refuses(error: Exception) -> bool:
-    """Whether a model says that it takes no ready embeddings: it asks for pixels, asserts, or returns nothing."""
+    """Whether a model says that it takes no precomputed embeddings: it asks for pixels, asserts, or returns nothing."""
     return isinstance(error, (AssertionError, NotImplementedError, NothingEmbedded)) or "Required field" in str(error)

@@ -76,7 +76,7 @@ class Recipe(ABC):
     stand_ins: Mapping[str, Any] = MappingProxyType({})
     #: Modalities that an automatic recipe makes no inputs of, with the reason; its basis; values that nothing says.
     missing: Mapping[str, str] = MappingProxyType({})
-    #: Modalities of which the model takes no ready embeddings, with the reason.
+    #: Modalities of which the model takes no precomputed embeddings, with the reason.
     no_embeds: Mapping[str, str] = MappingProxyType({})
     basis: Sequence[str] = ()
     guessed: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""HyperCLOVA X: Qwen2.5-VL's tower with a projector behind it, which ready embeddings go through, too."""
+"""HyperCLOVA X: Qwen2.5-VL's tower with a projector behind it, which precomputed embeddings go through, too."""
 
 from __future__ import annotations
 
