@@ -444,8 +444,9 @@ class PackedView(SizedView):
     @property
     def drops_why(self) -> str:
         """Why, as a comment."""
-        frames = ["frames that are too many together"] if self.counts_frames else []
-        return f"No graph holds {' or '.join([*(['precomputed embeddings'] if self.drops_embeds else []), *frames])}."
+        if not self.drops_embeds:
+            return "No graph holds frames that are too many together."
+        return f"No graph holds precomputed embeddings{' or so many frames' * self.counts_frames}."
 
     @property
     def embeds_key(self) -> Code:
