@@ -175,7 +175,7 @@ def _paths(
         one = name == "global"
         sheet.put(f"{at}.count", 1 if one else "n", inputs.fields[key].place, why="one an item" if one else first.sizes)
         root = next(root for root in first.encoded if root.pixels[0] == key)
-        side = "side" if one else "tile"
+        side = "side" if one else "tile_side"
         left = positions(objects, way, key, side, ("patch", patch[0])) if patch is not None else None
         why = "what the convolutions behind the patches leave of an image's side"
         formula = [Candidate(left, why, root.place)] if left is not None else []

@@ -164,9 +164,9 @@ def test_tokens_of_step3() -> None:
     assert port.processor is not None
     assert (port.processor_module, port.processor.values) == (
         "vllm.transformers_utils.processors.step3_vl",
-        {"tile": "patch_size"},
+        {"tile_side": "patch_size"},
     )
-    model = SimpleNamespace(config=config, **{property_of("tile"): 504})
+    model = SimpleNamespace(config=config, **{property_of("tile_side"): 504})
 
     def tokens(size: int) -> int:
         side = math.isqrt((size // 14) ** 2)

@@ -46,7 +46,7 @@ def tokens_of(tree: SourceTree, module: str, names: tuple[str, str], side: int) 
 def formula(pixels: int) -> int:
     """The descriptor's own expression."""
     [helper] = load_port("step3_vl").helpers.values()
-    return int(helper.value.evaluate({"size": pixels, "patch": PATCH, "stride": STRIDE}))
+    return int(helper.value.evaluate({"size": pixels, "patch_size": PATCH, "stride": STRIDE}))
 
 
 def processor_defaults(tree: SourceTree) -> dict[str, int]:

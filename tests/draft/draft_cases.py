@@ -61,9 +61,9 @@ CORE = (
         "0.21.0",
         "Step3VLForConditionalGeneration",
         {
-            "processor.values.tile": "patch_size",
+            "processor.values.tile_side": "patch_size",
             "paths.global.tokens": _SQUARE.format(side="side"),
-            "paths.local.tokens": _SQUARE.format(side="tile"),
+            "paths.local.tokens": _SQUARE.format(side="tile_side"),
         },
     ),
 )
