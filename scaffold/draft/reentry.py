@@ -249,6 +249,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
             return
         sheet.put(key, f"{own}.hidden_size", place, why="the language model's own configuration")
         return
+    first = value.args[0] if isinstance(value, Made) and value.args else None
+    part = objects.text(first) if isinstance(first, Op) else None
+    if part is not None and part.startswith("self.config."):
+        sheet.put(key, f"{part}.hidden_size", place, why="what the language model gets first")
+        return
     config = "self.config" if objects.value("self.config") is not None or name else ""
     if isinstance(value, Op) and given is None and config:
         sheet.put(key, f"{config}.hidden_size", place, why="the language model gets the model's own configuration")
@@ -259,7 +264,7 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     ]
     if name:
         candidates.append(Candidate(f"{own}.hidden_size", "the language model's own configuration"))
-    if "text_config" in model.owner[0].text:
+    if any("text_config" in module.text for module, _ in program.lineage(model.owner)):
         candidates.reverse()
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
 
@@ -349,5 +354,4 @@ def _language_config(value: Term | None) -> Term | None:
         for inner in walk_value(part) if part is not None else ():
             if isinstance(inner, Op) and inner.name == ".with_hf_config" and len(inner.args) > 1:
                 return inner.args[1]
-    first = value.args[0] if isinstance(value, Made) and value.args else None
-    return first if isinstance(first, Op) and first.name.startswith(".") else None  # a part of the model's
+    return None

@@ -344,6 +344,7 @@ def test_a_cut_behind_the_places_of_patches(architecture, release_tree):
     names = {name: shipped.let[name] for name in ("patch", "width")}
     assert [part.text for part in port.forward.unit] == [part.substitute(names).text for part in shipped.forward.unit]
     assert port.fields.keys() == shipped.fields.keys()
+    assert port.output.hidden_size.text == shipped.output.hidden_size.text
 
 
 class TestLayouts:

@@ -19,6 +19,7 @@ CUTS = Path(__file__).with_name("cuts")
 #: Replays of each model at least.
 MODELS = {
     "aria": 25, "llava_next_video": 15, "granite4_vision": 25, "phi4mm": 6, "nemotron_parse": 60, "molmo": 60,
+    "nemotron_vl": 100,
 }  # fmt: skip
 
 

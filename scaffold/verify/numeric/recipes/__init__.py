@@ -35,6 +35,7 @@ RECIPES = (
     "deepseek_vl2",
     "minimax_m3",
     "idefics3",
+    "smolvlm",
     "kimi_vl",
     "keye",
     "keye_vl1_5",
@@ -43,6 +44,7 @@ RECIPES = (
     "cosmos3_edge",
     "nano_nemotron_vl",
     "nemotron_parse",
+    "nemotron_vl",
 )
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).

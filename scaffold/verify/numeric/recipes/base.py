@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, get_origin
 
 import torch
 from torch import nn
@@ -150,7 +150,8 @@ class Recipe(ABC):
         The release's own processor says so, with `keep_on_cpu` for a field: of InternVL's numbers of tiles since 0.22,
         of Step3-VL's since 0.28, of ERNIE-4.5-VL's grids since 0.30. Names that it does not know never reach a model.
         """
-        processor = object.__new__(self.load_class()._processor_factory.processor)
+        made = self.load_class()._processor_factory.processor
+        processor = object.__new__(get_origin(made) or made)
         processor.info = SimpleNamespace(get_hf_config=lambda: self.hf_config, ctx_video_token="<video>")
         try:
             fields = processor._get_mm_fields_config(inputs, {})
@@ -240,6 +241,7 @@ def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
             multimodal_config=multimodal,
             get_multimodal_config=lambda: multimodal,
             max_model_len=4096,
+            trust_remote_code=False,
             dtype=torch.float32,
         ),
         quant_config=None,
