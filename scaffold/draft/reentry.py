@@ -28,6 +28,8 @@ from scaffold.tower.source import Program
 ALL = "self.embed_multimodal(**inputs)"
 _NOWHERE = Span("<draft>", 1, 1, 1, 1)
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
+#: Bases of every model, whose text says nothing of one.
+_INTERFACES = ("/interfaces.py", "/interfaces_base.py")
 #: Around a list of embeddings they change nothing of it.
 _AS_LIST = {"tuple", "list", "extend"}
 
@@ -264,7 +266,8 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     ]
     if name:
         candidates.append(Candidate(f"{own}.hidden_size", "the language model's own configuration"))
-    if any("text_config" in module.text for module, _ in program.lineage(model.owner)):
+    files = {module.file: module.text for module, _ in program.lineage(model.owner)}
+    if any("text_config" in text for file, text in files.items() if not file.endswith(_INTERFACES)):
         candidates.reverse()
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
 
