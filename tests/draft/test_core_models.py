@@ -119,7 +119,7 @@ STEPS = ["Step3VL", "Step3p7", "StepVL", "Step5"]
 def test_tokens_of_a_path_follow_its_convolutions(name: str, release_tree):
     """The first candidate gives the constants of the processor, and other numbers for a model of other sizes."""
     found = draft_descriptor(release_tree(NEWEST), f"{name}ForConditionalGeneration")
-    sizes = {"side": 728, "tile": 504, "patch": 14, "self.config.understand_projector_stride": 2}
+    sizes = {"side": 728, "tile_side": 504, "patch": 14, "self.config.understand_projector_stride": 2}
     for path in ("global", "local"):
         [question] = [asked for asked in found.questions if asked.key == f"paths.{path}.tokens"]
         formula, constant, _ = question.candidates
