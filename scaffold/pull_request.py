@@ -112,7 +112,7 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
         )
     if base is not None:
         paths_changed = [file.path for file in prepared.plan.files]
-        changes = [FileChange(path, base.read_bytes(path), tree.read_bytes(path)) for path in paths_changed]
+        changes = [FileChange(path, _bytes(base, path), tree.read_bytes(path)) for path in paths_changed]
         files = tuple(change for change in changes if not change.is_noop)
     else:
         files = published_changes(tree.root, f"new {port.name}")
@@ -127,6 +127,10 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
         )
     before = tree.with_files({change.path: change.before for change in files if change.before is not None})
     return PortChange(prepare_port(port, before, replace=True), tree, (base or tree).root, files)
+
+
+def _bytes(tree: SourceTree, path: str) -> bytes | None:
+    return tree.read_bytes(path) if tree.exists(path) else None
 
 
 # -- the numerical proof -----------------------------------------------------------------------------------------------
@@ -352,6 +356,9 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
         if note.severity is not Severity.INFO or note.code in _TOLD:
             yield f"- {note.message}{':' if note.notes else '.'}"
             yield from (f"  - {detail}" for detail in note.notes)
+    if mixin := change.plan.methods.mixin:
+        brings = "This port brings it" if mixin.path in change.added else "An earlier port brought it"
+        yield f"- `{mixin.class_name}` has the other methods of the protocol, for every model of this kind. {brings}."
     methods = len(ast.parse(change.plan.methods.source).body)
     size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
     yield f"- Size: {size} lines are added in the package, for {methods} methods of the protocol and their helpers."

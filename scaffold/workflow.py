@@ -84,7 +84,13 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
     planned: list[PlannedFile] = []
     changes: list[FileChange] = []
     lost: list[Diagnostic] = []
+    mixin = plan.methods.mixin.source if plan.methods.mixin else None
     for file in plan.files:
+        if file.source is not None and not tree.exists(file.path):
+            text = format_changed(None, file.source, path=file.path, config_root=tree.root)
+            planned.append(PlannedFile(file.path, None, text, (), tree.root))
+            changes.append(FileChange(file.path, None, text.encode("utf-8")))
+            continue
         before = tree.read(file.path)
         if not file.edits:
             # The place is as it should be: nothing to prove.
@@ -101,6 +107,7 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
                 config_root=tree.root,
                 class_name=file.class_name,
                 profile=profile if file.class_name else None,
+                mixin=mixin,
             )
         )
         changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))

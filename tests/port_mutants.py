@@ -25,15 +25,22 @@ def id_of(mutant: Mutant) -> str:
     return mutant.name.replace(" ", "-")
 
 
+def mixin_of(request: NumericRequest) -> str:
+    """The file that the port shares with others."""
+    [path] = [path for path in request.overlay if "encoder_cudagraph_" in path]
+    return path
+
+
 def reports_of(request: NumericRequest, path: str, mutants: Sequence[Mutant]) -> dict[str, NumericReport]:
-    """The report of each mutant of the file `path` of a port, from one import of its release."""
-    right = request.overlay[path].decode()
+    """The report of each mutant of the file `path` of a port, or of its mixin, from one import of its release."""
     requests = []
     for mutant in mutants:
+        place = path if mutant.before in request.overlay[path].decode() else mixin_of(request)
+        right = request.overlay[place].decode()
         for fragment in (mutant.before, mutant.also[0]):
-            assert fragment in right, f"{mutant.name}: a fragment is not in the generated {path}"
+            assert fragment in right, f"{mutant.name}: a fragment is not in the generated {place}"
         changed = right.replace(mutant.before, mutant.after)
         changed = changed.replace(*mutant.also) if mutant.also[0] else changed
         assert changed != right, mutant.name
-        requests.append(replace(request, overlay={**request.overlay, path: changed.encode()}))
+        requests.append(replace(request, overlay={**request.overlay, place: changed.encode()}))
     return dict(zip((mutant.name for mutant in mutants), check_numerics_all(requests), strict=True))

@@ -105,4 +105,6 @@ def _places(source: str) -> Iterator[tuple[str, list[str]]]:
 def _name(node: ast.stmt) -> str:
     if isinstance(node, ast.FunctionDef):
         return f"`{node.name}`"
+    if isinstance(node, ast.AnnAssign):
+        return f"`{ast.unparse(node.target)}`"
     return f"`{ast.unparse(node.targets[0])}`" if isinstance(node, ast.Assign) else "docstring"

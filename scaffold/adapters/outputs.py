@@ -114,7 +114,9 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
             if reason is not None:
                 refused.append(Refused(source, generation, reason))
             else:
-                drafts.append(_adapter(source, generation))
+                drafts += _adapter(source, generation)
+    drafts = list(dict.fromkeys(drafts))
+    assert len({draft.path for draft in drafts}) == len(drafts), "a mixin has two texts"
     generations = [one for one in GENERATIONS if any(draft.generation is one for draft in drafts)]
     spoken: dict[Source, list[Generation]] = {}
     for draft in drafts:
@@ -136,17 +138,19 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
     return Outputs(tuple(sorted(files, key=lambda output: output.path)), tuple(refused))
 
 
-def _adapter(source: Source, generation: Generation) -> _Draft:
+def _adapter(source: Source, generation: Generation) -> list[_Draft]:
+    """The adapter, and the mixin that it shares with others of its generation."""
     from scaffold.adapters.source import render_adapter
     from scaffold.protocol import known_profile
     from scaffold.verify.conformance import prove_conformance
 
     profile, path = known_profile(generation), f"{PACKAGE}/{generation.name}/{source.name}.py"
-    text = render_adapter(source.port, profile)
-    found = prove_conformance(text, source.port.class_name, profile, path)
+    text, mixin = render_adapter(source.port, profile)
+    found = prove_conformance(text, source.port.class_name, profile, path, mixin.source if mixin else None)
     if found:
         raise DiagnosticError(found)
-    return _Draft(path, text, source, generation)
+    shared = [_Draft(f"{PACKAGE}/{generation.name}/{mixin.module}.py", mixin.source)] if mixin else []
+    return [_Draft(path, text, source, generation), *shared]
 
 
 def _companions(

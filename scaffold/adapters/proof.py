@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +36,14 @@ def prove_adapter(
     port = load_port(descriptor)
     source = resolve_target(tree).tree if isinstance(tree, str) else tree
     (request,) = numeric_requests(port, source, tails=(tail,), as_is=True)
+    content, folder = adapter.read_bytes(), Path(*_MODULE.split(".")[:-1])
+    overlay = {f"{_MODULE.replace('.', '/')}.py": content}
+    for node in ast.parse(content).body:
+        if isinstance(node, ast.ImportFrom) and node.level:  # a mixin, which lies beside the adapter
+            overlay[str(folder / f"{node.module}.py")] = adapter.with_name(f"{node.module}.py").read_bytes()
     request = replace(
         request,
-        overlay={f"{_MODULE.replace('.', '/')}.py": adapter.read_bytes()},
+        overlay=overlay,
         host=f"{_MODULE}:{port.class_name}",
         # An adapter has the methods of a port, whose proof has these calls.
         options=replace(request.options, edges=False),

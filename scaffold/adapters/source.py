@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.support import tower_answer
@@ -21,16 +22,19 @@ from scaffold.render import Code, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
+    from scaffold.plan.methods import Mixin
     from scaffold.protocol import ProtocolProfile
 
 
-def render_adapter(port: AnyPort, profile: ProtocolProfile) -> str:
-    """The module of one adapter, before formatting and without its header."""
+def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin | None]:
+    """The module of one adapter and that of its mixin, which lies beside it: before formatting, without headers."""
     facts, answer = tower_answer(port, profile.generation)
+    if isinstance(port, ReentryPort):  # A mixin is that of every model of the generation, and right for either answer.
+        facts = replace(facts, attention_fills_zeros=False)
     methods = render_methods(port, profile, facts)
     block = name_defaults(methods.source, {method.name for method in profile.methods})
     tree = ast.parse(block)
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    defined = methods.names | (methods.mixin.methods if methods.mixin else set())
     inherited = {method.name for method in profile.methods if method.has_default} - defined - profile.uncalled
     package, _, module = port.module.rpartition(".")
     imports = {(package, module), (profile.interfaces_module, PROTOCOL), *methods.imports}
@@ -43,7 +47,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> str:
         imports.add(("vllm.config", "VllmConfig"))
     loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     generation = profile.generation
-    return render_template(
+    text = render_template(
         "adapter/model.py.jinja",
         first=Code(generation.first),
         last=Code(generation.last),
@@ -51,6 +55,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> str:
         protocol=Code(PROTOCOL),
         class_name=port.class_name,
         module=module,
+        mixin=methods.mixin,
         modules=[name for name in ("torch",) if name in loaded],
         imports=sorted(imports),
         inherited=sorted(inherited),
@@ -60,6 +65,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> str:
         keeps_model_config=answer.keeps_model_config,
         methods=Code(textwrap.indent(block.strip("\n"), "    ")),
     )
+    return text, methods.mixin
 
 
 def _cut(port: ReentryPort) -> dict[str, Any]:

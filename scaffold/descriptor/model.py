@@ -383,11 +383,6 @@ class RowsForward(Record):
         default=None,
         examples=["self.layers"],
     )
-    longest: str = declare(
-        Choice("a form", {"scalar": "a number, or a tensor without an axis", "vector": "a tensor of one entry"}),
-        "form in which the encoder gets the rows of the longest item",
-        default="scalar",
-    )
 
 
 class PackedForward(Record):

@@ -92,8 +92,6 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
-    if loop is None and any(map(_is_one_entry, step.given.values())):
-        sheet.put("forward.longest", "vector", step.place, why="a tensor of one entry")
     put_hidden_size(program, model, objects, sheet, step)
     if too_early(tree):
         what = "this release cuts the result of an eager run into embeddings, and rows are features that are none yet"
@@ -226,10 +224,6 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall)
     assert cls is not None, "a part with layers is in the tree"
     for place, text in _waiting(program, cls, set()):
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
-
-
-def _is_one_entry(value: Term) -> bool:
-    return isinstance(value, Op) and value.name in (".reshape", ".view") and value.args[1:] == (Plain(1),)
 
 
 def _in_loop(step: PartCall) -> bool:

@@ -26,7 +26,7 @@ def add_base(document: PythonDocument, edit: AddBase) -> bool:
     wanted = edit.base.rpartition(".")[2]
     if wanted in names:
         return False
-    place = len(names)
+    place = 0 if edit.first else len(names)
     while place and names[place - 1] in _LAST_BASES:
         place -= 1
     value = cst.parse_expression(edit.base)

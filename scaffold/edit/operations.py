@@ -77,10 +77,11 @@ class DropDefinition:
 
 @dataclass(frozen=True, slots=True)
 class AddBase:
-    """`base` (a name or a dotted name) is a direct base of the class `class_name`."""
+    """`base` (a name or a dotted name) is a direct base of the class `class_name`, the `first` of them or the last."""
 
     class_name: str
     base: str
+    first: bool = False
 
     def __post_init__(self) -> None:
         assert self.class_name.isidentifier(), self.class_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,57 @@ if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.protocol import Dialect, ProtocolProfile
 
+#: Where vLLM keeps its models.
+MODELS = "vllm/model_executor/models/"
+
+#: Layout -> module and class of what its ports have in common.
+_MIXINS = {
+    "cut": ("encoder_cudagraph_units", "EncoderUnitsMixin"),
+    "rows": ("encoder_cudagraph_rows", "EncoderRowsMixin"),
+}
+
 #: The paths of the releases that know exactly two of them, by three fields of the config.
 _DUAL = ("global", "local")
 
 
 @dataclass(frozen=True)
+class Mixin:
+    """A class with the methods that all ports of a layout have in common, in a module of its own beside the models.
+
+    `source` is the module's text, the same for all models of a tree.
+    """
+
+    module: str
+    class_name: str
+    source: str
+
+    @property
+    def path(self) -> str:
+        """Where it lies in a tree, whatever model was ported first."""
+        return f"{MODELS}{self.module}.py"
+
+    @property
+    def methods(self) -> frozenset[str]:
+        owner = ast.parse(self.source).body[-1]
+        assert isinstance(owner, ast.ClassDef)
+        return frozenset(node.name for node in owner.body if isinstance(node, ast.FunctionDef))
+
+
+@dataclass(frozen=True)
 class Methods:
-    """A rendered block of methods, the view that it was made from, and the names that it needs: `(module, name)`."""
+    """A rendered block of methods, the view that it was made from, and the names that it needs: `(module, name)`.
+
+    The protocol's methods that are not in it are those of the `mixin`.
+    """
 
     source: str
     view: View
     imports: tuple[tuple[str, str], ...]
+    mixin: Mixin | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(node.name for node in ast.parse(self.source).body if isinstance(node, ast.FunctionDef))
 
 
 def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
@@ -64,7 +105,9 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
 def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> Methods:
     """All protocol methods of `port` for the dialect of `profile`, as a block without indentation."""
     view = make_view(port, profile, facts)
-    source = render_template(f"{port.layout}/model.py.jinja", **_names(view))
+    mixin = _mixin(port, view)
+    names = _names(view) | ({"mixin": mixin.class_name} if mixin else {})
+    source = render_template(f"{port.layout}/model.py.jinja", **names)
     words = set(identifiers(source))
     importable = dict(view.signature.importable)
     if port.processor is not None:
@@ -75,7 +118,17 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     if facts.info_class is not None:
         module, name = facts.info_class
         importable[name] = module
-    return Methods(source, view, tuple(sorted((module, name) for name, module in importable.items() if name in words)))
+    imports = tuple(sorted((module, name) for name, module in importable.items() if name in words))
+    return Methods(source, view, imports, mixin)
+
+
+def _mixin(port: AnyPort, view: View) -> Mixin | None:
+    if port.layout not in _MIXINS:
+        return None
+    module, class_name = _MIXINS[port.layout]
+    return Mixin(
+        module, class_name, render_template(f"{port.layout}/mixin.py.jinja", class_name=class_name, **_names(view))
+    )
 
 
 def _names(view: View) -> dict[str, Any]:

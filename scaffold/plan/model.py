@@ -26,12 +26,16 @@ class Fact:
 
 @dataclass(frozen=True)
 class FilePlan:
-    """The edits of one file, in order. `reason` is what `plan` prints; `class_name` is set for the model file."""
+    """The edits of one file, in order. `reason` is what `plan` prints; `class_name` is set for the model file.
+
+    `source` is the whole text of a file that the port brings, and that has no edits.
+    """
 
     path: str
     edits: tuple[Edit, ...]
     reason: str
     class_name: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True)

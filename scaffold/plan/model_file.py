@@ -7,21 +7,43 @@ written by hand goes with `replace` only.
 from __future__ import annotations
 
 import ast
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.edit.faults import different_definition
 from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import same_meaning
 from scaffold.plan.leftovers import find_leftovers
+from scaffold.plan.methods import MODELS
 from scaffold.plan.model import FilePlan
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, dotted
 
 if TYPE_CHECKING:
-    from scaffold.plan.methods import Methods
+    from scaffold.plan.methods import Methods, Mixin
     from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree
 
-_MODELS = "vllm/model_executor/models/"
+#: The first lines of every file of vLLM.
+_LICENCE = """\
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: Copyright contributors to the vLLM project
+"""
+
+
+def plan_mixin(tree: SourceTree, mixin: Mixin) -> FilePlan:
+    """The file of the mixin. Raises VCG525 where the tree has another one: other models would change with it."""
+    path, source = mixin.path, _LICENCE + mixin.source
+    if tree.exists(path) and not same_meaning(tree.parse(path), ast.parse(source)):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG525",
+                f"{PurePosixPath(path).name} is there and is not what this version of the tool writes",
+                tree.span(path, 1),
+                "delete it, and port each model that imports it again with --replace",
+            )
+        )
+    return FilePlan(path, (), f"hold what all ports of this layout have in common ({mixin.class_name})", source=source)
 
 
 def plan_model(
@@ -38,13 +60,21 @@ def plan_model(
     """
     if model.protocol_methods and not replace and not _has_methods(tree, model, methods.source):
         raise DiagnosticError(_hand_written(tree, model))
-    _refuse_inherited(tree, profile, model, methods.source, replace)
-    interfaces = ".interfaces" if model.path.startswith(_MODELS) else profile.interfaces_module
+    _refuse_inherited(tree, profile, model, methods, replace)
+    near = model.path.startswith(MODELS)
+    interfaces = ".interfaces" if near else profile.interfaces_module
     # The methods of every layout name torch.
     foreign = [(module, name) for module, name in methods.imports if f"{module.replace('.', '/')}.py" != model.path]
     edits: list[Edit] = [AddImport("torch"), *(AddImport(module, name) for module, name in foreign)]
     edits += [edit for edit in tower if edit not in edits]
     edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
+    if methods.mixin:
+        module = f".{methods.mixin.module}" if near else dotted(methods.mixin.path)
+        # Before the protocol's own methods, and before those of a base that has another port.
+        edits += [
+            AddImport(module, methods.mixin.class_name),
+            AddBase(model.class_name, methods.mixin.class_name, first=True),
+        ]
     remove: tuple[str, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     if replace and model.protocol_methods:
@@ -53,6 +83,7 @@ def plan_model(
         remove, notes = (*model.protocol_methods, *leftovers.methods), leftovers.notes
         edits += leftovers.edits
     edits.append(PutMethods(model.class_name, methods.source, remove=remove))
+    _refuse_clash(tree, profile, model, methods, set(remove))
     verb = "replace the implementation of" if remove else "implement"
     reason = f"{verb} {PROTOCOL} in {model.class_name}"
     return FilePlan(model.path, tuple(edits), reason, class_name=model.class_name), notes
@@ -69,6 +100,22 @@ def _has_methods(tree: SourceTree, model: ModelAnchor, source: str) -> bool:
     )
 
 
+def _refuse_clash(
+    tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, methods: Methods, removed: set[str]
+) -> None:
+    """A helper of the mixin must not take the place of the model's own method of that name, nor the other way round."""
+    from scaffold.tower.source import Program
+
+    if methods.mixin is None:
+        return
+    helpers = methods.mixin.methods - methods.names - {method.name for method in profile.methods} - removed
+    program = Program(tree)
+    for module, owner in program.lineage(program.owner(model.path, model.class_name)):
+        for node in owner.body:
+            if isinstance(node, FunctionNode) and node.name in helpers and owner.name != methods.mixin.class_name:
+                raise different_definition(module.file, "method", f"{owner.name}.{node.name}", node.lineno)
+
+
 def _owner(tree: SourceTree, model: ModelAnchor) -> ast.ClassDef:
     """The class statement that `model` was read from."""
     nodes = ast.walk(tree.parse(model.path))
@@ -76,21 +123,22 @@ def _owner(tree: SourceTree, model: ModelAnchor) -> ast.ClassDef:
 
 
 def _refuse_inherited(
-    tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, source: str, replace: bool
+    tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, methods: Methods, replace: bool
 ) -> None:
     """Protocol methods that a base has only `replace` may override, and none may be left to work beside the port's."""
     from scaffold.tower.source import Program
 
     program = Program(tree)
     _, *bases = program.lineage(program.owner(model.path, model.class_name))
+    brought = {PROTOCOL, *([methods.mixin.class_name] if methods.mixin else [])}
     demanded = {method.name for method in profile.methods}
     inherited = {
         node.name: (module.file, owner.name)
         for module, owner in reversed(bases)
         for node in owner.body
-        if owner.name != PROTOCOL and isinstance(node, FunctionNode) and node.name in demanded
+        if owner.name not in brought and isinstance(node, FunctionNode) and node.name in demanded
     }
-    defined = {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)}
+    defined = methods.names | (methods.mixin.methods if methods.mixin else set())
     left = sorted(inherited.keys() - defined - profile.uncalled)
     if not left and (replace or not inherited or model.protocol_methods):
         return

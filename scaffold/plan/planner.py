@@ -15,7 +15,7 @@ from scaffold.plan.entries import plan_entries
 from scaffold.plan.heirs import plan_heirs
 from scaffold.plan.methods import refusal, render_methods
 from scaffold.plan.model import Fact, FilePlan, Plan
-from scaffold.plan.model_file import plan_model
+from scaffold.plan.model_file import plan_mixin, plan_model
 from scaffold.plan.processor import check_processor
 from scaffold.plan.towers import plan_tower
 from scaffold.protocol import (
@@ -42,6 +42,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     heirs = plan_heirs(port, tree, profile, tower.class_name, replace=replace)
     ported, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
+    files += [plan_mixin(tree, methods.mixin)] if methods.mixin else []
     files += [
         FilePlan(path, edits, f"keep a subclass of {port.class_name} out")
         for path, edits in heirs.edits.items()

@@ -23,7 +23,7 @@ from scaffold.descriptor.expressions import (
     parse_expression,
 )
 from scaffold.descriptor.model import Count, UnitInput
-from scaffold.descriptor.port import LONGEST, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
@@ -44,7 +44,6 @@ _NO_GATHER = (
 
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
-_ROWS_BUDGET_WHY = "As the ports of Qwen2-VL and its kind have it."
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class UnitBuffer:
 
     name: str
     shape: Code
-    dtype: str
+    dtype: Code
 
 
 @dataclass(frozen=True)
@@ -185,24 +184,27 @@ class ReentryView(View):
 class CutView(ReentryView):
     """Units of one shape."""
 
-    unit_shape: Code
     #: The shape of one unit of the pixels, where the encoder gets what other parts have made of it.
     pixel_shape: Code | None
     padded: bool
-    #: Arguments of the encoder beside the units, with an entry for each of them.
-    further: tuple[UnitBuffer, ...]
+    #: The units, and the arguments of the encoder beside them that have an entry for each.
+    buffers: tuple[UnitBuffer, ...]
     #: Arguments of the encoder that no graph holds.
     absent: list[str]
-    unit_names: Code
+    #: Parameters of what stands in for the encoder, and those of them that a graph reads.
     unit_parameters: Code
-    unit_types: Code
-    returns: Code
+    units: Code
     axis: int
     result_index: int | None
     #: The layers that the model uses of the encoder's list, as elements of a set; empty where it gives no list.
     layers: Code
-    #: `features` in the form of the encoder's own result.
-    features: Code
+    #: `features` in the form of the encoder's own result, where that is another.
+    features: Code | None
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the encoder takes or gives something else than units and their features."""
+        return bool(self.absent) or self.features is not None
 
     @property
     def input_key(self) -> str:
@@ -223,11 +225,6 @@ class CutView(ReentryView):
             for key in self.sized
         }
 
-    @property
-    def shares_items(self) -> bool:
-        """Whether ranks may share the items of a batch."""
-        return False
-
 
 @dataclass(frozen=True)
 class RowsView(ReentryView):
@@ -240,9 +237,6 @@ class RowsView(ReentryView):
     merge: Code
     rows_per_token: Code
     embeds: str | None
-    #: The argument of layers that are captured alone by which they are told the longest sequence.
-    longest: str | None
-    longest_is_vector: bool
     cover_rows: bool
     filler_rows: Code
     filler_why: str
@@ -258,11 +252,6 @@ class RowsView(ReentryView):
         patches has as many as its product, and precomputed embeddings have one for each token."""
         patches, tokens = "int(size.prod())", f"int(size.prod()) // {self.rows_per_token}"
         return {key: Code(tokens if key == self.embeds else patches) for key in self.sized}
-
-    @property
-    def shares_items(self) -> bool:
-        """Whether ranks may share the items of a batch."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -644,11 +633,13 @@ def _entry(modality: CutModality, encode: str, facts: TreeFacts) -> Entry:
 def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
     names = Names.of(port)
     given = {name: entry for name, entry in port.forward.with_.items() if isinstance(entry, UnitInput)}
-    keys = {"pixels": next(iter(port.modalities.values())).pixels} | {name: name for name in given}
+    pixels = next(iter(port.modalities.values())).pixels
+    keys = {"pixels": pixels} | {name: name for name in given}
+    unit = _joined(names.code(side) for side in port.forward.unit or port.pixels.shape)
     absent = [name for name in port.forward.with_ if name not in given]
     return CutView(
         **_shared(port, profile, facts),
-        **_reentry(port, facts, "encode_units"),
+        **_reentry(port, facts, "encode_units" if absent or _features(port) else "encode"),
         buffer_keys=list(keys.values()),
         budget_min=Code("self._encoder_cudagraph_features[:-1].numel()"),
         budget_why="Tokens of one unit.",
@@ -658,17 +649,18 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
             {name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}" for name, key in keys.items()}
             | dict.fromkeys(absent, "None"),
         ),
-        further=tuple(
-            UnitBuffer(name, _joined(names.code(side) for side in entry.shape), entry.dtype)
-            for name, entry in given.items()
+        buffers=(
+            UnitBuffer(pixels, unit, Code("dtype")),
+            *(
+                UnitBuffer(name, _joined(names.code(side) for side in entry.shape), Code(f"torch.{entry.dtype}"))
+                for name, entry in given.items()
+            ),
         ),
         absent=absent,
-        unit_names=_joined(["units", *given]),
         unit_parameters=_joined(
             f"{name}: torch.Tensor{' | None' * (name in absent)}" for name in ("units", *port.forward.with_)
         ),
-        returns=Code(port.returns),
-        unit_types=Code(f"[{', '.join(['torch.Tensor'] * len(keys))}]"),
+        units=_joined([f"units{'.squeeze(0)' if port.forward.axis else ''}", *given]),
         layers=_joined(
             names.code(layer)
             if isinstance(layer, Expression)
@@ -679,7 +671,6 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         result_index=port.forward.result.index("features") if port.forward.result else None,
         axis=port.forward.axis,
         padded=port.pixels.padded,
-        unit_shape=_joined(names.code(side) for side in port.forward.unit or port.pixels.shape),
         pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
     )
 
@@ -694,7 +685,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         # Their names are known when the model starts.
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),
-        budget_why=_ROWS_BUDGET_WHY,
+        budget_why=None,
         budget_lets=(),
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
@@ -703,21 +694,22 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
         embeds=port.embeds,
-        longest=LONGEST if port.loop else None,
-        longest_is_vector=port.forward.longest == "vector",
         cover_rows=not facts.attention_fills_zeros,
         filler_rows=Code(_TILE_ROWS.python()),
         filler_why=_FILLER_WHY[False],
     )
 
 
-def _features(port: CutPort) -> Code:
-    """The result of the callable that replaces the encoder: `features` in the form of the encoder's result."""
+def _features(port: CutPort) -> Code | None:
+    """The result of the callable that replaces the encoder: `features` in the form of the encoder's result, if that is
+    another."""
     features = "features.unsqueeze(0)" if port.forward.axis else "features"
     if port.forward.layers:
         return Code(f"dict(zip(layers, {features}.chunk(len(layers), dim=-1)))")
     parts = [features if part == "features" else "None" for part in port.forward.result]
-    return Code(f"({', '.join(parts)},)" if parts else features)
+    if parts:
+        return Code(f"({', '.join(parts)},)")
+    return Code(features) if port.forward.axis else None
 
 
 def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> TilesView:

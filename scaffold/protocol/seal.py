@@ -63,8 +63,9 @@ def _times(root: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def digest_of(root: Path, suffix: str = "", *, replaced: Mapping[str, bytes] | None = None) -> str:
-    """A hash of names and contents of the files with that ending. `replaced` has other contents for some, by path.
+def digest_of(root: Path, suffix: str = "", *, replaced: Mapping[str, bytes | None] | None = None) -> str:
+    """A hash of names and contents of the files with that ending. `replaced` has other contents for some, by path; a
+    file with None counts as not there.
 
     It follows no links. Raises OSError.
     """
@@ -73,7 +74,10 @@ def digest_of(root: Path, suffix: str = "", *, replaced: Mapping[str, bytes] | N
     for path in sorted({*known, *(path for path, _ in _files(str(root)) if path.endswith(suffix))}):
         file = Path(path)
         if path in known:
-            data = known[path]
+            content = known[path]
+            if content is None:
+                continue
+            data = content
         else:
             data = os.fsencode(file.readlink()) if file.is_symlink() else read_regular(file)
         digest.update(os.fsencode(path[len(str(root)) :]) + b"\0" + hashlib.sha256(data).digest())

@@ -57,7 +57,7 @@ class SourceTree:
         return replace(self, _cache={})
 
     def with_files(self, files: Mapping[str, bytes]) -> SourceTree:
-        """The same tree, read as if these of its files had other bytes. No other file is read again."""
+        """The same tree, read as if it had these files with these bytes. No other file is read again."""
         cache: dict[tuple[str, str], Any] = {("bytes", relpath): data for relpath, data in files.items()}
         for (kind, what), value in self._cache.items():
             if kind in _OF_ONE_FILE and what not in files:
@@ -90,7 +90,7 @@ class SourceTree:
 
     def exists(self, relpath: str) -> bool:
         """Whether the tree has a regular file at `relpath`."""
-        return self.path(relpath).is_file()
+        return ("bytes", relpath) in self._cache or self.path(relpath).is_file()
 
     def read_bytes(self, relpath: str) -> bytes:
         """The file as it is. Raises VCG410 when it is missing or cannot be read."""

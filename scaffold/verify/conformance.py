@@ -22,8 +22,10 @@ _BUG = (
 _BINDING = frozenset({"staticmethod", "classmethod", "property"})
 
 
-def prove_conformance(source: str, class_name: str, profile: ProtocolProfile, path: str) -> tuple[Diagnostic, ...]:
-    """That `class_name` itself defines every method of the protocol as declared.
+def prove_conformance(
+    source: str, class_name: str, profile: ProtocolProfile, path: str, mixin: str | None = None
+) -> tuple[Diagnostic, ...]:
+    """That `class_name` itself, or the class of the module `mixin`, defines every method of the protocol as declared.
 
     Methods with a default body may be absent, and those that nothing of the tree calls. Annotations are not compared:
     they do not decide how a method can be called. No diagnostics, or VCG600 (no syntax tree), VCG610 (class or method
@@ -39,7 +41,8 @@ def prove_conformance(source: str, class_name: str, profile: ProtocolProfile, pa
         message = f"the class `{class_name}` is defined {len(classes)} times, not once"
         return (Diagnostic("VCG610", message, Span(path, 1, 1, 1, 1), _BUG),)
     node = classes[0]
-    methods: dict[str, FunctionNode] = {item.name: item for item in node.body if isinstance(item, FunctionNode)}
+    parts = [*(item for item in ast.parse(mixin or "").body if isinstance(item, ast.ClassDef)), node]
+    methods = {item.name: item for part in parts for item in part.body if isinstance(item, FunctionNode)}
     found = []
     for method in profile.methods:
         implementation = methods.get(method.name)

@@ -426,7 +426,10 @@ class _Proof:
                 continue
             planned = {other.base for other in edits}
             following = [base for base in new.bases[places[0] + 1 :] if ast.unparse(base) not in planned]
-            if any(_short_name(base) not in _COMES_LAST for base in following):
+            if edit.first:
+                if places[0]:
+                    self.refuse("VCG603", f"the base `{edit.base}` is not the first of `{new.name}`", new.lineno)
+            elif any(_short_name(base) not in _COMES_LAST for base in following):
                 self.refuse("VCG603", f"the base `{edit.base}` is not behind the bases that were there", new.lineno)
             del new.bases[places[0]]
             header_changed = True

@@ -23,14 +23,15 @@ _PACKAGE = "vllm/"
 def identify_proof(model: str, root: Path, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """A hash of the package's Python files before a port, and of those that the port of `model` changed.
 
-    `root` is a tree; of the paths in `before` it may hold another content.
+    `root` is a tree; of the paths in `before` it may hold another content. An empty one is a file that was not there.
     """
 
     def of_package(files: Mapping[str, bytes]) -> dict[str, bytes]:
         return {path.removeprefix(_PACKAGE): data for path, data in files.items() if path.startswith(_PACKAGE)}
 
     changed = sorted((path, hashlib.sha256(data).hexdigest()) for path, data in of_package(after).items())
-    state = digest_of(root / _PACKAGE, ".py", replaced=of_package(before))
+    replaced = {path: data or None for path, data in of_package(before).items()}
+    state = digest_of(root / _PACKAGE, ".py", replaced=replaced)
     return hashlib.sha256(json.dumps([model, state, changed]).encode()).hexdigest()
 
 

@@ -23,7 +23,7 @@ class PlannedFile:
     """One file of a plan with its result. `before` is None for a new file.
 
     `path` is relative to the tree's root `config_root`. With `class_name` and `profile`, the class must implement the
-    protocol.
+    protocol, with the class of the module `mixin` if there is one.
     """
 
     path: str
@@ -33,6 +33,7 @@ class PlannedFile:
     config_root: Path
     class_name: str | None = None
     profile: ProtocolProfile | None = None
+    mixin: str | None = None
 
 
 def verify_changes(planned: Sequence[PlannedFile]) -> tuple[Diagnostic, ...]:
@@ -51,5 +52,5 @@ def _prove(file: PlannedFile) -> tuple[Diagnostic, ...]:
         found += prove_equivalence(file.before, file.after, file.edits, file.path)
         found += prove_idempotence(file.after, file.edits, file.path)
     if file.class_name is not None and file.profile is not None:
-        found += prove_conformance(file.after, file.class_name, file.profile, file.path)
+        found += prove_conformance(file.after, file.class_name, file.profile, file.path, file.mixin)
     return tuple(found)

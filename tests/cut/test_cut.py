@@ -24,6 +24,7 @@ from scaffold.workflow import load_port, prepare_port
 pytestmark = pytest.mark.trees
 
 RELEASE = "0.33.0"
+MIXIN = "vllm/model_executor/models/encoder_cudagraph_units.py"
 #: What else a tree must have for a model class to be found in it.
 PROTOCOL_FILES = (
     "vllm/model_executor/models/interfaces.py",
@@ -56,8 +57,8 @@ def test_the_way_is_found_and_proven(model: Model, release_tree: Any) -> None:
     assert {station.function: len(station.sites) for station in way.stations} == model.way
     assert way.sites == sum(model.way.values())
 
-    port = prepare_port(port_of(model.text()), tree)
-    [change] = port.changed
+    change, mixin = prepare_port(port_of(model.text()), tree).changed
+    assert (mixin.path, mixin.before) == (MIXIN, None)
     assert change.after is not None
     text = change.after.decode()
     assert text.count(" if encode is None") + text.count("\n                if encode is None") >= way.sites
@@ -88,7 +89,7 @@ def ported(release_tree: Any, tmp_path: Path) -> Any:
             shutil.copytree(source / folder, root / folder, copy_function=link)
         shutil.copy(source / "PKG-INFO", root)
         for change in prepared.changed:
-            (root / change.path).unlink()
+            (root / change.path).unlink(missing_ok=True)
             (root / change.path).write_bytes(change.after)
         return open_tree(root, label="tree")
 
@@ -108,9 +109,9 @@ def test_a_port_is_completed_on_a_way_that_stands(release_tree: Any, ported: Any
     port = port_of(LLAVA_NEXT.text())
     first = prepare_port(port, release_tree(RELEASE))
     tree = ported(port, first)
-    [change] = first.changed
+    change, _ = first.changed
     text = change.after.decode()
-    name = "    def get_encoder_cudagraph_budget_range"
+    name = "    def get_encoder_cudagraph_config"
     end = text.index("\n    def ", text.index(name))
     tree.path(change.path).write_text(text[: text.index(name)] + text[end + 1 :])
     [again] = prepare_port(port, open_tree(tree.root, label="tree"), replace=True).changed
@@ -218,7 +219,7 @@ def test_releases_that_cut_the_output_themselves_are_refused(release: str, relea
         # The manager reads the input key of every batch, so a selection has one.
         (
             "0.22.0",
-            ["no_pixels=torch.empty(0)", 'no_pixels = {"no_pixels": torch.empty(0)}', 'buffers["pixel_values"]'],
+            ["no_pixels=torch.empty(0)", 'no_pixels = {"no_pixels": torch.empty(0)}', "self._encode_units(buffers)"],
         ),
         ("0.23.0", ["values=units", "output_tokens=units * tokens or largest"]),
         ("0.26.0", ["values=units", "output_tokens=units * tokens or largest"]),
@@ -228,9 +229,9 @@ def test_releases_that_cut_the_output_themselves_are_refused(release: str, relea
 def test_what_no_graph_serves_is_a_batch_of_its_own_before_named_paths(
     release: str, inputs: list[str], release_tree: Any
 ) -> None:
-    [change] = prepare_port(port_of(LLAVA_NEXT.text()), release_tree(release)).changed
-    assert change.after is not None
-    text = change.after.decode()
+    _, mixin = prepare_port(port_of(LLAVA_NEXT.text()), release_tree(release)).changed
+    assert mixin.after is not None
+    text = mixin.after.decode()
     assert [part for part in inputs if part not in text] == []
 
 

@@ -372,16 +372,6 @@ def test_an_encoder_that_gets_an_input_itself_is_cut_at_its_loop(draft):
     assert (forward.encoder, forward.loop) == ("self.vision_tower.encoder", "self.layers")
 
 
-def test_the_longest_image_as_a_tensor_of_one_entry(draft):
-    told = "make_offsets(lengths), torch.tensor([len(one) for one in embeds]).max().reshape(1)"
-    changes = [
-        (CALL, f"out = self.encoder(torch.cat(embeds, dim=1), {told})"),
-        ("x: torch.Tensor, cu_seqlens: torch.Tensor)", "x: torch.Tensor, cu_seqlens: torch.Tensor, longest)"),
-    ]
-    assert port_of(draft(*changes)).forward.longest == "vector"
-    assert port_of(draft()).forward.longest == "scalar"
-
-
 def test_videos_are_left_out(draft):
     found = draft(
         (KEYS, 'pixel_values_videos=MultiModalFieldConfig.batched("video"),'),

@@ -427,6 +427,8 @@ def test_add_import_of_a_package(case: Case) -> None:
 @cases(
     Case("one line", AddBase("A", "New"), "class A(B, C):\n    pass\n", "class A(B, C, New):\n    pass\n"),
     Case("no brackets", AddBase("A", "New"), "class A:\n    pass\n", "class A(New):\n    pass\n"),
+    Case("the first", AddBase("A", "New", first=True), "class A(B, C):\n    pass\n", "class A(New, B, C):\n    pass\n"),
+    Case("the first of none", AddBase("A", "New", first=True), "class A:\n    pass\n", "class A(New):\n    pass\n"),
     Case("empty brackets", AddBase("A", "New"), "class A():\n    pass\n", "class A(New):\n    pass\n"),
     Case(
         "before keywords",

@@ -49,6 +49,23 @@ def adapters(outputs: Outputs) -> dict[tuple[str, str], str]:
     }
 
 
+@pytest.fixture(scope="module")
+def mixins(outputs: Outputs) -> dict[str, str]:
+    """`generation.module` -> source, of the classes that adapters share."""
+    paths = {Path(output.path): output.content.decode() for output in outputs.files}
+    return {
+        f"{path.parent.name}.{path.stem}": text
+        for path, text in paths.items()
+        if path.stem.startswith("encoder_cudagraph_")
+    }
+
+
+def mixin_of(mixins: dict[str, str], generation: str, source: str) -> str:
+    """The source of an adapter's mixin; empty without one."""
+    found = re.findall(r"^from \.(\w+) import ", source, re.MULTILINE)
+    return mixins[f"{generation}.{found[0]}"] if found else ""
+
+
 def methods_of(source: str) -> dict[str, ast.FunctionDef]:
     owner = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
     return {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
@@ -76,12 +93,13 @@ def test_every_family_has_an_adapter_or_a_reason(outputs: Outputs, adapters: dic
     assert {(generation.name, name) for name in CORE for generation in GENERATIONS} <= adapters.keys()
 
 
-def test_nothing_of_the_release_shines_through(adapters: dict[tuple[str, str], str]) -> None:
+def test_nothing_of_the_release_shines_through(adapters: dict[tuple[str, str], str], mixins: dict[str, str]) -> None:
     """Every protocol method that is called is the adapter's own or a default; only `__init__` reaches up by `super`."""
     for (generation, name), source in adapters.items():
         profile = known_profile(next(item for item in GENERATIONS if item.name == generation))
         called = {method.name for method in profile.methods} - profile.uncalled
-        assert called <= bound_names(source), (generation, name)
+        mixin = mixin_of(mixins, generation, source)
+        assert called <= bound_names(source) | (bound_names(mixin) if mixin else set()), (generation, name)
         reaching = {
             method
             for method, node in methods_of(source).items()
@@ -93,7 +111,9 @@ def test_nothing_of_the_release_shines_through(adapters: dict[tuple[str, str], s
 
 @pytest.mark.trees
 @pytest.mark.parametrize("release", RELEASES)
-def test_adapters_fit_every_release(release_tree, adapters: dict[tuple[str, str], str], release: str) -> None:
+def test_adapters_fit_every_release(
+    release_tree, adapters: dict[tuple[str, str], str], mixins: dict[str, str], release: str
+) -> None:
     tree: SourceTree = release_tree(release)
     profile = read_protocol(tree)
     checked = 0
@@ -102,12 +122,14 @@ def test_adapters_fit_every_release(release_tree, adapters: dict[tuple[str, str]
             continue
         checked += 1
         spec = load_port(name)
-        assert prove_conformance(source, spec.class_name, profile, name) == ()
-        assert missing_imports(tree, source) == []
+        mixin = mixin_of(mixins, generation, source)
+        assert prove_conformance(source, spec.class_name, profile, name, mixin) == ()
+        assert missing_imports(tree, source) + missing_imports(tree, mixin) == []
         # A helper of ours must not replace a method that the release's class uses for something else.
         model = find_model(tree, spec.module, spec.class_name)
         own = {node.name: ast.unparse(node) for node in class_methods(tree, model.path, spec.class_name)}
-        helpers = methods_of(source).keys() - {method.name for method in profile.methods}
+        helpers = methods_of(source).keys() | (methods_of(mixin).keys() if mixin else set())
+        helpers -= {method.name for method in profile.methods}
         users = [
             (helper, method)
             for helper in helpers & own.keys()

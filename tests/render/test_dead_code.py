@@ -17,7 +17,7 @@ import pytest
 
 from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import DiagnosticError
-from scaffold.plan.methods import refusal, render_methods
+from scaffold.plan.methods import Methods, refusal, render_methods
 from scaffold.plan.towers import plan_tower
 from scaffold.protocol import GENERATIONS, SourceTree, find_model, read_protocol
 from scaffold.verify.style import _ruff_binary
@@ -115,6 +115,17 @@ def _conditions(method: ast.FunctionDef) -> Iterator[str]:
             yield f"{method.name} has two branches that are the same"
 
 
+def block_of(methods: Methods) -> str:
+    """A port's methods with those of its mixin, which it does not define itself."""
+    if methods.mixin is None:
+        return methods.source
+    [owner] = [node for node in ast.parse(methods.mixin.source).body if isinstance(node, ast.ClassDef)]
+    own = {node.name for node in ast.parse(methods.source).body if isinstance(node, ast.FunctionDef)}
+    shared = [node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name not in own]
+    assert not [node.name for node in shared if "NotImplementedError" in ast.unparse(node)]
+    return "\n\n".join([*map(ast.unparse, shared), methods.source])
+
+
 @cache
 def calls_of(tree: SourceTree, names: tuple[str, ...]) -> frozenset[str]:
     """The methods of these names that a worker or runner of a tree calls."""
@@ -138,7 +149,7 @@ def test_no_rendered_port_holds_dead_code(release, release_tree):
             plan = plan_tower(port, tree, anchor)
         except DiagnosticError:
             continue  # only a later release has the model, or in this form
-        source = sources[model] = render_methods(port, profile, plan.facts).source
+        source = sources[model] = block_of(render_methods(port, profile, plan.facts))
         found += [f"{model}: {what}" for what in dead_code(source, protocol, called)]
         if port.flashinfer and "maybe_compute_seq_lens(" not in tree.read(anchor.path):
             found += [f"{model}: no tower makes {word}" for word in (*port.lengths, "FLASHINFER") if word in source]

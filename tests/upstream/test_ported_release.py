@@ -127,5 +127,9 @@ def changed_files(pristine: Path, root: Path) -> list[str]:
         path.relative_to(root).as_posix()
         for folder in ("vllm/model_executor/models", "tests/models", "docs/design", "examples")
         for path in (root / folder).rglob("*")
-        if path.is_file() and path.read_bytes() != (pristine / path.relative_to(root)).read_bytes()
+        if path.is_file() and not is_as_before(path, pristine / path.relative_to(root))
     )
+
+
+def is_as_before(path: Path, pristine: Path) -> bool:
+    return pristine.is_file() and path.read_bytes() == pristine.read_bytes()

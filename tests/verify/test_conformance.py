@@ -37,6 +37,16 @@ def test_the_declared_signatures_conform(release_tree: ReleaseTree, version: str
     assert prove_conformance(implementation(profile, defaults=False), "M", profile, PATH) == ()
 
 
+def test_a_mixin_has_the_methods_that_the_class_has_not(release_tree: ReleaseTree) -> None:
+    profile = read_protocol(release_tree("0.33.0"))
+    mixin = implementation(profile).replace("class M:", "class Mixin:")
+    assert prove_conformance("class M(Mixin):\n    pass\n", "M", profile, PATH, mixin) == ()
+    found = prove_conformance("class M(Mixin):\n    def encoder_eager_forward(self): ...\n", "M", profile, PATH, mixin)
+    assert [item.code for item in found] == ["VCG611"]
+    wrong = mixin.replace("def encoder_eager_forward(self, ", "def encoder_eager_forward(self, more, ")
+    assert [item.code for item in prove_conformance("class M: ...\n", "M", profile, PATH, wrong)] == ["VCG611"]
+
+
 @pytest.mark.parametrize(
     ("version", "needed"), [("0.20.0", True), ("0.21.0", True), ("0.22.0", False), ("0.33.0", False)]
 )

@@ -242,6 +242,8 @@ def test_methods_in_another_order_are_refused(after: str) -> None:
     [
         ("class A: ...\n", (AddBase("B", "C"),), "class A: ...\n", "VCG602"),
         ("class A: ...\n", (AddBase("A", "C"),), "class A(C): ...\nclass A(C): ...\n", "VCG602"),
+        ("class A(B): ...\n", (AddBase("A", "C"),), "class A(C, B): ...\n", "VCG603"),
+        ("class A(B): ...\n", (AddBase("A", "C", first=True),), "class A(B, C): ...\n", "VCG603"),
         (
             "class A(B):\n    def f(self): ...\n",
             (PutMethods("A", "def f(self): 1"),),

@@ -102,3 +102,12 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     with pytest.raises(OSError, match="cache"):
         keep_reports("one", REPORTS)
+
+
+def test_a_file_that_a_port_brings_was_not_there(tree: Path) -> None:
+    """The same port has the same name, seen from the tree before it and from the tree that has it."""
+    brought = "vllm/brought.py"
+    first = identify_proof("internvl", tree, {}, {MODEL: b"new", brought: b"more"})
+    (tree / brought).write_bytes(b"more")
+    assert identify_proof("internvl", tree, {}, {MODEL: b"new", brought: b"more"}) != first
+    assert identify_proof("internvl", tree, {brought: b""}, {MODEL: b"new", brought: b"more"}) == first

@@ -93,6 +93,14 @@ CODES: tuple[Code, ...] = (
         "test entry, and a reviewer will ask for it.",
     ),
     Code(
+        "VCG525",
+        "the tree has another version of a file that ports share",
+        "Models whose encoder takes rows of patches share one class, which the first port brings in a file of its own. "
+        "The tree has a file of that name that says something else: it was edited, or another version of the tool "
+        "wrote it. If this port replaced it, the other models that import it would change without a proof. Delete the "
+        "file, and port each of these models again with --replace. The tool wrote nothing.",
+    ),
+    Code(
         "VCG440",
         "the protocol demands an argument that the generated code does not give",
         "Generated methods call each other. A protocol method of this tree has a new required parameter, and the "

@@ -37,7 +37,7 @@ def _around_units(
         output = replay(dict(zip(buffer_keys, units, strict=True)), rows, rows)
         return None if output is None else output.view(-1, *features)
 
-    return model._embed_encoder_inputs(inputs, encode)  # type: ignore[no-any-return]
+    return model._embed_encoder_units(inputs, encode)  # type: ignore[no-any-return]
 
 
 class _OtherCall(Exception):
