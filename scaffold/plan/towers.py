@@ -21,7 +21,7 @@ from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.cut import plan_way, way_facts
 from scaffold.plan.model import Fact
 from scaffold.plan.views import TreeFacts
-from scaffold.syntax import FunctionNode, dotted, find_method, has_attribute, last_name, made_by, sets
+from scaffold.syntax import FunctionNode, dotted, find_method, has_attribute, import_source, last_name, made_by, sets
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
@@ -125,7 +125,13 @@ def _info_class(method: str, program: Program, owner: Owner) -> tuple[str, str] 
     if info is None or not isinstance(info[1], ast.ClassDef):
         return None
     found = program.method((info[0], info[1]), method)
-    return (dotted(found[0].file), found[1].name) if found else None
+    if found is None:
+        return None
+    home, name = dotted(found[0].file), found[1].name
+    # The model's file may have the class from another module, which has it from its home itself.
+    imports = (node for node in module.tree.body if isinstance(node, ast.ImportFrom))
+    from_where = [import_source(module.file, node) for node in imports if any(a.name == name for a in node.names)]
+    return (from_where[0] if from_where else home, name)
 
 
 def _input_classes(port: ReentryPort, program: Program, owner: Owner) -> Iterator[tuple[str, str]]:

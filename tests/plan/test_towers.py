@@ -304,6 +304,14 @@ def test_the_class_that_counts_frames(release_tree, model, home, class_):
     assert facts.info_class == (f"vllm.model_executor.models.{home}", class_)
 
 
+def test_the_class_that_counts_frames_is_imported_from_where_the_file_has_it(release_tree):
+    """EXAONE 4.5 has it from Qwen2.5-VL's module: one name from two modules is a conflict (VCG433)."""
+    changes = {"model": {"module": "exaone4_5", "class": "Exaone4_5_ForConditionalGeneration", "tower": "visual"}}
+    facts = plan(release_tree("0.33.0"), port_of("qwen2_5_vl", changes)).facts
+
+    assert facts.info_class == ("vllm.model_executor.models.qwen2_5_vl", "Qwen2VLProcessingInfo")
+
+
 INFO = "    info=Qwen2_5_VLProcessingInfo,\n"
 
 
