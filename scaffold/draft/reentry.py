@@ -21,7 +21,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, constant, parents_of
 from scaffold.draft.values import BatchInputs, FieldConfig, Input, Made, Op, Plain, SourceLine, Term, walk_value
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import assigned_to
+from scaffold.syntax import assigned_to, last_name
 from scaffold.tower.source import Program
 
 #: The whole model as an entry.
@@ -224,8 +224,11 @@ def _subscript(node: ast.expr) -> str | None:
 
 
 def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: PartCall) -> None:
-    """The width of the embeddings, which is that of the language model."""
+    """The width of the embeddings: that of the language model, or one that text and images are projected to."""
     key = "output.hidden_size"
+    if projected := _shared_projection(program, model):
+        sheet.put(key, *projected, why="text and images are projected to it")
+        return
     name, place = _language_model(model, program)
     value = objects.value(f"self.{name}") if name else None
     given = _language_config(value)
@@ -270,6 +273,23 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     if any("text_config" in text for file, text in files.items() if not file.endswith(_INTERFACES)):
         candidates.reverse()
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
+
+
+def _shared_projection(program: Program, model: Located) -> tuple[str, SourceLine] | None:
+    """The columns that two linear layers of a pooling model end in, such as CLIP's, where text has another width."""
+    for module, cls in program.lineage(model.owner):
+        if "is_pooling_model" not in {ast.unparse(target) for node in cls.body for target in assigned_to(node)}:
+            continue
+        layers = [
+            node
+            for node in ast.walk(cls)
+            if isinstance(node, ast.Call) and last_name(node.func) == "Linear" and len(node.args) > 1
+        ]
+        for node in layers:
+            columns = ast.unparse(node.args[1])
+            if columns.startswith("self.") and sum(ast.unparse(other.args[1]) == columns for other in layers) > 1:
+                return columns, SourceLine(module.file, node.lineno)
+    return None
 
 
 def _beside_each_other(program: Program, model: Located) -> tuple[str, SourceLine] | None:

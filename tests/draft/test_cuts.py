@@ -398,6 +398,17 @@ class TestLayouts:
         assert "layout: cut" in draft.text
 
 
+def test_images_that_are_projected_with_text_have_the_width_of_the_projection(release_tree):
+    """CLIP's text has another width, equal in its class defaults alone. SigLIP's text is not projected so."""
+    widths = {
+        architecture: load_descriptor_text(
+            draft_descriptor(release_tree("0.33.0"), architecture).text, "draft.yaml"
+        ).output.hidden_size.text
+        for architecture in ("CLIPModel", "SiglipModel")
+    }
+    assert widths == {"CLIPModel": "self.projection_dim", "SiglipModel": "self.text_model.config.hidden_size"}
+
+
 def test_a_prompt_has_no_placeholder_where_the_processor_puts_the_image(release_tree):
     """PaliGemma says None for it, which was once the first word of the prompt."""
     draft = draft_descriptor(release_tree(RELEASE), "PaliGemmaForConditionalGeneration", {})

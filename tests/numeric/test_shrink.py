@@ -102,6 +102,17 @@ def test_the_role_of_a_part(path: tuple[str, ...], role: str) -> None:
     assert role_of(path) == role
 
 
+@pytest.mark.parametrize(("projected", "expected"), [(True, 160), (False, 96)])
+def test_text_and_images_are_projected_to_a_width_of_its_own(projected: bool, expected: int) -> None:
+    """CLIP's text has a projection. PaliGemma's has none: its images are projected to the width of the text."""
+    tree = copy.deepcopy(CONFIG) | {"projection_dim": 2048}
+    if projected:
+        tree["text_config"]["projection_dim"] = 2048
+    shrink(tree)
+    assert tree["projection_dim"] == expected
+    assert tree["text_config"].get("projection_dim") == (160 if projected else None)
+
+
 def test_a_tower_without_heads_follows_the_language_models_width() -> None:
     tree = {"vision_config": {"decoder_dmodel": 6144, "n_layers": 24}, "text_config": CONFIG["text_config"] | {}}
     tree["text_config"]["hidden_size"] = 6144

@@ -36,6 +36,8 @@ _KEY_VALUE_HEADS = re.compile(
 #: another number than the language model's.
 _OUTPUT = re.compile(r"out(put)?_hidden_size|hidden_size")
 _OWN_WIDTH = ("embed_dim", "hidden_size", "d_model", "width", "hidden_dim", "dim", "n_embd", "n_embed", "enc_dim")
+#: A width of its own that text and images are projected to; vLLM wants no smaller one than the text's.
+_PROJECTION, _PROJECTED = "projection_dim", 160
 #: One number or a list of numbers of layers.
 _LAYER_NUMBERS = re.compile(
     r".*(_indexes|_indices|_idx|_layer_ids|_layers_list)|deepstack.*|fullatt.*|(vision_feature|select|vision_select)_layers?"
@@ -82,6 +84,8 @@ def shrink(tree: Tree, level: Level = Level.UNEQUAL, keep: frozenset[str] = froz
         _cut_layers(part)
     if level is not Level.DEPTH:
         _cut_widths(parts, level)
+    if level is Level.UNEQUAL:
+        _part_projections(parts)
     for path, part in parts:
         part.update(frozen[path])
 
@@ -146,6 +150,17 @@ def _cut_widths(parts: list[tuple[tuple[str, ...], Tree]], level: Level) -> None
             else:
                 factor = new / old if old else fallback
                 part[name] = scaled.setdefault(value, max(16, round(value * factor / 16) * 16))
+
+
+def _part_projections(parts: list[tuple[tuple[str, ...], Tree]]) -> None:
+    """A width that text is projected to as well as images, as in CLIP, is not the text's own.
+
+    A model whose text has no projection has the language model's width under this name.
+    """
+    if any(role_of(path) == "text" and _PROJECTION in part for path, part in parts):
+        for _, part in parts:
+            if _is_number(part.get(_PROJECTION)):
+                part[_PROJECTION] = _PROJECTED
 
 
 def _is_number(value: Any) -> bool:

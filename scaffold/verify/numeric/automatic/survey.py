@@ -461,9 +461,12 @@ def _compare(model: Model, modality: str, sizes: Sequence[Size]) -> None:
     media = [inputs.random_media(size, generator) for size in sizes]
     items = inputs.process_requests(model.processor, modality, sizes, media)
     together = model.embed(items, modality)
-    width = getattr(model.config.model_config.hf_text_config, "hidden_size", None)
+    text = model.config.model_config.hf_text_config
+    width = getattr(text, "hidden_size", None)
+    # Text that is projected, as CLIP's, may have a width of its own: images have that of the projection.
+    widths = [one for one in (width, getattr(text, "projection_dim", None)) if one]
     for result in together:
-        if width and result.shape[-1] % width:
+        if width and all(result.shape[-1] % one for one in widths):
             raise ValueError(f"they have {result.shape[-1]} columns, and the language model's embeddings have {width}")
         if not bool(result.isfinite().all()):
             raise ValueError("they are not finite")
