@@ -25,17 +25,16 @@ def id_of(mutant: Mutant) -> str:
     return mutant.name.replace(" ", "-")
 
 
-def mixin_of(request: NumericRequest) -> str:
-    """The file that the port shares with others."""
-    [path] = [path for path in request.overlay if "encoder_cudagraph_" in path]
-    return path
+def mixin_of(request: NumericRequest, path: str) -> str:
+    """The file that the port shares with others; its own file without one."""
+    return next((path for path in request.overlay if "encoder_cudagraph_" in path), path)
 
 
 def reports_of(request: NumericRequest, path: str, mutants: Sequence[Mutant]) -> dict[str, NumericReport]:
     """The report of each mutant of the file `path` of a port, or of its mixin, from one import of its release."""
     requests = []
     for mutant in mutants:
-        place = path if mutant.before in request.overlay[path].decode() else mixin_of(request)
+        place = path if mutant.before in request.overlay[path].decode() else mixin_of(request, path)
         right = request.overlay[place].decode()
         for fragment in (mutant.before, mutant.also[0]):
             assert fragment in right, f"{mutant.name}: a fragment is not in the generated {place}"

@@ -140,7 +140,7 @@ QWEN25 = (
         "num_frames > 1000:",
         "VCG666",
         "was captured with",
-        also=("t > max(max_frames, default=t)", "t > 1000"),
+        also=("t > max(captured_frames, default=t)", "t > 1000"),
     ),
     Mutant(
         "precomputed embeddings go to the graph",
@@ -158,8 +158,8 @@ QWEN25 = (
     ),
     Mutant(
         "a modality is not listed",
-        'modalities=["image", "video"]',
-        'modalities=["image"]',
+        'else ["image", "video"]',
+        'else ["image"]',
         "VCG657",
         "does not list the modality",
     ),
@@ -184,7 +184,7 @@ QWEN25_EDGES = (
         "num_frames > max_frames + 1:",
         "VCG654",
         "one frame more than a graph holds",
-        also=("t > max(max_frames, default=t)", "t > max(max_frames, default=t) + 1"),
+        also=("t > max(captured_frames, default=t)", "t > max(captured_frames, default=t) + 1"),
     ),
     Mutant(
         "frames that end in a partial window are forgotten",
