@@ -119,7 +119,8 @@ def port(rng: random.Random) -> str:
         return f"descriptor {state}"
     tree = release.reread()
     try:
-        paths = [file.path for file in prepare_port(spec, release.reread(), replace=True).plan.files]
+        planned = prepare_port(spec, release.reread(), replace=True).plan.files
+        paths = [file.path for file in planned if release.exists(file.path)]
     except DiagnosticError:
         paths = []
     if paths and rng.random() < 0.7:
@@ -137,7 +138,8 @@ def port(rng: random.Random) -> str:
         root = Path(folder)
         for change in made.changed:
             (root / change.path).parent.mkdir(parents=True, exist_ok=True)
-            (root / change.path).write_bytes(change.before or b"")
+            if change.before is not None:
+                (root / change.path).write_bytes(change.before)
         before = snapshot(root)
         publish_changes(root, made.changed, label="fuzz")
         if made.changed:
