@@ -204,7 +204,7 @@ def test_another_form_of_what_the_encoder_gets_is_not_accepted(model: str, relea
 PADDED = "values[key] = torch.cat([value, value[-1:].expand(missing)])"
 MUTANTS = (
     Mutant("offsets are not padded", PADDED, "pass", "VCG665", "negative length"),
-    Mutant("bound too small", "sample.shape, num_rows, dtype", "sample.shape, num_rows // 8, dtype", "VCG650"),
+    Mutant("bound too small", "entries = [num_rows] if sample.ndim else num_rows", "entries = num_rows // 8", "VCG650"),
     Mutant(
         "rows shifted", 'buffers[f"{name}_{index}"] = leaf', 'buffers[f"{name}_{index}"] = leaf.roll(1, 0)', "VCG650"
     ),
