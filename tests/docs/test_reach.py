@@ -21,8 +21,9 @@ SAMPLE = {
     "InternVLChatModel": ("proven", "tiles", "first", ""),
     "Qwen2_5OmniModel": ("proven", "packed", "first", ""),
     "Llama4ForConditionalGeneration": ("proven", "tiles", "first", ""),
-    "Ernie4_5_VLMoeForConditionalGeneration": ("refused", "packed", "first", "VCG418: "),
-    "KimiVLForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
+    "Ernie4_5_VLMoeForConditionalGeneration": ("proven", "packed", "first", ""),
+    "KimiVLForConditionalGeneration": ("proven", "rows", "first", ""),
+    "Gemma4ForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
     "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
 }
 
