@@ -49,13 +49,13 @@ def numeric(row: Row) -> str:
 def section(result: Mapping[str, Any]) -> list[str]:
     """The part of the page on one release."""
     rows = result["rows"]
-    seeing = [row for row in rows if not row["reason"].startswith(NO_VISION)]
-    ported = [row for row in seeing if row["static"] == "proven"]
-    refused = [row for row in seeing if row["static"] != "proven"]
-    blind = [f"`{row['architecture']}`" for row in rows if row not in seeing]
+    kept = seeing(rows)
+    ported = [row for row in kept if row["static"] == "proven"]
+    refused = [row for row in kept if row["static"] != "proven"]
+    blind = [f"`{row['architecture']}`" for row in rows if row not in kept]
     parts = [
         f"## vLLM {result['release'].removesuffix('.0')}",
-        f"Run on {result['date']}. The release has {len(rows)} multimodal architectures, {len(seeing)} of them with "
+        f"Run on {result['date']}. The release has {len(rows)} multimodal architectures, {len(kept)} of them with "
         "images or videos.",
         table(
             [
@@ -66,7 +66,7 @@ def section(result: Mapping[str, Any]) -> list[str]:
                 "numerically",
                 "both, from `init --yes` and the automatic recipe alone",
             ],
-            [counts(name, rows) for name, rows in split(seeing)],
+            [counts(name, rows) for name, rows in split(kept)],
         ),
         "### Ported",
         table(
@@ -87,6 +87,11 @@ def section(result: Mapping[str, Any]) -> list[str]:
     parts += ["### Refused", reasons(refused)]
     parts += ["### Without images and videos", f"{', '.join(blind)}."] if blind else []
     return parts
+
+
+def seeing(rows: Iterable[Row]) -> list[Row]:
+    """The rows of models with images or videos."""
+    return [row for row in rows if not row["reason"].startswith(NO_VISION)]
 
 
 def split(rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:

@@ -1,35 +1,54 @@
-"""The table of README.md and the start page: one line for each kind of result. It writes no other text into a page."""
+"""The results on README.md and the start page: the reach in a sentence, the speed in a table."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
 import measured_engine
 import measured_manager
 import measured_ports
+import measured_reach
 import measured_stream
 import measured_tuning
 from measured import PageError, load, low_high, table
 
 IMAGE = "1 x 1280x720"
+#: The survey of the newest release.
+REACH = "reach_0.33.0"
 START, END = "<!-- summary: made by benchmarks/pages.py -->", "<!-- end -->"
 
 
-#: Page -> where the pages on measurements are, seen from it.
-PLACES = {"README.md": "docs/measured", "docs/index.md": "measured"}
+#: Page -> where the other pages are, seen from it.
+PLACES = {"README.md": "docs/", "docs/index.md": ""}
 
 
 def put(page: str, document: str) -> str:
-    """The page with the table of now between the two marks."""
+    """The page with the results of now between the two marks."""
     head, _, rest = document.partition(START)
     _, found, tail = rest.partition(END)
     if not found:
         raise PageError(f"{page} has no `{START}` followed by `{END}`")
-    return f"{head}{START}\n\n{summary(PLACES[page])}\n\n{END}{tail}"
+    return f"{head}{START}\n\n{reach(PLACES[page])}\n\n{speed(PLACES[page])}\n\n{END}{tail}"
 
 
-def summary(folder: str) -> str:
+def reach(place: str) -> str:
+    """The share of models without a port for which the tool makes a right one."""
+    found = load(REACH)
+    _, fresh = measured_reach.split(measured_reach.seeing(found["rows"]))
+    rows = fresh[1]
+    passed = [row for row in rows if measured_reach.numeric(row) == "pass"]
+    alone = sum(map(measured_reach.alone, passed))
+    text = (
+        f"vLLM {found['release'].removesuffix('.0')} has {len(rows)} architectures with images or videos and without a "
+        f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's, "
+        f"{alone} of these from `init --yes` with nothing given."
+    )
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def speed(place: str) -> str:
     """The table, with a link to the page of each line."""
     right, each = measured_ports.newest_right()
     ours, theirs = (measured_manager.over_exact(kind) for kind in ("ours", "vllm"))
@@ -47,7 +66,7 @@ def summary(folder: str) -> str:
         ("engine", f"encoder in the engine, one {image} image, Qwen2-VL 2B, ms", *encoder),
         ("engine", "the whole request with that image, ms", *request),
     ]
-    linked = [[f"[{what}]({folder}/{page}.md)", *cells] for page, what, *cells in rows]
+    linked = [[f"[{what}]({place}measured/{page}.md)", *cells] for page, what, *cells in rows]
     return table(["", "eager", f"vLLM {release}'s graphs", "ours"], linked)
 
 

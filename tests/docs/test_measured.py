@@ -81,7 +81,8 @@ def test_the_readme_has_measured_numbers_in_its_table_only():
 def test_a_start_page_keeps_what_is_around_its_table():
     start, end = measured_summary.START, measured_summary.END
     document = measured_summary.put("README.md", f"before\n{start}\nold\n{end}\nafter\n")
-    assert document == f"before\n{start}\n\n{measured_summary.summary('docs/measured')}\n\n{end}\nafter\n"
+    made = f"{measured_summary.reach('docs/')}\n\n{measured_summary.speed('docs/')}"
+    assert document == f"before\n{start}\n\n{made}\n\n{end}\nafter\n"
     with pytest.raises(PageError, match=r"README.md has no `<!-- summary"):
         measured_summary.put("README.md", "no table")
 
