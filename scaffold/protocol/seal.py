@@ -18,6 +18,9 @@ from pathlib import Path
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.files import read_regular
 
+#: Folders that Python and its tools write where they run. Nothing loads what is in them.
+CACHES = frozenset(("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"))
+
 
 def seal_tree(root: Path, record: Path) -> None:
     """Write the record of a tree. A read-only cache stays unsealed."""
@@ -85,10 +88,10 @@ def digest_of(root: Path, suffix: str = "", *, replaced: Mapping[str, bytes | No
 
 
 def _files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a tree except folders and Python's compiled files, which nothing loads."""
+    """Everything in a tree except folders and `CACHES`."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 yield entry.path, entry.stat(follow_symlinks=False)
-            elif entry.name != "__pycache__":
+            elif entry.name not in CACHES:
                 yield from _files(entry.path)

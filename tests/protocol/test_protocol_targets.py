@@ -547,6 +547,17 @@ def test_a_cache_that_was_copied_is_the_same(index: Index, cache: Path, monkeypa
     assert read == [copy / "seals/vllm-0.22.0.json"]
 
 
+def test_what_a_linter_leaves_changes_no_release(index: Index, cache: Path) -> None:
+    index.add("0.22.0")
+    root = fetch_release("0.22.0")
+    left = root / "vllm/.ruff_cache"
+    left.mkdir()
+    (left / "CACHEDIR.TAG").write_text("Signature")
+    resolve_target("0.22.0")
+    left.rename(root / "vllm/ruff_cache")
+    _fails(resolve_target, "0.22.0", code="VCG407")
+
+
 @pytest.mark.parametrize("record", [None, "", "[" * 100_000, "{}"])
 def test_a_release_of_an_older_cache_is_sealed_as_it_is(index: Index, cache: Path, record: str | None) -> None:
     index.add("0.22.0")
