@@ -30,7 +30,7 @@ _STDOUT = "<draft>"
         "init vllm/model_executor/models/internvl.py --vllm ~/vllm --answer let.k=self.num_image_token",
     ),
 )
-@click.argument("model", metavar="ARCH|FILE")
+@click.argument("model", metavar="MODEL")
 @target_option(required=True)
 @click.option(
     "-o",

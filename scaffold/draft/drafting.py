@@ -78,7 +78,7 @@ def draft_descriptor(
     sheet.put("model.class", model.class_name, model.place)
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
-    draft_integration(sheet, tree, model, filled.modalities)
+    draft_integration(sheet, tree, program, model, filled.modalities)
     release = f" {tree.release}" if tree.release else ""
     port = _has_port(tree, program, model)
     title = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
@@ -13,7 +13,8 @@ from scaffold.draft.sheet import Sheet
 from scaffold.draft.values import SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import strings
+from scaffold.syntax import name_path, strings
+from scaffold.tower.source import Module, Owner, Program
 
 _CHECKPOINTS = "tests/models/registry.py"
 _TABLE = "docs/models/supported_models.md"
@@ -38,14 +39,17 @@ class _Template:
     place: SourceLine
 
 
-def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities: tuple[str, ...]) -> None:
+def draft_integration(
+    sheet: Sheet, tree: SourceTree, program: Program, model: Located, modalities: tuple[str, ...]
+) -> None:
     """Fill in `integration` where the tree has tests and documentation of the model.
 
-    The chat template is that of the model's offline example; without one a prompt is placeholder and question.
+    The chat template is that of the model's offline example; without one a prompt is placeholder and question. A model
+    that only pools has no test entry: the test generates text.
     """
-    checkpoint = _checkpoint(tree, model.class_name)
-    placeholders = dict(_placeholders(model))
-    example = _example(tree, model.class_name)
+    checkpoint = _checkpoint(tree, [name for name, generates in model.architectures.items() if generates])
+    placeholders = dict(_placeholders(program, model.owner))
+    example = _example(tree, model)
     template = _template(example, placeholders) if example else None
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
@@ -65,7 +69,7 @@ def draft_integration(sheet: Sheet, tree: SourceTree, model: Located, modalities
             sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
-    families = _families(tree, model.class_name)
+    families = _families(tree, model.architectures)
     if families is not None:
         sheet.put("integration.docs.models", families[0], families[1])
     if example is not None:
@@ -84,88 +88,121 @@ def _core_models(tree: SourceTree) -> SourceLine | None:
     return SourceLine(registry.path, registry.line) if registry is not None and core else None
 
 
-def _checkpoint(tree: SourceTree, class_name: str) -> tuple[str, dict[str, object], SourceLine] | None:
-    """The checkpoint that vLLM's own tests use for an architecture, the last entry of the file for it."""
-    if not tree.exists(_CHECKPOINTS):
-        return None
+def _checkpoint(tree: SourceTree, names: Collection[str]) -> tuple[str, dict[str, object], SourceLine] | None:
+    """The checkpoint that vLLM's own tests load for one of the architectures, the last entry of the file for it."""
     found = None
-    for node in ast.walk(tree.parse(_CHECKPOINTS)):
-        if isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == class_name and isinstance(value, ast.Call):
-                    first = value.args[0] if value.args else None
-                    if isinstance(first, ast.Constant) and (found is None or key.lineno > found[2].line):
-                        given: dict[str, object] = {
-                            keyword.arg: keyword.value.value
-                            for keyword in value.keywords
-                            if keyword.arg and isinstance(keyword.value, ast.Constant)
-                        }
-                        found = (str(first.value), given, SourceLine(_CHECKPOINTS, key.lineno))
+    for node in ast.walk(tree.parse(_CHECKPOINTS)) if tree.exists(_CHECKPOINTS) else ():
+        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+            if not (isinstance(key, ast.Constant) and key.value in names and isinstance(value, ast.Call)):
+                continue
+            name = value.args[0] if value.args else None
+            given: dict[str, object] = {
+                keyword.arg: keyword.value.value
+                for keyword in value.keywords
+                if keyword.arg and isinstance(keyword.value, ast.Constant)
+            }
+            # A test of a checkpoint that nobody can fetch would fail.
+            usable = isinstance(name, ast.Constant) and name.value and given.get("is_available_online") is not False
+            if isinstance(name, ast.Constant) and usable and (found is None or key.lineno > found[2].line):
+                found = (str(name.value), given, SourceLine(_CHECKPOINTS, key.lineno))
     return found
 
 
-def _placeholders(model: Located) -> Iterator[tuple[str, tuple[str, SourceLine]]]:
+def _placeholders(program: Program, owner: Owner) -> Iterator[tuple[str, tuple[str, SourceLine]]]:
     """The text that stands for an item in a prompt: `if modality.startswith("image"): return "<image>"`."""
-    for node in ast.walk(model.owner[1]):
-        if isinstance(node, ast.FunctionDef) and node.name == _PLACEHOLDER:
-            for test in ast.walk(node):
-                if not isinstance(test, ast.If):
-                    continue
-                names = [part.value for part in ast.walk(test.test) if isinstance(part, ast.Constant)]
-                returned = test.body[0] if test.body else None
-                if isinstance(returned, ast.Return) and isinstance(returned.value, ast.Constant):
-                    for name in names:
-                        # None: the processor puts the image before the prompt by itself.
-                        text = str(returned.value.value or "")
-                        yield str(name), (text, SourceLine(model.file, returned.lineno))
+    found = program.method(owner, _PLACEHOLDER)
+    for test in ast.walk(found[2]) if found is not None else ():
+        returned = test.body[0] if isinstance(test, ast.If) else None
+        if found is None or not isinstance(test, ast.If) or not isinstance(returned, ast.Return):
+            continue
+        text = _text(program, found[0], returned.value)
+        if text is not None:
+            for part in ast.walk(test.test):
+                if isinstance(part, ast.Constant):
+                    yield str(part.value), (text, SourceLine(found[0].file, returned.lineno))
 
 
-def _families(tree: SourceTree, class_name: str) -> tuple[list[str], SourceLine] | None:
-    """The models that the documentation's table lists for an architecture."""
+def _text(program: Program, module: Module, value: ast.expr | None) -> str | None:
+    """A literal, a text with the number of the item (the first is 1), or a constant of a module or class."""
+    if isinstance(value, ast.Constant):
+        return str(value.value or "")  # None: the processor puts the image before the prompt by itself.
+    if isinstance(value, ast.JoinedStr):
+        parts = [_text(program, module, part) for part in value.values]
+        return "".join(part for part in parts if part is not None) if None not in parts else None
+    if isinstance(value, ast.FormattedValue):
+        return "1" if ast.unparse(value.value) == "i" else _text(program, module, value.value)
+    path = name_path(value) if value is not None else []
+    return _constant(program, module, path) if path else None
+
+
+def _constant(program: Program, module: Module, path: list[str]) -> str | None:
+    """The text that `NAME` has in a module, its own or an imported one, or `CLASS.NAME` in a class."""
+    *holder, name = path
+    cls = program.resolve(module, holder[0]) if len(holder) == 1 else None
+    home = cls[0] if cls is not None else module
+    for node in cls[1].body if cls is not None else module.tree.body if not holder else ():
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if [ast.unparse(target) for target in targets] == [name]:
+                return _text(program, home, node.value)
+    dotted, member = module.imports.get(name, ("", None)) if not holder else ("", None)
+    source = program.module(f"{dotted.replace('.', '/')}.py") if member else None
+    return _constant(program, source, [member]) if source is not None and member is not None else None
+
+
+def _families(tree: SourceTree, names: Collection[str]) -> tuple[list[str], SourceLine] | None:
+    """The models that the documentation's table lists for one of the architectures."""
     if not tree.exists(_TABLE):
         return None
     for number, line in enumerate(tree.read(_TABLE).splitlines(), start=1):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) > 2 and cells[0].startswith(f"`{class_name}`"):
-            names = [name.strip() for name in cells[1].split(",") if name.strip()]
-            return (names, SourceLine(_TABLE, number)) if names else None
+        if len(cells) > 2 and any(cells[0].startswith(f"`{name}`") for name in names):
+            families = [name.strip() for name in cells[1].split(",") if name.strip()]
+            return (families, SourceLine(_TABLE, number)) if families else None
     return None
 
 
-def _example(tree: SourceTree, class_name: str) -> _Example | None:
-    """The offline example that loads a checkpoint of the architecture, if exactly one does."""
+def _example(tree: SourceTree, model: Located) -> _Example | None:
+    """The offline example of a model: the one that loads a checkpoint of it, or that is called after its module."""
     try:
         anchor = find_example_list(tree)
     except DiagnosticError:
         return None
-    known = _known_checkpoints(tree, class_name)
-    if anchor is None or not known:
+    if anchor is None:
         return None
     module = tree.parse(anchor.path)
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    found = []
+    examples = []
     for node in ast.walk(module):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 function = functions.get(value.id) if isinstance(value, ast.Name) else None
                 name = key.value if isinstance(key, ast.Constant) else None
-                if function is not None and name in anchor.example_keys and known & strings(function):
-                    found.append(_Example(str(name), anchor.path, function))
-    return found[0] if len(found) == 1 else None
+                if function is not None and name in anchor.example_keys:
+                    examples.append(_Example(str(name), anchor.path, function))
+    known = _known_checkpoints(tree, model.architectures)
+    stem = model.file.rpartition("/")[2].removesuffix(".py")
+    named = [example for example in examples if example.key.replace("-", "_") in (stem, f"{stem}_chat")]
+    loading = [example for example in examples if known & strings(example.function)]
+    if len(loading) > 1:
+        loading = [example for example in loading if example in named]
+    if not loading and any(model.architectures.values()):
+        loading = named
+    return loading[0] if len(loading) == 1 else None
 
 
-def _known_checkpoints(tree: SourceTree, class_name: str) -> set[str]:
-    """Checkpoints of the architecture in the tests' registry and in the documentation's table."""
+def _known_checkpoints(tree: SourceTree, names: Collection[str]) -> set[str]:
+    """Checkpoints of the architectures in the tests' registry and in the documentation's table."""
     known: set[str] = set()
     if tree.exists(_CHECKPOINTS):
         for node in ast.walk(tree.parse(_CHECKPOINTS)):
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
-                    if isinstance(key, ast.Constant) and key.value == class_name:
+                    if isinstance(key, ast.Constant) and key.value in names:
                         known |= strings(value)
     if tree.exists(_TABLE):
         for line in tree.read(_TABLE).splitlines():
-            if line.startswith(f"| `{class_name}`"):
+            if any(line.startswith(f"| `{name}`") for name in names):
                 known |= set(re.findall(r"`([^`]+/[^`]+)`", line))
     return {name for name in known if name.count("/") == 1}
 

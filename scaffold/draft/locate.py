@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
@@ -19,6 +19,8 @@ from scaffold.tower.source import Module, Owner, Program
 _MODELS = "vllm/model_executor/models"
 _REGISTRY = f"{_MODELS}/registry.py"
 _MULTIMODAL = "_MULTIMODAL_MODELS"
+#: Tables of models that generate text. Those of the others only pool.
+_GENERATING = (_MULTIMODAL, "_TEXT_GENERATION_MODELS")
 _REGISTER = "register_processor"
 _EMBED = "embed_multimodal"
 #: Tables of the registry with architectures that left vLLM: name -> last release, name -> the plugin that has it.
@@ -31,10 +33,11 @@ _TASK = re.compile(r"(?<=.)(For[A-Z]\w*|ChatModel|Model)$")
 class Located:
     """A model class and what its processor is made of. `found` is where the architecture (or the class) stands.
 
-    `module` is as a descriptor names it: bare below the models folder, dotted elsewhere.
+    `architectures` has the class's own name and those of the registry, and whether each generates text. `module` is as
+    a descriptor names it: bare below the models folder, dotted elsewhere.
     """
 
-    architecture: str
+    architectures: Mapping[str, bool]
     module: str
     file: str
     owner: Owner
@@ -77,7 +80,15 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     if registered is None:
         raise DiagnosticError(_without_processor(tree, program, owner))
     processor, info, place = registered
-    return Located(class_name, _module_name(file), file, owner, found, processor, place, info)
+    return Located(_names(tree, program, owner), _module_name(file), file, owner, found, processor, place, info)
+
+
+def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
+    """A class's own name and those of the registry, and whether the registry has it among models that generate text."""
+    known = _registry(tree) if tree.exists(_REGISTRY) else {}
+    named = ((name, entry) for name, entry in known.items() if entry.class_name == owner[1].name)
+    found = {name: entry.table in _GENERATING for name, entry in named if _class_of(tree, program, entry) == owner}
+    return {owner[1].name: any(found.values())} | found
 
 
 def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diagnostic:

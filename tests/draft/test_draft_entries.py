@@ -1,0 +1,56 @@
+"""The drafted entries of a model: its test, its example and its row of the docs."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaffold.descriptor import load_descriptor_text
+from scaffold.draft import interview
+
+pytestmark = pytest.mark.trees
+
+
+def drafted(tree, architecture):
+    """The port of a draft with the first candidate for each question."""
+    draft = interview(
+        tree, architecture, {}, lambda question: question.candidates[0].value if question.candidates else None
+    )
+    return load_descriptor_text(draft.text, "draft.yaml")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "checkpoint", "prompt", "example"),
+    [
+        ("BeeForConditionalGeneration", "Open-Bee/Bee-8B-RL", "<image>", "bee"),  # inherited
+        ("Phi3VForCausalLM", "microsoft/Phi-3-vision-128k-instruct", "<|image_1|>", "phi3_v"),  # numbered
+        ("Ovis", "AIDC-AI/Ovis2-1B", "<image>", "ovis"),  # a constant of another module
+        ("HCXVisionV2ForCausalLM", None, "<|image_start|><|IMAGE_PAD|><|image_end|>", None),  # with a type
+        ("BailingMoeV3VLForConditionalGeneration", None, "<|vision_start|><|image_pad|><|vision_end|>", None),  # joined
+        ("Qwen2_5OmniForConditionalGeneration", None, "<|vision_start|><|IMAGE|>", "qwen2_5_omni"),
+        ("LlavaForConditionalGeneration", "llava-hf/llava-1.5-7b-hf", "<image>", "llava"),  # pixtral_hf loads it, too
+        ("InternVLChatModel", "OpenGVLab/InternVL2-1B", "<image>", "internvl_chat"),  # loads another checkpoint
+        ("NemotronParseForConditionalGeneration", None, "", None),  # nemotron_parse_35 is another model
+    ],
+)
+def test_entries_are_drafted_from_what_the_tree_says_elsewhere(release_tree, architecture, checkpoint, prompt, example):
+    port = drafted(release_tree("0.33.0"), architecture)
+    [test] = port.tests
+    assert checkpoint in (None, test.model)
+    assert test.image_prompt.startswith(prompt)
+    assert port.examples == ((example,) if example else ())
+
+
+@pytest.mark.parametrize("architecture", ["ColQwen3_5", "CLIPModel", "LlamaNemotronVLModel"])
+def test_a_model_that_only_pools_has_no_entry_in_a_test_that_generates(release_tree, architecture):
+    port = drafted(release_tree("0.33.0"), architecture)
+    assert (port.tests, port.examples) == ((), ())
+
+
+def test_a_checkpoint_that_is_not_there_is_no_test(release_tree):
+    """MiniMax-M3's was not online yet. With it, the test has the placeholder, a constant of a class."""
+    tree, registry = release_tree("0.33.0"), "tests/models/registry.py"
+    assert drafted(tree, "MiniMaxM3SparseForConditionalGeneration").tests == ()
+    assert drafted(tree, "Qwen4ExpForConditionalGeneration").tests == ()
+    online = tree.read(registry).replace("is_available_online=False", "is_available_online=True")
+    [test] = drafted(tree.with_files({registry: online.encode()}), "MiniMaxM3SparseForConditionalGeneration").tests
+    assert test.image_prompt.startswith("]<]image[>[")
