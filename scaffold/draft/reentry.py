@@ -280,15 +280,14 @@ def _shared_projection(program: Program, model: Located) -> tuple[str, SourceLin
     for module, cls in program.lineage(model.owner):
         if "is_pooling_model" not in {ast.unparse(target) for node in cls.body for target in assigned_to(node)}:
             continue
-        layers = [
-            node
-            for node in ast.walk(cls)
-            if isinstance(node, ast.Call) and last_name(node.func) == "Linear" and len(node.args) > 1
-        ]
-        for node in layers:
-            columns = ast.unparse(node.args[1])
-            if columns.startswith("self.") and sum(ast.unparse(other.args[1]) == columns for other in layers) > 1:
-                return columns, SourceLine(module.file, node.lineno)
+        ends: dict[str, set[str]] = {}
+        for node in ast.walk(cls):
+            layer = node.value if isinstance(node, ast.Assign) else None
+            if isinstance(layer, ast.Call) and last_name(layer.func) == "Linear" and len(layer.args) > 1:
+                columns = ast.unparse(layer.args[1])
+                ends.setdefault(columns, set()).update(map(ast.unparse, assigned_to(node)))
+                if columns.startswith("self.") and len(ends[columns]) > 1:
+                    return columns, SourceLine(module.file, layer.lineno)
     return None
 
 

@@ -399,14 +399,19 @@ class TestLayouts:
 
 
 def test_images_that_are_projected_with_text_have_the_width_of_the_projection(release_tree):
-    """CLIP's text has another width, equal in its class defaults alone. SigLIP's text is not projected so."""
+    """CLIP's text has another width, equal in its class defaults alone. SigLIP's text is not projected so, and
+    ColPali makes the one projection of its text at two places."""
     widths = {
         architecture: load_descriptor_text(
             draft_descriptor(release_tree("0.33.0"), architecture).text, "draft.yaml"
         ).output.hidden_size.text
-        for architecture in ("CLIPModel", "SiglipModel")
+        for architecture in ("CLIPModel", "SiglipModel", "ColPaliForRetrieval")
     }
-    assert widths == {"CLIPModel": "self.projection_dim", "SiglipModel": "self.text_model.config.hidden_size"}
+    assert widths == {
+        "CLIPModel": "self.projection_dim",
+        "SiglipModel": "self.text_model.config.hidden_size",
+        "ColPaliForRetrieval": "self.config.text_config.hidden_size",
+    }
 
 
 def test_a_prompt_has_no_placeholder_where_the_processor_puts_the_image(release_tree):
