@@ -237,7 +237,7 @@ def numeric_requests(
         overlay = {change.path: change.after for change in changes if change.after and _is_package(change.path)}
     label, automatic = choose_recipe(port, recipe, config, modalities)
     options = NumericOptions(
-        image_embeds=port.embeds is not None,
+        image_embeds=True,  # the recipe knows whether the model takes them, whatever a port says
         data_parallel_switch=bool(port.switches),
         min_budget_above_max=True,
         long_context=isinstance(port, PackedPort) and not as_is,
@@ -274,7 +274,7 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
         automatic=automatic,
         modalities=tuple(port.modalities),
         release=tree.release or "",
-        options=NumericOptions(short=True, timeout_s=_time_limit(automatic)),
+        options=NumericOptions(short=True, image_embeds=automatic is not None, timeout_s=_time_limit(automatic)),
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from scaffold.descriptor import load_descriptor_text
+from scaffold.descriptor.load import shipped_path
 from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics, check_numerics_all
 from scaffold.workflow import load_port, numeric_requests
 
@@ -86,6 +88,19 @@ def test_gemma_3s_hand_written_port_has_the_defects(release_tree: Any) -> None:
     assert {diagnostic.code for diagnostic in report.diagnostics()} == {"VCG654", "VCG662"}, "\n".join(report.lines())
     wrong = {check.name.split(": ")[1] for check in report.checks if not check.passed and "images: " in check.name}
     assert {"pan and scan", "one image fills the budget"} <= wrong
+
+
+def test_a_port_that_forgets_precomputed_embeddings_is_caught(release_tree: Any) -> None:
+    """The recipe knows whether the model takes them, not the descriptor."""
+    path = shipped_path("llava")
+    assert path is not None
+    text = path.read_text(encoding="utf-8").replace(", image_embeds: batched", "")
+    port = load_descriptor_text(text, path.name)
+    assert port.embeds is None
+    report = check_numerics(numeric_requests(port, release_tree("0.33.0"))[0])
+
+    wrong = {(check.name, check.code) for check in report.checks if not check.passed}
+    assert wrong == {(f"precomputed embeddings, {items}", "VCG660") for items in ("one item", "several items")}
 
 
 @pytest.mark.slow

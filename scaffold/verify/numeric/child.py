@@ -301,12 +301,11 @@ def _check(
         ("frames_above_capacity", session.check_frames_above_capacity),
         ("data_parallel_switch", session.check_data_parallel_switch),
     ):
-        # Whether there are precomputed embeddings, the automatic recipe asks the model, and not a port's descriptor.
-        if options[option] or (recipe.learns and request["changed_modules"] and option == "image_embeds"):
+        if options[option]:
             check(bench)
             announce.settled(())
-        elif not options["short"] and (why := _left_out(option, request["role"])):
-            bench.not_run.append(why)
+        elif not options["short"] and (option, request["role"]) == ("long_context", "both"):
+            bench.not_run.append("a long context: not tried on an implementation as it is")
     report = NumericReport(
         recipe=request["recipe"],
         release="",
@@ -321,14 +320,6 @@ def _check(
         not_run=tuple(bench.not_run),
     )
     events.send("report", data=report.to_json())
-
-
-def _left_out(option: str, role: str) -> str:
-    """The line of a report about an option that it was not asked for; empty where nobody misses it."""
-    as_it_is = "not tried on an implementation as it is"
-    if option == "image_embeds":
-        return f"precomputed embeddings: {as_it_is if role == 'both' else 'the descriptor names none'}"
-    return f"a long context: {as_it_is}" if option == "long_context" and role == "both" else ""
 
 
 class Announcer:
