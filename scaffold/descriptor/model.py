@@ -192,17 +192,24 @@ class PatchItem(Record):
     shape: tuple[Expression, ...] = declare(
         Listing(_ITEM, 1, 5), "shape of its pixels", examples=[["3", "h * p", "w * p"], ["h * w", "3 * p**2"]]
     )
-    values: Mapping[str, tuple[Expression, ...]] = declare(
-        Table(Listing(_ITEM, 1, 4), "an input name"),
-        "its entries in the other inputs that the model reads with the pixels",
+    values: Mapping[str, tuple[Expression, ...] | tuple[tuple[Expression, ...]]] = declare(
+        Table(Listing(_ITEM, 1, 4, nested=True), "an input name"),
+        "its entries in the other inputs that the model reads with the pixels; in two pairs of brackets where an item "
+        "has a table of one row there",
         default={},
         examples=[{"image_grid_thw": ["1", "h", "w"]}],
     )
     zeros: Mapping[str, tuple[Expression, ...]] = declare(
         Table(Listing(_ITEM, 1, 4), "an input name"),
-        "shape of its integers in the other inputs that have rows, such as positions: a port starts with zeros there",
+        "shape of its integers in the other inputs, such as positions: a port starts with zeros there",
         default={},
         examples=[{"patch_positions": ["h * w", "3"]}],
+    )
+    moved: tuple[str, ...] = declare(
+        Listing(Name("an input name")),
+        "those of `values` that vLLM moves to the GPU: the processor does not mark them with `keep_on_cpu`",
+        default=(),
+        examples=[["image_grid_thw"]],
     )
     merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
 
@@ -382,6 +389,13 @@ class RowsForward(Record):
         "becomes a method, and everything that it reads is recorded",
         default=None,
         examples=["self.layers"],
+    )
+    unread: tuple[str, ...] = declare(
+        Listing(Name("an argument name"), 1, 8),
+        "what the loop takes and no layer reads, such as the windows of a model whose layers attend to all patches; a "
+        "model with a layer that does has no graphs",
+        default=(),
+        examples=[["cu_window_seqlens"]],
     )
 
 

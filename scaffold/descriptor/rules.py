@@ -659,6 +659,13 @@ def items_can_be_made(context: Context) -> Problems:
             f"fields.{key}.extra",
             "delete this line: the rows of a grid are its product",
         )
+    if port.forward and port.forward.unread and port.forward.loop is None:
+        yield context.at_key(
+            "VCG345",
+            "all arguments of the encoder are read: only a loop takes more than its layers read",
+            "forward.unread",
+            "delete this line, or name the layers as `loop`",
+        )
     values, fields = port.item.values or {}, port.fields or {}
     for name in values:
         if fields and fields.get(name, "") not in ("batched", None):
@@ -668,13 +675,17 @@ def items_can_be_made(context: Context) -> Problems:
                 f"item.values.{name}",
                 suggest(name, port.batched),
             )
+    for index, name in enumerate(port.item.moved or ()):
+        if name not in values:
+            yield context.problem("VCG343", f"`{name}` has no values", f"item.moved.{index}", suggest(name, values))
     for name in port.item.zeros or ():
-        if fields and fields.get(name, "") in ("batched", ""):
+        known = {*port.sized, *port.batched} - {*values, *(entry.pixels for entry in (port.modalities or {}).values())}
+        if fields and name not in known:
             yield context.at_key(
                 "VCG343",
-                f"`{name}` is no input with rows",
+                f"`{name}` is no input with rows or entries of its own",
                 f"item.zeros.{name}",
-                suggest(name, port.sized),
+                suggest(name, known),
             )
     for key, sizes in port.sized.items() if fields else ():
         if sizes is not None and sizes not in values:

@@ -26,7 +26,7 @@ from scaffold.draft.values import (
     Term,
     inputs_of,
 )
-from scaffold.syntax import FunctionNode, bind_call, decorator_names
+from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names
 from scaffold.tower.source import Module, Owner, Program
 
 _DEPTH = 14
@@ -384,7 +384,21 @@ class Evaluator:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
+    def _mapped(self, function: ast.Lambda, over: ast.expr, frame: Scope) -> Term:
+        """`map(lambda x: ..., values)`; a body `a if x > b else c` keeps both values."""
+        inner = Scope(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+        inner.variables[function.args.args[0].arg] = _each(self._value(over, frame), None)
+        body = function.body
+        test = body.test if isinstance(body, ast.IfExp) else None
+        if isinstance(body, ast.IfExp) and isinstance(test, ast.Compare) and [type(op) for op in test.ops] == [ast.Gt]:
+            parts = (test.left, test.comparators[0], body.body, body.orelse)
+            return Items([Op("if >", tuple(self._value(part, inner) for part in parts))])
+        return Items([self._value(body, inner)])
+
     def _evaluate_call(self, node: ast.Call, frame: Scope) -> Term:
+        mapped = node.args if call_name(node) == "map" and len(node.args) == 2 else []
+        if mapped and isinstance(mapped[0], ast.Lambda) and len(mapped[0].args.args) == 1:
+            return self._mapped(mapped[0], mapped[1], frame)
         args = [self._value(argument, frame) for argument in node.args]
         keywords: dict[str, Term] = {}
         for keyword in node.keywords:
@@ -550,7 +564,7 @@ def _field(kind: str, args: list[Term], keywords: dict[str, Term], place: Source
     modality = args[0] if args else keywords.get("modality")
     sizes = args[1] if len(args) > 1 else keywords.get("size_per_item")
     name = str(modality.value) if isinstance(modality, Plain) else None
-    return FieldConfig(kind, name, sizes, place)
+    return FieldConfig(kind, name, sizes, place, keywords.get("keep_on_cpu") == Plain(True))
 
 
 def _aliased(module: Module, name: str) -> str:

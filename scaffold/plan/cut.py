@@ -30,7 +30,7 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
 
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     way = find_way(tree, model.path, model.class_name, entries, port.encoder, port.span(port.encoder_key), port.loop)
-    problems = [*_overridden(port, tree, way), *_ungated(port, tree, model)]
+    problems = [*_overridden(port, tree, way), *_ungated(port, tree, model), *_unknown(port, way)]
     if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
         problems.append(
             Diagnostic(
@@ -93,6 +93,20 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way) -> Iterator[Diagn
                     f"port {heir.class_name} by itself, or give an entry below the method",
                     notes=(f"asked for by {port.span(port.encoder_key)}",),
                 )
+
+
+def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
+    """Names of `forward.unread` that the loop over the layers does not take, or hands from layer to layer."""
+    loops = [station.loop for station in way.stations if station.loop is not None]
+    taken = [name for loop in loops for name in loop.arguments if name != loop.result]
+    for index, name in enumerate(port.forward.unread if isinstance(port, RowsPort) else ()):
+        if name not in taken:
+            yield Diagnostic(
+                "VCG443",
+                f"the loop over the layers takes no `{name}`",
+                port.span(f"forward.unread.{index}"),
+                f"it takes {', '.join(f'`{name}`' for name in taken)}",
+            )
 
 
 def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:

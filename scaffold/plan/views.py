@@ -234,6 +234,10 @@ class RowsView(ReentryView):
     item_shape: Code
     values: tuple[tuple[str, Code], ...]
     zeros: tuple[tuple[str, Code], ...]
+    #: Those of `values` that vLLM moves to the GPU.
+    moved: tuple[str, ...]
+    #: Arguments of the loop that no layer reads.
+    unread: tuple[str, ...]
     merge: Code
     rows_per_token: Code
     embeds: str | None
@@ -681,7 +685,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
-        **_reentry(port, facts, "encode"),
+        **_reentry(port, facts, "encode_layers" if port.forward.unread else "encode"),
         # Their names are known when the model starts.
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),
@@ -689,8 +693,10 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         budget_lets=(),
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
-        values=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.values.items()),
+        values=tuple((key, _nested(names, entry)) for key, entry in port.item.values.items()),
         zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
+        moved=port.item.moved,
+        unread=port.forward.unread,
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
         embeds=port.embeds,
@@ -698,6 +704,11 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         filler_rows=Code(_TILE_ROWS.python()),
         filler_why=_FILLER_WHY[False],
     )
+
+
+def _nested(names: Names, entry: tuple[Any, ...]) -> Code:
+    """The elements of a list; of a list in a list, that one."""
+    return Code(f"[{_nested(names, entry[0])}]") if isinstance(entry[0], tuple) else _joined(map(names.code, entry))
 
 
 def _features(port: CutPort) -> Code | None:

@@ -42,6 +42,7 @@ RECIPES = (
     "hyperclovax_vision_v2",
     "llava_onevision2",
     "cosmos3_edge",
+    "ovis2_5",
     "nano_nemotron_vl",
     "nemotron_parse",
     "nemotron_vl",
