@@ -361,11 +361,12 @@ class CutForward(Record):
     axis: int = declare(
         Integer(0, 1), "axis of the units in the argument and the result; a batch axis of 1 comes before 1", default=0
     )
-    result: tuple[str, ...] = declare(
-        Listing(Name("a name")),
-        "names of the parts where the result is a tuple; `features` is the one that is used",
+    result: tuple[str, ...] | str = declare(
+        Shape("an attribute or [_, features]", scalar=Name("an attribute name"), sequence=Listing(Name("a name"))),
+        "names of the parts where the result is a tuple, of which `features` is used; of an object the attribute that "
+        "is used",
         default=(),
-        examples=[["_", "features"]],
+        examples=[["_", "features"], "last_hidden_state"],
     )
     layers: tuple[Expression | LayerColumn, ...] = declare(
         Listing(Shape("a layer or {table: ATTRIBUTE, column: N}", scalar=_LET, mapping=Section(LayerColumn))),

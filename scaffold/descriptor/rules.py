@@ -617,7 +617,7 @@ def result_has_features(context: Context) -> Problems:
     if not isinstance(port, CutPort) or not port.forward:
         return
     parts = port.forward.result or ()
-    if parts and parts.count("features") != 1:
+    if parts and not isinstance(parts, str) and parts.count("features") != 1:
         yield context.problem(
             "VCG344",
             "one part of the result is `features`",
@@ -627,7 +627,7 @@ def result_has_features(context: Context) -> Problems:
     if parts and port.forward.layers:
         yield context.at_key(
             "VCG344",
-            "the result is a tuple or a list of layers, not both",
+            "the result is a tuple, an object or a list of layers, one of them",
             "forward.layers",
             "delete one of `result` and `layers`",
         )

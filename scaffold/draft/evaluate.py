@@ -193,6 +193,8 @@ class Evaluator:
         over = self._value(node.iter, frame)
         if isinstance(over, Mapped):
             elements: list[Term] = [Plain(key) for key in list(over.entries)]
+        elif entries := _items(over):
+            elements = [Items([Plain(key), value]) for key, value in entries.items()]
         else:
             elements = [_each(over, self._place(node, frame))]
         for element in elements:
@@ -380,6 +382,8 @@ class Evaluator:
                 return value.values[key.value] if value.values else Op("[]", (value, key), place=place)
         if isinstance(value, Ref) and value.path == "dict":  # dict[str, Field](...)
             return value
+        if isinstance(value, Items) and isinstance(key, Op) and key.name == "slice":
+            return value
         return Op("[]", (value, key), place=place)
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -433,6 +437,8 @@ class Evaluator:
             if method == "update" and isinstance(first, Mapped):
                 value.entries.update(first.entries)
                 return Plain(None)
+            if method == "setdefault" and len(args) == 2:  # by any key: what it groups
+                return value.entries.setdefault(str(first.value) if isinstance(first, Plain) else "*", args[1])
         if isinstance(value, Items) and method in ("append", "extend") and args:
             value.values.append(first)
             return Plain(None)
@@ -533,10 +539,18 @@ def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
+def _items(value: Term) -> dict[str, Term]:
+    """The entries of a mapping whose `items()` are gone through."""
+    of = value.args[0] if isinstance(value, Op) and value.name == ".items" else None
+    return of.entries if isinstance(of, Mapped) else {}
+
+
 def _each(value: Term, place: SourceLine | None) -> Term:
     """An element of an iterated value."""
     if isinstance(value, Items) and len(value.values) == 1:
         return value.values[0]
+    if isinstance(value, Items) and value.values and all(isinstance(part, Items) for part in value.values):
+        return value.values[-1]  # tuples that are appended in several ways
     return Op("each", (value,), place=place)
 
 

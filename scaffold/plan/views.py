@@ -195,7 +195,8 @@ class CutView(ReentryView):
     unit_parameters: Code
     units: Code
     axis: int
-    result_index: int | None
+    #: The index or attribute of the encoder's result that has the features; empty for a tensor.
+    result_of: Code
     #: The layers that the model uses of the encoder's list, as elements of a set; empty where it gives no list.
     layers: Code
     #: `features` in the form of the encoder's own result, where that is another.
@@ -672,7 +673,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
             for layer in port.forward.layers
         ),
         features=_features(port),
-        result_index=port.forward.result.index("features") if port.forward.result else None,
+        result_of=_result_of(port.forward.result),
         axis=port.forward.axis,
         padded=port.pixels.padded,
         pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
@@ -711,12 +712,20 @@ def _nested(names: Names, entry: tuple[Any, ...]) -> Code:
     return Code(f"[{_nested(names, entry[0])}]") if isinstance(entry[0], tuple) else _joined(map(names.code, entry))
 
 
+def _result_of(result: tuple[str, ...] | str) -> Code:
+    if isinstance(result, str):
+        return Code(f".{result}")
+    return Code(f"[{result.index('features')}]" if result else "")
+
+
 def _features(port: CutPort) -> Code | None:
     """The result of the callable that replaces the encoder: `features` in the form of the encoder's result, if that is
     another."""
     features = "features.unsqueeze(0)" if port.forward.axis else "features"
     if port.forward.layers:
         return Code(f"dict(zip(layers, {features}.chunk(len(layers), dim=-1)))")
+    if isinstance(port.forward.result, str):
+        return Code(f"SimpleNamespace({port.forward.result}={features})")
     parts = [features if part == "features" else "None" for part in port.forward.result]
     if parts:
         return Code(f"({', '.join(parts)},)")
