@@ -627,7 +627,7 @@ def result_has_features(context: Context) -> Problems:
     if parts and port.forward.layers:
         yield context.at_key(
             "VCG344",
-            "the result is a tuple, an object or a list of layers, one of them",
+            f"the result is {'an object' if isinstance(parts, str) else 'a tuple'} or a list of layers, not both",
             "forward.layers",
             "delete one of `result` and `layers`",
         )
