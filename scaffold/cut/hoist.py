@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ANNOTATION = "torch.Tensor | None"
 #: The parameter's line in a docstring.
-BOUND = "A bound of the longest sequence, which follows from the offsets if it is not given."
+BOUND = "A bound of the longest sequence; from the offsets if not given."
 
 
 @dataclass(frozen=True)

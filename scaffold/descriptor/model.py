@@ -192,17 +192,24 @@ class PatchItem(Record):
     shape: tuple[Expression, ...] = declare(
         Listing(_ITEM, 1, 5), "shape of its pixels", examples=[["3", "h * p", "w * p"], ["h * w", "3 * p**2"]]
     )
-    values: Mapping[str, tuple[Expression, ...]] = declare(
-        Table(Listing(_ITEM, 1, 4), "an input name"),
-        "its entries in the other inputs that the model reads with the pixels",
+    values: Mapping[str, tuple[Expression, ...] | tuple[tuple[Expression, ...]]] = declare(
+        Table(Listing(_ITEM, 1, 4, nested=True), "an input name"),
+        "its entries in the other inputs that the model reads with the pixels; in two pairs of brackets where an item "
+        "has a table of one row there",
         default={},
         examples=[{"image_grid_thw": ["1", "h", "w"]}],
     )
     zeros: Mapping[str, tuple[Expression, ...]] = declare(
         Table(Listing(_ITEM, 1, 4), "an input name"),
-        "shape of its integers in the other inputs that have rows, such as positions: a port starts with zeros there",
+        "shape of its integers in the other inputs, such as positions: a port starts with zeros there",
         default={},
         examples=[{"patch_positions": ["h * w", "3"]}],
+    )
+    moved: tuple[str, ...] = declare(
+        Listing(Name("an input name")),
+        "those of `values` that vLLM moves to the GPU: the processor does not mark them with `keep_on_cpu`",
+        default=(),
+        examples=[["image_grid_thw"]],
     )
     merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
 
@@ -354,11 +361,12 @@ class CutForward(Record):
     axis: int = declare(
         Integer(0, 1), "axis of the units in the argument and the result; a batch axis of 1 comes before 1", default=0
     )
-    result: tuple[str, ...] = declare(
-        Listing(Name("a name")),
-        "names of the parts where the result is a tuple; `features` is the one that is used",
+    result: tuple[str, ...] | str = declare(
+        Shape("an attribute or [_, features]", scalar=Name("an attribute name"), sequence=Listing(Name("a name"))),
+        "names of the parts where the result is a tuple, of which `features` is used; of an object the attribute that "
+        "is used",
         default=(),
-        examples=[["_", "features"]],
+        examples=[["_", "features"], "last_hidden_state"],
     )
     layers: tuple[Expression | LayerColumn, ...] = declare(
         Listing(Shape("a layer or {table: ATTRIBUTE, column: N}", scalar=_LET, mapping=Section(LayerColumn))),
@@ -382,6 +390,13 @@ class RowsForward(Record):
         "becomes a method, and everything that it reads is recorded",
         default=None,
         examples=["self.layers"],
+    )
+    unread: tuple[str, ...] = declare(
+        Listing(Name("an argument name"), 1, 8),
+        "what the loop takes and no layer reads, such as the windows of a model whose layers attend to all patches; a "
+        "model with a layer that does has no graphs",
+        default=(),
+        examples=[["cu_window_seqlens"]],
     )
 
 

@@ -285,6 +285,8 @@ class CutPort(ReentryPort):
     def returns(self) -> str:
         if self.forward.layers:
             return "dict[int, torch.Tensor]"
+        if isinstance(self.forward.result, str):
+            return "Any"
         return "tuple[torch.Tensor | None, ...]" if self.forward.result else "torch.Tensor"
 
     @property

@@ -617,7 +617,7 @@ def result_has_features(context: Context) -> Problems:
     if not isinstance(port, CutPort) or not port.forward:
         return
     parts = port.forward.result or ()
-    if parts and parts.count("features") != 1:
+    if parts and not isinstance(parts, str) and parts.count("features") != 1:
         yield context.problem(
             "VCG344",
             "one part of the result is `features`",
@@ -627,7 +627,7 @@ def result_has_features(context: Context) -> Problems:
     if parts and port.forward.layers:
         yield context.at_key(
             "VCG344",
-            "the result is a tuple or a list of layers, not both",
+            f"the result is {'an object' if isinstance(parts, str) else 'a tuple'} or a list of layers, not both",
             "forward.layers",
             "delete one of `result` and `layers`",
         )
@@ -659,6 +659,13 @@ def items_can_be_made(context: Context) -> Problems:
             f"fields.{key}.extra",
             "delete this line: the rows of a grid are its product",
         )
+    if port.forward and port.forward.unread and port.forward.loop is None:
+        yield context.at_key(
+            "VCG345",
+            "all arguments of the encoder are read: only a loop takes more than its layers read",
+            "forward.unread",
+            "delete this line, or name the layers as `loop`",
+        )
     values, fields = port.item.values or {}, port.fields or {}
     for name in values:
         if fields and fields.get(name, "") not in ("batched", None):
@@ -668,13 +675,17 @@ def items_can_be_made(context: Context) -> Problems:
                 f"item.values.{name}",
                 suggest(name, port.batched),
             )
+    for index, name in enumerate(port.item.moved or ()):
+        if name not in values:
+            yield context.problem("VCG343", f"`{name}` has no values", f"item.moved.{index}", suggest(name, values))
     for name in port.item.zeros or ():
-        if fields and fields.get(name, "") in ("batched", ""):
+        known = {*port.sized, *port.batched} - {*values, *(entry.pixels for entry in (port.modalities or {}).values())}
+        if fields and name not in known:
             yield context.at_key(
                 "VCG343",
-                f"`{name}` is no input with rows",
+                f"`{name}` is no input with rows or entries of its own",
                 f"item.zeros.{name}",
-                suggest(name, port.sized),
+                suggest(name, known),
             )
     for key, sizes in port.sized.items() if fields else ():
         if sizes is not None and sizes not in values:

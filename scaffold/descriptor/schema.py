@@ -621,14 +621,19 @@ class Free:
 
 @dataclass(eq=False, repr=False)
 class Listing:
-    """A list of values of one type, read as a tuple. With `single`, a single value needs no brackets."""
+    """A list of values of one type, read as a tuple. With `single`, a single value needs no brackets; with `nested`,
+    there may be two pairs of them around all values."""
 
     item: Type
     minimum: int = 1
     maximum: int = 64
     single: bool = False
+    nested: bool = False
 
     def read(self, node: Node, at: str, reader: Reader) -> tuple[Any, ...] | None:
+        if self.nested and isinstance(node, SequenceNode) and [type(item) for item in node.items] == [SequenceNode]:
+            inner = self.read(node.items[0], f"{at}.0", reader)
+            return None if inner is None else (inner,)
         if self.single and not isinstance(node, SequenceNode):
             value = self.item.read(node, at, reader)
             return None if value is None else (value,)
@@ -656,6 +661,9 @@ class Listing:
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         item = self.item.json(definitions)
         listing = {"type": "array", "items": item, "minItems": self.minimum, "maxItems": self.maximum}
+        if self.nested:
+            twice = {"type": "array", "items": listing, "minItems": 1, "maxItems": 1}
+            return {"oneOf": [listing, twice]}
         return {"oneOf": [item, listing]} if self.single else listing
 
 

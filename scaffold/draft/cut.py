@@ -18,6 +18,7 @@ from scaffold.draft.locate import Located
 from scaffold.draft.made_units import draft_made_units, made_units
 from scaffold.draft.masks import draft_masks
 from scaffold.draft.objects import Objects
+from scaffold.draft.outside_units import draft_outside_units, outside_units
 from scaffold.draft.reentry import (
     ALL,
     as_reason,
@@ -31,8 +32,9 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, Walker, against, asks_for_rank, is_pixels
 from scaffold.draft.units import draft_unit
 from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
+from scaffold.protocol import Subclass, find_subclasses
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import assigned_to
+from scaffold.syntax import assigned_to, find_class, find_method
 from scaffold.tower.source import Program
 
 _SHARDS = "supports_encoder_tp_data"
@@ -79,6 +81,7 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
         modalities, notes = _modalities(tree, model, walker.root, fields)
     except Beyond as refusal:
         cut = _at_made_units(tree, program, model, objects, walker, fields, sheet)
+        cut = cut or _at_outside_units(tree, program, model, objects, walker, fields, sheet)
         if cut is None:
             raise refusal from None
         return cut
@@ -136,6 +139,46 @@ def _at_made_units(
     put_hidden_size(program, model, objects, sheet, found.step)
     _gate(program, model, (found.pixels,), sheet)
     return Cut((name,), ())
+
+
+def _at_outside_units(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    objects: Objects,
+    walker: Walker,
+    fields: dict[str, FieldConfig],
+    sheet: Sheet,
+) -> Cut | None:
+    """A cut at an encoder of another package behind what the model makes of its images; None if there is none."""
+    found = outside_units(objects, walker.root, fields)
+    if found is None:
+        return None
+    entries = entries_of(walker.root, [found.step])
+    call = parse_call(found.text)
+    entry = next((entry for entry in entries if not problems_of_way(tree, model, [entry], call)), None)
+    if entry is None or not draft_outside_units(program, model, objects, walker, found, sheet):
+        return None
+    made_by = entry_step([found.step]) if entry != ALL else None
+    sheet.put("modalities.image.pixels", found.pixels, fields[found.pixels].place)
+    sheet.put("modalities.image.entry", entry, (made_by or walker.root).place)
+    put_fields(tree, program, model, sheet, fields, {"image"})
+    apart = [heir for heir in find_subclasses(tree, model.module, model.class_name) if _overrides(tree, heir, entry)]
+    if apart:
+        names = [heir.class_name for heir in apart]
+        sheet.put("model.optout", names, apart[0].path, why=f"their own `{parse_call(entry).path}`")
+    sheet.put("forward.call", found.text, found.step.place, why=_runs(objects, found.step))
+    put_hidden_size(program, model, objects, sheet, found.step)
+    _gate(program, model, (found.pixels,), sheet)
+    others = {field.modality: field.place for field in fields.values() if field.modality in set(MODALITIES) - {"image"}}
+    reason = "its units may have another number of patches than those of images"
+    return Cut(("image",), tuple(left_out(tree, place, str(name), reason) for name, place in others.items()))
+
+
+def _overrides(tree: SourceTree, heir: Subclass, entry: str) -> bool:
+    """Whether a subclass has a method of its own in the place of an entry."""
+    owner = find_class(tree.parse(heir.path), heir.class_name)
+    return owner is not None and find_method(owner, parse_call(entry).path.removeprefix("self.")) is not None
 
 
 # --- what is captured -----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from scaffold.draft.values import (
     Term,
     inputs_of,
 )
-from scaffold.syntax import FunctionNode, bind_call, decorator_names
+from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names
 from scaffold.tower.source import Module, Owner, Program
 
 _DEPTH = 14
@@ -193,6 +193,8 @@ class Evaluator:
         over = self._value(node.iter, frame)
         if isinstance(over, Mapped):
             elements: list[Term] = [Plain(key) for key in list(over.entries)]
+        elif entries := _items(over):
+            elements = [Items([Plain(key), value]) for key, value in entries.items()]
         else:
             elements = [_each(over, self._place(node, frame))]
         for element in elements:
@@ -380,11 +382,27 @@ class Evaluator:
                 return value.values[key.value] if value.values else Op("[]", (value, key), place=place)
         if isinstance(value, Ref) and value.path == "dict":  # dict[str, Field](...)
             return value
+        if isinstance(value, Items) and isinstance(key, Op) and key.name == "slice":
+            return value
         return Op("[]", (value, key), place=place)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
+    def _mapped(self, function: ast.Lambda, over: ast.expr, frame: Scope) -> Term:
+        """`map(lambda x: ..., values)`; a body `a if x > b else c` keeps both values."""
+        inner = Scope(frame.module, frame.owner, dict(frame.variables), frame.depth, frame.returns)
+        inner.variables[function.args.args[0].arg] = _each(self._value(over, frame), None)
+        body = function.body
+        test = body.test if isinstance(body, ast.IfExp) else None
+        if isinstance(body, ast.IfExp) and isinstance(test, ast.Compare) and [type(op) for op in test.ops] == [ast.Gt]:
+            parts = (test.left, test.comparators[0], body.body, body.orelse)
+            return Items([Op("if >", tuple(self._value(part, inner) for part in parts))])
+        return Items([self._value(body, inner)])
+
     def _evaluate_call(self, node: ast.Call, frame: Scope) -> Term:
+        mapped = node.args if call_name(node) == "map" and len(node.args) == 2 else []
+        if mapped and isinstance(mapped[0], ast.Lambda) and len(mapped[0].args.args) == 1:
+            return self._mapped(mapped[0], mapped[1], frame)
         args = [self._value(argument, frame) for argument in node.args]
         keywords: dict[str, Term] = {}
         for keyword in node.keywords:
@@ -419,6 +437,8 @@ class Evaluator:
             if method == "update" and isinstance(first, Mapped):
                 value.entries.update(first.entries)
                 return Plain(None)
+            if method == "setdefault" and len(args) == 2:  # by any key: what it groups
+                return value.entries.setdefault(str(first.value) if isinstance(first, Plain) else "*", args[1])
         if isinstance(value, Items) and method in ("append", "extend") and args:
             value.values.append(first)
             return Plain(None)
@@ -519,10 +539,18 @@ def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
+def _items(value: Term) -> dict[str, Term]:
+    """The entries of a mapping whose `items()` are gone through."""
+    of = value.args[0] if isinstance(value, Op) and value.name == ".items" else None
+    return of.entries if isinstance(of, Mapped) else {}
+
+
 def _each(value: Term, place: SourceLine | None) -> Term:
     """An element of an iterated value."""
     if isinstance(value, Items) and len(value.values) == 1:
         return value.values[0]
+    if isinstance(value, Items) and value.values and all(isinstance(part, Items) for part in value.values):
+        return value.values[-1]  # tuples that are appended in several ways
     return Op("each", (value,), place=place)
 
 
@@ -550,7 +578,7 @@ def _field(kind: str, args: list[Term], keywords: dict[str, Term], place: Source
     modality = args[0] if args else keywords.get("modality")
     sizes = args[1] if len(args) > 1 else keywords.get("size_per_item")
     name = str(modality.value) if isinstance(modality, Plain) else None
-    return FieldConfig(kind, name, sizes, place)
+    return FieldConfig(kind, name, sizes, place, keywords.get("keep_on_cpu") == Plain(True))
 
 
 def _aliased(module: Module, name: str) -> str:

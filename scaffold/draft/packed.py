@@ -571,18 +571,18 @@ def row_shape(program: Program, cls: Owner, prefix: str, sheet: Sheet) -> tuple[
         ]
         conv = ast.unparse(inner.made.func) if inner.made else ""
         if dims and len(paths) == len(dims) and "Conv" in conv:
-            lets = {_let_name(name): f"{prefix}.{name}" for name in paths}
+            lets = {let_name(name): f"{prefix}.{name}" for name in paths}
             if Plain(-1) in bare.args[1:]:  # whose size the others leave
                 lets = {"channels": f"{prefix}.{inner.name}.in_channels"} | lets
             for name, path in lets.items():
                 sheet.put(f"let.{name}", path, inner.place if path.endswith(".in_channels") else bare.place)
-            counts = {name: sum(_let_name(path) == name for path in paths) for name in lets}
+            counts = {name: sum(let_name(path) == name for path in paths) for name in lets}
             terms = [f"{name} ** {count}" if count > 1 else name for name, count in counts.items()]
             return " * ".join(terms), bare.place or made.place, "what a row is viewed as"
     return None
 
 
-def _let_name(attribute: str) -> str:
+def let_name(attribute: str) -> str:
     if attribute.endswith("channels"):
         return "channels"
     return "frames" if "temporal" in attribute else "side" if attribute == "patch_size" else attribute

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from scaffold.cut.hoist import find_computed
 from scaffold.descriptor.port import LONGEST
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft import grids
 from scaffold.draft.convolutions import is_convolution, stride_of
 from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, shapes_of, sizes_of, strip
 from scaffold.draft.locate import Located
@@ -82,7 +83,11 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     sheet.put(f"modalities.{_MODALITY}.pixels", key, fields[key].place)
     sheet.put(f"modalities.{_MODALITY}.entry", entry, place)
     put_fields(tree, program, model, sheet, fields, {_MODALITY}, grids=True)
-    if fields[key].kind == "batched":
+    if fields[key].kind == "batched" and grids.is_rows(program, model, walker, key):
+        others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
+        grids.put_items(tree, program, model, objects, walker, fields, key, others, sheet)
+        shape = "patches of images of any size"
+    elif fields[key].kind == "batched":
         _images(tree, program, model, objects, walker, key, step, sheet)
         shape = "images of any size"
     else:
@@ -92,6 +97,7 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
+        grids.put_unread(step, loop, sheet)
     put_hidden_size(program, model, objects, sheet, step)
     if too_early(tree):
         what = "this release cuts the result of an eager run into embeddings, and rows are features that are none yet"

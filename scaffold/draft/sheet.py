@@ -149,7 +149,7 @@ def _yaml(value: Scalar | Iterable[str]) -> str:
 
 
 def _item(value: str) -> str:
-    if value.startswith("{"):
+    if value.startswith(("{", "[")):
         return value
     return json.dumps(value, ensure_ascii=False) if "," in value else value if value.isdigit() else _yaml(value)
 

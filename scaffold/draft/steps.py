@@ -210,7 +210,7 @@ def against(step: PartCall) -> str | None:
         return None
     if _several(step):
         return "gives a list or tuple, not one tensor"
-    part = _taken(step)
+    part = taken(step)
     if part:
         return f"gives an object of which the model takes {part}, not a tensor"
     return None
@@ -304,7 +304,7 @@ def _loads(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Load)
 
 
-def _taken(step: PartCall) -> str | None:
+def taken(step: PartCall) -> str | None:
     """The part that the caller takes of a result that is no tensor: `.last_hidden_state`, or one of several."""
     parents = parents_of(step.caller.node)
     above = parents.get(id(step.node))

@@ -59,12 +59,14 @@ class Input(Term):
 
 @dataclass(frozen=True, slots=True)
 class FieldConfig(Term):
-    """One entry of `_get_mm_fields_config`: `kind` is the constructor (batched, flat_from_sizes, shared, flat)."""
+    """One entry of `_get_mm_fields_config`: `kind` is the constructor (batched, flat_from_sizes, shared, flat), and
+    `on_host` whether vLLM leaves the input there."""
 
     kind: str
     modality: str | None
     sizes: Term | None
     place: SourceLine
+    on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,8 +189,9 @@ def _replace_statements(
             kept = []
             if position in gone:
                 sections, attached = _split_leading(old[position])
-                above += _strip_blank(sections) if _still_heads(old, gone, position, own_comments) else []
-                if keep_comments_of is not None and not own_comments and old[position].name.value == keep_comments_of:
+                stays = not own_comments and old[position].name.value == keep_comments_of
+                above += _strip_blank(sections) if stays or _still_heads(old, gone, position, own_comments) else []
+                if stays:
                     above += [*_blank_if(above), *attached] if attached else []
                     body.extend(_with_leading(new, above, body, glue=bool(attached)))
                     continue

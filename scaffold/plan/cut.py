@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor import RowsPort
+from scaffold.descriptor.port import PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
 from scaffold.protocol import find_subclasses
@@ -30,7 +31,7 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
 
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     way = find_way(tree, model.path, model.class_name, entries, port.encoder, port.span(port.encoder_key), port.loop)
-    problems = [*_overridden(port, tree, way), *_ungated(port, tree, model)]
+    problems = [*_overridden(port, tree, way, model), *_ungated(port, tree, model), *_unknown(port, way)]
     if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
         problems.append(
             Diagnostic(
@@ -77,15 +78,22 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
     )
 
 
-def _overridden(port: ReentryPort, tree: SourceTree, way: Way) -> Iterator[Diagnostic]:
+def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAnchor) -> Iterator[Diagnostic]:
     """Subclasses of a class on the way that have a method of their own where a parameter is handed on."""
+    entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}
+    home = model.path.removesuffix(".py").replace("/", ".")
+    heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, home, model.class_name)}
     for station in way.changed:
         module = station.file.removesuffix(".py").replace("/", ".")
         for heir in find_subclasses(tree, module, station.class_name):
             owner = find_class(tree.parse(heir.path), heir.class_name)
             method = find_method(owner, station.function) if owner is not None else None
             on_the_way = any((other.file, other.class_name) == (heir.path, heir.class_name) for other in way.changed)
-            if method is not None and not on_the_way:
+            # Only the port itself hands the parameter to an entry, and only that of the ported class and its heirs.
+            alone = station.function in entries and (
+                (heir.path, heir.class_name) not in heirs or heir.class_name in port.model.optout
+            )
+            if method is not None and not on_the_way and not alone:
                 yield Diagnostic(
                     "VCG444",
                     f"{heir.class_name} overrides `{station.class_name}.{station.function}`, which gets a parameter",
@@ -93,6 +101,20 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way) -> Iterator[Diagn
                     f"port {heir.class_name} by itself, or give an entry below the method",
                     notes=(f"asked for by {port.span(port.encoder_key)}",),
                 )
+
+
+def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
+    """Names of `forward.unread` that the loop over the layers does not take, or hands from layer to layer."""
+    loops = [station.loop for station in way.stations if station.loop is not None]
+    taken = [name for loop in loops for name in loop.arguments if name != loop.result]
+    for index, name in enumerate(port.forward.unread if isinstance(port, RowsPort) else ()):
+        if name not in taken:
+            yield Diagnostic(
+                "VCG443",
+                f"the loop over the layers takes no `{name}`",
+                port.span(f"forward.unread.{index}"),
+                f"it takes {', '.join(f'`{name}`' for name in taken)}",
+            )
 
 
 def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:

@@ -195,7 +195,8 @@ class CutView(ReentryView):
     unit_parameters: Code
     units: Code
     axis: int
-    result_index: int | None
+    #: The index or attribute of the encoder's result that has the features; empty for a tensor.
+    result_of: Code
     #: The layers that the model uses of the encoder's list, as elements of a set; empty where it gives no list.
     layers: Code
     #: `features` in the form of the encoder's own result, where that is another.
@@ -234,6 +235,10 @@ class RowsView(ReentryView):
     item_shape: Code
     values: tuple[tuple[str, Code], ...]
     zeros: tuple[tuple[str, Code], ...]
+    #: Those of `values` that vLLM moves to the GPU.
+    moved: tuple[str, ...]
+    #: Arguments of the loop that no layer reads.
+    unread: tuple[str, ...]
     merge: Code
     rows_per_token: Code
     embeds: str | None
@@ -668,7 +673,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
             for layer in port.forward.layers
         ),
         features=_features(port),
-        result_index=port.forward.result.index("features") if port.forward.result else None,
+        result_of=_result_of(port.forward.result),
         axis=port.forward.axis,
         padded=port.pixels.padded,
         pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
@@ -681,7 +686,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
-        **_reentry(port, facts, "encode"),
+        **_reentry(port, facts, "encode_layers" if port.forward.unread else "encode"),
         # Their names are known when the model starts.
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),
@@ -689,8 +694,10 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         budget_lets=(),
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
-        values=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.values.items()),
+        values=tuple((key, _nested(names, entry)) for key, entry in port.item.values.items()),
         zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
+        moved=port.item.moved,
+        unread=port.forward.unread,
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
         embeds=port.embeds,
@@ -700,12 +707,25 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     )
 
 
+def _nested(names: Names, entry: tuple[Any, ...]) -> Code:
+    """The elements of a list; of a list in a list, that one."""
+    return Code(f"[{_nested(names, entry[0])}]") if isinstance(entry[0], tuple) else _joined(map(names.code, entry))
+
+
+def _result_of(result: tuple[str, ...] | str) -> Code:
+    if isinstance(result, str):
+        return Code(f".{result}")
+    return Code(f"[{result.index('features')}]" if result else "")
+
+
 def _features(port: CutPort) -> Code | None:
     """The result of the callable that replaces the encoder: `features` in the form of the encoder's result, if that is
     another."""
     features = "features.unsqueeze(0)" if port.forward.axis else "features"
     if port.forward.layers:
         return Code(f"dict(zip(layers, {features}.chunk(len(layers), dim=-1)))")
+    if isinstance(port.forward.result, str):
+        return Code(f"SimpleNamespace({port.forward.result}={features})")
     parts = [features if part == "features" else "None" for part in port.forward.result]
     if parts:
         return Code(f"({', '.join(parts)},)")

@@ -23,6 +23,7 @@ _SOURCES = {
     "Callable": "collections.abc",
     "Hashable": "collections.abc",
     "Signature": "inspect",
+    "SimpleNamespace": "types",
     "accumulate": "itertools",
     "cached_property": "functools",
     "suppress": "contextlib",

@@ -10,7 +10,16 @@ from itertools import islice
 
 from scaffold.diagnostics import DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, call_name, find_class, import_source, name_path, plain_base, sets
+from scaffold.syntax import (
+    FunctionNode,
+    call_name,
+    find_class,
+    import_source,
+    name_path,
+    plain_base,
+    self_attribute,
+    sets,
+)
 
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
@@ -223,6 +232,10 @@ class Program:
                 continue
             if sets(node, attribute):
                 for call in ast.walk(node.value):
+                    maker = self_attribute(call.func) if returned and isinstance(call, ast.Call) else None
+                    made = self._made_by((module, definer), maker) if maker is not None else None
+                    if made is not None:
+                        return made
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
                         found = self.resolve(module, call.func.id)
                         if returned and found is not None and not isinstance(found[1], ast.ClassDef):
@@ -233,3 +246,13 @@ class Program:
         calls = (call_name(node) for node in ast.walk(function) if isinstance(node, ast.Call))
         base = next(islice(self.lineage((module, definer)), 1, None), None) if "__init__" in calls else None
         return self._attribute_class(base, attribute, returned) if base is not None else None
+
+    def _made_by(self, owner: Owner, name: str) -> Owner | None:
+        """The one class of the tree of which every `return` of a method makes an object."""
+        found = self.method(owner, name)
+        if found is None:
+            return None
+        values = [node.value for node in ast.walk(found[2]) if isinstance(node, ast.Return)]
+        names = {ast.unparse(value.func) if isinstance(value, ast.Call) else "" for value in values}
+        made = self.resolve(found[0], names.pop()) if len(names) == 1 else None
+        return (made[0], made[1]) if made is not None and isinstance(made[1], ast.ClassDef) else None

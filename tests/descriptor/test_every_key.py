@@ -67,6 +67,12 @@ def others(kind: Any, value: Any, where: Path) -> Iterator[tuple[Path, Any]]:
         if not isinstance(value, list):
             yield from others(kind.item, value, where)
             return
+        if kind.nested and [type(item) for item in value] == [list]:
+            yield from others(kind, value[0], (*where, 0))
+            yield where, value[0]
+            return
+        if kind.nested:
+            yield where, [value]
         for index, item in enumerate(value):
             yield from others(kind.item, item, (*where, index))
         if len(value) > kind.minimum:

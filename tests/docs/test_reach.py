@@ -23,7 +23,8 @@ SAMPLE = {
     "Llama4ForConditionalGeneration": ("proven", "tiles", "first", ""),
     "Ernie4_5_VLMoeForConditionalGeneration": ("proven", "packed", "first", ""),
     "KimiVLForConditionalGeneration": ("proven", "rows", "first", ""),
-    "Gemma4ForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
+    "KananaVForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
+    "Gemma4ForConditionalGeneration": ("refused", "cut", "first", "VCG433: "),
     "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
 }
 

@@ -175,8 +175,6 @@ FOLLOWED = {
     "MiniCPMOcrForConditionalGeneration": "`self.merger`",
     # a method that checks the pixels and gives them back
     "OpenPanguVLForConditionalGeneration": "`self.visual` (OpenPanguVisionTransformer) cannot be split",
-    # methods of another class
-    "DiffusionGemmaForBlockDiffusion": "`self._process_image_input`",
 }
 
 

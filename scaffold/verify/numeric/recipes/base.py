@@ -168,6 +168,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     num_logical_experts = num_physical_experts = num_local_physical_experts = 0
     num_routed_experts = num_shared_experts = num_redundant_experts = 0
+    num_moe_layers = num_expert_groups = 0
     moe_layers = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -238,13 +239,17 @@ def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
     config = SimpleNamespace(
         model_config=SimpleNamespace(
             hf_config=hf_config,
+            hf_text_config=getattr(hf_config, "text_config", None),
             multimodal_config=multimodal,
             get_multimodal_config=lambda: multimodal,
             max_model_len=4096,
             trust_remote_code=False,
             dtype=torch.float32,
+            pooler_config=SimpleNamespace(),
+            try_get_generation_config=lambda: None,
         ),
         quant_config=None,
+        lora_config=None,
         cache_config=None,
         parallel_config=SimpleNamespace(tensor_parallel_size=1),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=4096),
