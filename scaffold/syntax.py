@@ -85,8 +85,8 @@ def made_by(owner: ast.ClassDef, attribute: str) -> str | None:
     return None
 
 
-def find_method(owner: ast.ClassDef, name: str) -> FunctionNode | None:
-    """The last method of that name, as Python binds it."""
+def find_method(owner: ast.ClassDef | ast.Module, name: str) -> FunctionNode | None:
+    """The last method of that name, or function of a module, as Python binds it."""
     found = [node for node in owner.body if isinstance(node, FunctionNode) and node.name == name]
     return found[-1] if found else None
 

@@ -7,7 +7,8 @@ stays the model's own code.
 
 from scaffold.cut.edits import cut_edits
 from scaffold.cut.load import cut_at_load
+from scaffold.cut.loops import runs_attention
 from scaffold.cut.proof import prove_cut
 from scaffold.cut.way import Station, Way, find_way
 
-__all__ = ["Station", "Way", "cut_at_load", "cut_edits", "find_way", "prove_cut"]
+__all__ = ["Station", "Way", "cut_at_load", "cut_edits", "find_way", "prove_cut", "runs_attention"]

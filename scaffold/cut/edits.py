@@ -11,7 +11,7 @@ from scaffold.cut.loops import loop_method
 from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called, end_of
 from scaffold.descriptor.port import LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.edit.operations import AddImport, ReplaceMethod
+from scaffold.edit.operations import AddImport, ReplaceFunction, ReplaceMethod
 from scaffold.syntax import FunctionNode, first_line
 from scaffold.tower.model import MethodEdit
 
@@ -49,7 +49,7 @@ def cut_methods(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> tup
 
 
 def place_of(method: Station | Hoisted) -> tuple[str, str, str]:
-    """The file, class and name of a method."""
+    """The file, class and name of a method; a function of the module has no class."""
     return method.file, method.class_name, method.function
 
 
@@ -60,7 +60,11 @@ def cut_edits(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> dict[
         found = edits.setdefault(method.file, [AddImport("torch")])
         wanted = [("collections.abc", "Callable"), *([("typing", "Any")] if LOOP_METHOD in method.adds else [])]
         found += [AddImport(*names) for names in wanted if not _imports(tree.parse(method.file), names[1])]
-        found.append(ReplaceMethod(method.class_name, method.replaces, method.source))
+        found.append(
+            ReplaceMethod(method.class_name, method.replaces, method.source)
+            if method.class_name
+            else ReplaceFunction(method.replaces, method.source)
+        )
     return {file: tuple(dict.fromkeys(found)) for file, found in edits.items()}
 
 
@@ -86,7 +90,7 @@ def _source(tree: SourceTree, station: Station, callable_type: str, *, hoisted: 
         raise DiagnosticError(
             Diagnostic(
                 "VCG444",
-                f"`{station.class_name}.{station.function}` has a variable `{ENCODE}` already",
+                f"`{'.'.join(filter(None, (station.class_name, station.function)))}` has a variable `{ENCODE}` already",
                 tree.span(station.file, function.lineno),
                 "undo an earlier port of another descriptor with `vitcg-scaffold revert`, or rename it: the port needs "
                 "the name for a parameter",

@@ -104,8 +104,9 @@ def _with_parameter(function: FunctionNode, lines: list[str], shift: int, one: H
 
 
 def method_lines(tree: SourceTree, file: str, class_name: str, name: str) -> tuple[FunctionNode, list[str]]:
-    """A method that was found before, and its lines with those of its decorators."""
-    owner = find_class(tree.parse(file), class_name)
+    """A method, or a function without a class, that was found before, and its lines with those of its decorators."""
+    module = tree.parse(file)
+    owner = find_class(module, class_name) if class_name else module
     function = find_method(owner, name) if owner is not None else None
     assert function is not None, "found before"
     lines = tree.read(file).removeprefix("\ufeff").splitlines()

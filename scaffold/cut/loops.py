@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scaffold.descriptor.port import LONGEST, LOOP_METHOD
+from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
 from scaffold.syntax import Bound, FunctionNode, bind_call
 from scaffold.tower.model import Form, Label
 from scaffold.tower.slicing import exposed_reads, must_writes
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 #: Syntax that leaves the loop, or waits in it.
 _EXITS = {ast.Return: "returns", ast.Break: "ends early", ast.Yield: "yields", ast.YieldFrom: "yields",
           ast.Await: "waits"}  # fmt: skip
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 #: Syntax that binds names in ways that a function of its own would change.
 _SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Delete)
 
@@ -87,6 +88,22 @@ def find_hazard(
         for hazard in interpreter.hazards.values():
             return hazard
     return None
+
+
+def runs_attention(program: Program, encoder: Owner) -> bool:
+    """Whether a class, or one that it names, runs vLLM's attention of encoders, which is told where sequences end."""
+    seen: list[ast.ClassDef] = []
+    waiting = [encoder]
+    while waiting:
+        module, cls = waiting.pop()
+        seen.append(cls)
+        for name in {node.id for node in ast.walk(cls) if isinstance(node, ast.Name)}:
+            if name == ATTENTION:
+                return True
+            made = program.resolve(module, name)
+            if made is not None and isinstance(made[1], ast.ClassDef) and made[1] not in seen:
+                waiting.append((made[0], made[1]))
+    return False
 
 
 def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:
@@ -166,12 +183,26 @@ def _parameters(function: FunctionNode) -> set[str]:
 
 
 def _outside(function: FunctionNode, loop: ast.For) -> Iterator[ast.AST]:
-    """Every node of the method's body but those of the loop."""
-    pending: list[ast.AST] = [node for node in function.body if node is not loop]
+    """Every node of the method's body but those of the loop, and names that a comprehension has for itself."""
+    pending: list[tuple[ast.AST, frozenset[str]]] = [(node, frozenset()) for node in function.body if node is not loop]
     while pending:
-        node = pending.pop()
+        node, own = pending.pop()
+        if isinstance(node, ast.Name) and node.id in own:
+            continue
         yield node
-        pending += [child for child in ast.iter_child_nodes(node) if child is not loop]
+        first = node.generators[0].iter if isinstance(node, _COMPREHENSIONS) else None
+        inner = own
+        if isinstance(node, _COMPREHENSIONS):
+            targets = (part for generator in node.generators for part in ast.walk(generator.target))
+            inner = own | {part.id for part in targets if isinstance(part, ast.Name)}
+            pending.append((node.generators[0].iter, own))  # made before there is such a name
+        for child in ast.iter_child_nodes(node):
+            if child is loop:
+                continue
+            if isinstance(child, ast.comprehension) and child.iter is first:
+                pending += [(part, inner) for part in (child.target, *child.ifs)]
+            else:
+                pending.append((child, inner))
 
 
 def _names(nodes: Iterator[ast.AST]) -> set[str]:

@@ -36,6 +36,8 @@ def prove_cut(
     reads and whose result is the one that it writes for the rest of the method. The loop must give the same tree when
     it is put back in the place of the call, and it must mean the same names there as in its own method.
 
+    A method without a class is a function of the module.
+
     The `hoisted` among them have another parameter, `max_seqlen`, whose default is None. `if max_seqlen is None` may
     precede the only statement that sets it, at a place that no call runs twice. Elsewhere only arguments
     `max_seqlen=max_seqlen` may read it. A callee that takes none raises in every call, so execution shows it.
@@ -48,14 +50,14 @@ def prove_cut(
             _unmove(owner, new)
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
-        line = getattr(new.get((owner, name)), "lineno", 1)
+        shown, line = f"{owner}.{name}".removeprefix("."), getattr(new.get((owner, name)), "lineno", 1)
         loop = new.get((owner, _LOOP)) if (owner, _LOOP) not in old else None
         was = _undone(old.get((owner, name)))
         if was is None or _undone(new.get((owner, name)), loop, bounded=(owner, name) in hoisted) != was:
             found.append(
                 Diagnostic(
                     "VCG646",
-                    f"`{owner}.{name}` does something else than before when its new parameters are None",
+                    f"`{shown}` does something else than before when its new parameters are None",
                     Span(path, line, 1, line, 1),
                     "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and "
                     "the vLLM release",
@@ -66,9 +68,9 @@ def prove_cut(
 
 def _methods(text: str) -> dict[tuple[str, str], ast.AST]:
     return {
-        (owner.name, node.name): node
+        (getattr(owner, "name", ""), node.name): node
         for owner in ast.walk(ast.parse(text))
-        if isinstance(owner, ast.ClassDef)
+        if isinstance(owner, ast.ClassDef | ast.Module)
         for node in owner.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -189,7 +191,27 @@ def _variables(function: ast.FunctionDef) -> set[str]:
 
 
 def _mentioned(function: ast.FunctionDef) -> set[str]:
-    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} | _variables(function)
+    """Names that a function uses or has, but not those that only a comprehension of it has."""
+    hidden: Counter[int] = Counter()
+    for node in ast.walk(function):
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            bound = {
+                part.id
+                for generator in node.generators
+                for part in ast.walk(generator.target)
+                if isinstance(part, ast.Name)
+            }
+            outer = set(map(id, ast.walk(node.generators[0].iter)))
+            hidden.update(
+                id(part)
+                for part in ast.walk(node)
+                if isinstance(part, ast.Name) and part.id in bound and id(part) not in outer
+            )
+    parts = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    names = {node.id for node in parts if not hidden[id(node)]}
+    names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    # Some compilers make such a name the function's own.
+    return names | _variables(function) - {node.id for node in parts if hidden[id(node)]}
 
 
 class _Undo(ast.NodeTransformer):

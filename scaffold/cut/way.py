@@ -30,12 +30,17 @@ ENCODE = "encode"
 #: In the place of the units' argument: all arguments of a call are handed over.
 EVERY = ("*",)
 
+#: vLLM's helpers that give each rank some of the items. Graphs hold the items of one rank: a gate turns them off there.
+_SHARDS = "run_dp_sharded"
+
 _HELP = "write it as the model calls its encoder, seen from the model class; `entry` must lead to it"
 
 
 @dataclass(frozen=True)
 class Station:
     """A method on the way. `sites` are its calls of the encoder, `forwards` those that lead on.
+
+    A function of a module, which gets the model's parts as arguments, has no class: `class_name` is empty.
 
     `units` are the arguments of each site that have an entry for each unit, by position or keyword, the pixels first;
     `EVERY` stands for all arguments.
@@ -88,14 +93,26 @@ class Way:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A method as it is reached: what `self` and its other names stand for in the model."""
+    """A method as it is reached: what `self` and its other names stand for in the model.
+
+    A function of a module has no owner, and what its `place` is does not matter.
+    """
 
     module: Module
-    owner: ast.ClassDef
+    owner: ast.ClassDef | None
     function: FunctionNode
     holder: Owner
     place: Place
     names: Mapping[str, Place]
+
+    @property
+    def class_name(self) -> str:
+        return self.owner.name if self.owner is not None else ""
+
+    @property
+    def shown(self) -> str:
+        """The method's name, with that of its class."""
+        return f"{self.class_name}.{self.function.name}".removeprefix(".")
 
     @property
     def key(self) -> tuple[int, Place, tuple[tuple[str, Place], ...]]:
@@ -217,13 +234,18 @@ class _Search:
 
     def _loops(self, frame: _Frame, names: Mapping[str, Place]) -> list[ast.For]:
         """The loops over the encoder's layers in a method of it."""
-        if self.layers is None or frame.place != self.target:
+        if self.layers is None or frame.owner is None or frame.place != self.target:
             return []
         found = [node for node in ast.walk(frame.function) if isinstance(node, ast.For)]
-        return [node for node in found if _place(_iterated(node.iter), frame.place, names) == self.layers]
+        return [
+            node
+            for node in found
+            if any(_place(over, frame.place, names) == self.layers for over in iterated(node.iter))
+        ]
 
     def _keep_loop(self, frame: _Frame, loop: ast.For, others: Sequence[ast.AST], names: Mapping[str, Place]) -> None:
         """Keep the loop over the encoder's layers; `others` is where else the encoder runs."""
+        assert frame.owner is not None, "a loop is looked for in methods"
         misfit = find_misfit(frame.function, loop)
         if others:
             misfit = Misfit(others[0], "the encoder runs in another place of the method, too")
@@ -274,15 +296,14 @@ class _Search:
         return id(frame.function) in self.hoisted
 
     def _decline(self, frame: _Frame, reason: str) -> None:
-        name = f"{frame.owner.name}.{frame.function.name}"
-        self._declined.append(f"{frame.module.span(frame.function)}: no `{LONGEST}` is handed in: `{name}` {reason}")
+        place = frame.module.span(frame.function)
+        self._declined.append(f"{place}: no `{LONGEST}` is handed in: `{frame.shown}` {reason}")
 
     def _refuse_loop(self, frame: _Frame, reason: str, place: Span) -> None:
-        name = f"{frame.owner.name}.{frame.function.name}"
         self.problems.append(
             Diagnostic(
                 "VCG448",
-                f"the loop over the layers in `{name}` cannot be captured: {reason}",
+                f"the loop over the layers in `{frame.shown}` cannot be captured: {reason}",
                 place,
                 "without `loop`, name a call of the encoder that can be, if there is one; else the model runs eagerly",
                 notes=(*self._declined, f"asked for by {self.span}"),
@@ -298,7 +319,7 @@ class _Search:
     ) -> None:
         station = Station(
             frame.module.file,
-            frame.owner.name,
+            frame.class_name,
             frame.function.name,
             frame.function.lineno,
             tuple(end_of(node) for node, _ in sites),
@@ -344,12 +365,12 @@ class _Search:
         """The method that a call reaches, with what its parameters stand for."""
         given = [_place(argument, frame.place, names) for argument in node.args]
         keywords = {keyword.arg: _place(keyword.value, frame.place, names) for keyword in node.keywords if keyword.arg}
-        if _is_super(node.func):
+        if _is_super(node.func) and frame.owner is not None:
             assert isinstance(node.func, ast.Attribute)
             found = self.program.method((frame.module, frame.owner), node.func.attr, inherited=True)
             return found and _framed(found, frame.holder, frame.place, given, keywords)
         if place is None:
-            return None
+            return self._function(node, frame, given, keywords)
         holder: Owner | None = self.model
         for depth, name in enumerate(place):
             if holder is None:
@@ -362,13 +383,28 @@ class _Search:
         found = self.program.method(holder, "forward") if holder is not None and place else None
         return _framed(found, holder, place, given, keywords) if found is not None and holder is not None else None
 
+    def _function(
+        self, node: ast.Call, frame: _Frame, given: list[Place | None], keywords: Mapping[str, Place | None]
+    ) -> _Frame | None:
+        """The function of a module that gets parts of the model."""
+        if not isinstance(node.func, ast.Name) or not any((*given, *keywords.values())):
+            return None
+        if node.func.id.startswith(_SHARDS):
+            return None
+        found = self.program.resolve(frame.module, node.func.id)
+        if found is None or isinstance(found[1], ast.ClassDef):
+            return None
+        bound = bind_call(found[1], given, keywords).given
+        names = {name: value for name, value in bound.items() if value}
+        return _Frame(found[0], None, found[1], frame.holder, (), names)
+
     def method(self, holder: Owner, place: Place, name: str, names: Mapping[str, Place]) -> _Frame | None:
         found = self.program.method(holder, name)
         return found and _Frame(*found, holder, place, names)
 
 
 def _hoisted(frame: _Frame, calls: Sequence[tuple[int, int]] = ()) -> Hoisted:
-    return Hoisted(frame.module.file, frame.owner.name, frame.function.name, tuple(calls))
+    return Hoisted(frame.module.file, frame.class_name, frame.function.name, tuple(calls))
 
 
 def _text(call: Call | str) -> str:
@@ -415,10 +451,10 @@ def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _iterated(node: ast.expr) -> ast.expr:
-    """The object that a loop goes through: `self.layers` of `enumerate(self.layers)`."""
-    counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate"
-    return node.args[0] if isinstance(node, ast.Call) and counted and node.args else node
+def iterated(node: ast.expr) -> list[ast.expr]:
+    """The objects that a loop goes through: `self.layers` of `enumerate(self.layers)` and of `zip(x, self.layers)`."""
+    counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("enumerate", "zip")
+    return node.args if isinstance(node, ast.Call) and counted else [node]
 
 
 def _aliases(frame: _Frame) -> Iterator[tuple[str, Place]]:

@@ -81,6 +81,12 @@ from scaffold.diagnostics import Diagnostic, Span
 
 MODALITIES = {"image": "still images", "video": "videos: an item is several frames"}
 
+#: vLLM's attention of encoders, which takes cumulative offsets.
+ATTENTION = "MMEncoderAttention"
+
+#: One modality for both, in models whose processor makes no difference between them.
+CHUNK = "vision_chunk"
+
 LAYOUTS = {
     "packed": "patch rows of all items behind each other, sizes as a grid",
     "tiles": "tiles of one shape, a number of tiles for each item",
@@ -166,6 +172,11 @@ class Port(Record):
     @property
     def has_video(self) -> bool:
         return "video" in self.modalities
+
+    @property
+    def tested_modalities(self) -> tuple[str, ...]:
+        """The names of the modalities in vLLM's tests and docs: a chunk may be an image."""
+        return tuple("image" if name == CHUNK else name for name in self.modalities)
 
     @property
     def embeds(self) -> str | None:
@@ -308,7 +319,13 @@ class RowsPort(ReentryPort):
     COLUMNS = (("h", "w"),)
 
     modalities: Mapping[str, CutModality] = declare(
-        Table(Section(CutModality), "a modality", {"image": MODALITIES["image"]}, minimum=1), "inputs of each modality"
+        Table(
+            Section(CutModality),
+            "a modality",
+            {"image": MODALITIES["image"], CHUNK: "images and chunks of videos alike"},
+            minimum=1,
+        ),
+        "inputs of the modality",
     )
     item: PatchItem = declare(Section(PatchItem), "what an item of h x w patches looks like")
     forward: RowsForward = declare(Section(RowsForward), "what is recorded")

@@ -22,6 +22,7 @@ from scaffold.descriptor.expressions import (
 )
 from scaffold.descriptor.model import Count, CutModality, Helper, Sequences, TestEntry
 from scaffold.descriptor.port import (
+    CHUNK,
     PORTS,
     CutPort,
     PackedPort,
@@ -80,7 +81,7 @@ class Context:
         return self.has_modality("video")
 
     def has_modality(self, name: str) -> bool:
-        return self.written(f"modalities.{name}")
+        return self.written(f"modalities.{name}") or (name == "image" and self.written(f"modalities.{CHUNK}"))
 
 
 Problems = Iterator[Diagnostic]
@@ -634,10 +635,11 @@ def result_has_features(context: Context) -> Problems:
 
 
 def items_can_be_made(context: Context) -> Problems:
-    """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG343, VCG345."""
+    """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG340 to VCG345."""
     port = context.port
     if not isinstance(port, RowsPort) or port.item is None:
         return
+    yield from _one_modality(context, "rows serve one modality: an item of h x w patches is made for it")
     names = [
         node.name
         for side in port.item.shape or ()
@@ -700,18 +702,18 @@ def items_can_be_made(context: Context) -> Problems:
 # --- paths ------------------------------------------------------------------------------------------------------
 
 
+def _one_modality(context: Context, message: str) -> Problems:
+    if len(context.port.modalities or {}) > 1:
+        second = f"modalities.{list(context.port.modalities)[1]}"
+        yield context.at_key("VCG340", message, second, "delete this modality; it runs eagerly, as before")
+
+
 def paths_are_consistent(context: Context) -> Problems:
     """One path has one tile per item, the other one any number, and each is assembled once: VCG340 to VCG342."""
     port = context.port
     if not isinstance(port, PathsPort) or port.paths is None:
         return
-    if len(port.modalities or {}) > 1:
-        yield context.at_key(
-            "VCG340",
-            "paths serve one modality: each path has one key for its pixels",
-            f"modalities.{list(port.modalities)[1]}",
-            "delete this modality; it runs eagerly, as before",
-        )
+    yield from _one_modality(context, "paths serve one modality: each path has one key for its pixels")
     if len(port.paths) != 2:
         yield context.at_key(
             "VCG341", f"there are two paths, not {len(port.paths)}", "paths", "describe one path by the layout `tiles`"

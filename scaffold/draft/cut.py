@@ -106,7 +106,7 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
     if step.layers:
         sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
     put_hidden_size(program, model, objects, sheet, step)
-    _gate(program, model, keys, sheet)
+    put_gate(program, model, keys, sheet)
     return Cut(tuple(modality.name for modality, _, _ in kept), tuple(notes))
 
 
@@ -137,7 +137,7 @@ def _at_made_units(
     sheet.put("forward.call", found.text, found.step.place, why=_runs(objects, found.step))
     draft_made_units(objects, found, sheet)
     put_hidden_size(program, model, objects, sheet, found.step)
-    _gate(program, model, (found.pixels,), sheet)
+    put_gate(program, model, (found.pixels,), sheet)
     return Cut((name,), ())
 
 
@@ -169,7 +169,7 @@ def _at_outside_units(
         sheet.put("model.optout", names, apart[0].path, why=f"their own `{parse_call(entry).path}`")
     sheet.put("forward.call", found.text, found.step.place, why=_runs(objects, found.step))
     put_hidden_size(program, model, objects, sheet, found.step)
-    _gate(program, model, (found.pixels,), sheet)
+    put_gate(program, model, (found.pixels,), sheet)
     others = {field.modality: field.place for field in fields.values() if field.modality in set(MODALITIES) - {"image"}}
     reason = "its units may have another number of patches than those of images"
     return Cut(("image",), tuple(left_out(tree, place, str(name), reason) for name, place in others.items()))
@@ -326,7 +326,7 @@ def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.ex
     return None
 
 
-def _gate(program: Program, model: Located, keys: Sequence[str], sheet: Sheet) -> None:
+def put_gate(program: Program, model: Located, keys: Sequence[str], sheet: Sheet) -> None:
     """Where graphs are off: items may be cut in another way than drafted, or ranks encode items of their own.
 
     Such ranks gather embeddings by a number of tokens.

@@ -11,7 +11,7 @@ from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
-from scaffold.draft.integration import draft_integration
+from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import Located, locate
 from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
@@ -87,7 +87,7 @@ def draft_descriptor(
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
-    name, text = _file_name(model.file), sheet.text(title)
+    name, text = file_name(model.file), sheet.text(title)
     gain = _worth(text, name) if not sheet.open else None
     return Draft(
         name,
@@ -97,12 +97,6 @@ def draft_descriptor(
         unused,
         (*notes, *(note for note in (port, gain) if note is not None)),
     )
-
-
-def _file_name(module: str) -> str:
-    """The name of a model's module, or of its package: those of `vllm/models` call all their modules alike."""
-    _, package, inside = module.rpartition("vllm/models/")
-    return inside.partition("/")[0].removesuffix(".py") if package else inside.rpartition("/")[2].removesuffix(".py")
 
 
 def _worth(text: str, name: str) -> Diagnostic | None:

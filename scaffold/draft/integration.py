@@ -54,7 +54,7 @@ def draft_integration(
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
         name, keywords, place = checkpoint
-        sheet.put(f"{at}.key", model.file.rpartition("/")[2].removesuffix(".py"))
+        sheet.put(f"{at}.key", file_name(model.file))
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
             if modality in _PROMPTS:
@@ -74,6 +74,12 @@ def draft_integration(
         sheet.put("integration.docs.models", families[0], families[1])
     if example is not None:
         sheet.put("integration.example", example.key, SourceLine(example.file, example.function.lineno))
+
+
+def file_name(module: str) -> str:
+    """The name of a model's module, or of its package: those of `vllm/models` call all their modules alike."""
+    _, package, inside = module.rpartition("vllm/models/")
+    return inside.partition("/")[0].removesuffix(".py") if package else inside.rpartition("/")[2].removesuffix(".py")
 
 
 def _core_models(tree: SourceTree) -> SourceLine | None:

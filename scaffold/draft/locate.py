@@ -13,7 +13,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.values import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.tree import SourceTree, module_file
-from scaffold.syntax import FunctionNode, call_name, plain_base
+from scaffold.syntax import FunctionNode, call_name, find_method, plain_base
 from scaffold.tower.source import Module, Owner, Program
 
 _MODELS = "vllm/model_executor/models"
@@ -76,7 +76,9 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
                 "name a class with `embed_multimodal` and a processor that is registered with MULTIMODAL_REGISTRY",
             )
         )
-    registered = _processor(program, owner)
+    makers = ((module, cls) for cls in module.classes.values() if class_name in served_classes((module, cls)))
+    found_processors = (_processor(program, one) for one in (owner, *makers))
+    registered = next((one for one in found_processors if one is not None), None)
     if registered is None:
         raise DiagnosticError(_without_processor(tree, program, owner))
     processor, info, place = registered
@@ -89,6 +91,20 @@ def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
     named = ((name, entry) for name, entry in known.items() if entry.class_name == owner[1].name)
     found = {name: entry.table in _GENERATING for name, entry in named if _class_of(tree, program, entry) == owner}
     return {owner[1].name: any(found.values())} | found
+
+
+def served_classes(owner: Owner) -> set[str]:
+    """The classes that a class makes in the place of its own: those of its module in a table that `__new__` reads."""
+    module, cls = owner
+    new = find_method(cls, "__new__")
+    read = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)} if new is not None else set()
+    tables = [
+        node.value
+        for node in module.tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id in read for to in node.targets)
+    ]
+    named = {node.id for table in tables for node in ast.walk(table) if isinstance(node, ast.Name)}
+    return named & module.classes.keys()
 
 
 def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diagnostic:

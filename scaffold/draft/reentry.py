@@ -252,7 +252,9 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
                 key, "self.config.hidden_size", place, why="the language model gets the model's own configuration"
             )
             return
-        sheet.put(key, f"{own}.hidden_size", place, why="the language model's own configuration")
+        kept = objects.text(objects.value(own)) or ""
+        where = kept if kept.count(".") == 1 else own  # an attribute of the model itself, where it keeps the same
+        sheet.put(key, f"{where}.hidden_size", place, why="the language model's own configuration")
         return
     first = value.args[0] if isinstance(value, Made) and value.args else None
     part = objects.text(first) if isinstance(first, Op) else None

@@ -11,12 +11,16 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
+from scaffold.cut import runs_attention
 from scaffold.cut.hoist import find_computed
-from scaffold.descriptor.port import LONGEST
+from scaffold.cut.way import iterated
+from scaffold.descriptor.port import CHUNK, LONGEST
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import grids
 from scaffold.draft.convolutions import is_convolution, stride_of
+from scaffold.draft.cut import put_gate
 from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, shapes_of, sizes_of, strip
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
@@ -45,7 +49,7 @@ from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, assigned_to
 from scaffold.tower.source import Module, Owner, Program
 
-_MODALITY = "image"
+_MODALITIES = ("image", CHUNK)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 #: Operations that hand the values of a tensor on as they are.
 _SAME_VALUES = {*SAME_SIZES, "each", "torch.tensor", "torch.as_tensor", "async_tensor_h2d", ".numpy"}
@@ -65,7 +69,7 @@ class TooEarly(Beyond):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The modality that is served, why the layout fits, and what is left out of the model."""
+    """The tests' name of the modality that is served, why the layout fits, and what is left out of the model."""
 
     modalities: tuple[str, ...]
     reason: str
@@ -80,9 +84,10 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     step, loop, notes = _captured(tree, program, model, walker.root, objects, fields)
     entry, place = _entry(tree, model, walker.root, step, loop)
     key = _pixels(step, fields)
-    sheet.put(f"modalities.{_MODALITY}.pixels", key, fields[key].place)
-    sheet.put(f"modalities.{_MODALITY}.entry", entry, place)
-    put_fields(tree, program, model, sheet, fields, {_MODALITY}, grids=True)
+    modality = str(fields[key].modality)
+    sheet.put(f"modalities.{modality}.pixels", key, fields[key].place)
+    sheet.put(f"modalities.{modality}.entry", entry, place)
+    put_fields(tree, program, model, sheet, fields, {modality}, grids=True)
     if fields[key].kind == "batched" and grids.is_rows(program, model, walker, key):
         others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
         grids.put_items(tree, program, model, objects, walker, fields, key, others, sheet)
@@ -93,7 +98,7 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     else:
         _patches(tree, program, model, objects, walker, fields, key, step, sheet)
         shape = "patches of images of any size"
-    _put_merge(model, walker, step, sheet)
+    _put_merge(model, objects, walker, step, sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
@@ -102,7 +107,13 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     if too_early(tree):
         what = "this release cuts the result of an eager run into embeddings, and rows are features that are none yet"
         raise TooEarly(beyond(tree, step.place, what).diagnostics)
-    return Rows((_MODALITY,), f"{shape} enter one call of the encoder, as rows", notes)
+    cls = objects.cls(step.path)
+    if cls is not None and not runs_attention(program, cls):
+        what = f"the layers of `{step.path}` run an attention of their own, of which nothing shows where sequences end"
+        raise beyond(tree, step.place, what)
+    if modality == CHUNK:  # the frames of a chunk may become fewer tokens than its rows say
+        put_gate(program, model, (key,), sheet)
+    return Rows(("image",), f"{shape} enter one call of the encoder, as rows", notes)
 
 
 def too_early(tree: SourceTree) -> bool:
@@ -123,12 +134,30 @@ def _captured(
         return step, None, notes
     except DiagnosticError:
         found = [(step, name) for step in root.walk() if (name := _looped(objects, step)) and _pixels(step, fields)]
-        images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality == _MODALITY]
-        if len(images) != 1 or not _is_loop_of_rows(program, objects, images[0][0]):
+        images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality in _MODALITIES]
+        alone = bool(images) and all(_instead(one, other) for (one, _), (other, _) in combinations(images, 2))
+        if not alone or not any(_is_loop_of_rows(program, objects, step) for step, _ in images):
             raise
-    others = {fields[_pixels(step, fields)].modality: step for step, _ in found if step is not images[0][0]}
+    others = {fields[_pixels(step, fields)].modality: step for step, name in found if (step, name) not in images}
     left = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
     return images[0][0], f"self.{images[0][1]}", tuple(left)
+
+
+def _instead(first: PartCall, other: PartCall) -> bool:
+    """Whether two calls of one part never run in one batch: the first is in a branch that returns before the other."""
+    parents = parents_of(first.caller.node)
+    around = set(map(id, _above(other.node, parents)))
+    returns = any(
+        isinstance(node, ast.If) and id(node) not in around and isinstance(node.body[-1], ast.Return)
+        for node in _above(first.node, parents)
+    )
+    return first.path == other.path and first.caller.node is other.caller.node and returns
+
+
+def _above(node: ast.AST, parents: dict[int, ast.AST]) -> Iterator[ast.AST]:
+    while (above := parents.get(id(node))) is not None:
+        yield above
+        node = above
 
 
 def _is_loop_of_rows(program: Program, objects: Objects, step: PartCall) -> bool:
@@ -148,18 +177,13 @@ def _looped(objects: Objects, step: PartCall) -> str:
     if step.parent is None or not step.module or not step.encoder or step.entered is None:
         return ""
     layers = {name for name, value in objects.attributes(step.path).items() if _is_layers(value)}
-    return next((name for over in _loops(step) if (name := _over(over).removeprefix("self.")) in layers), "")
-
-
-def _over(text: str) -> str:
-    """The iterated object itself: `self.layers` of `enumerate(self.layers)`."""
-    return text.removeprefix("enumerate(").removesuffix(")") if text.startswith("enumerate(") else text
+    return next((name for over in _loops(step) if (name := over.removeprefix("self.")) in layers), "")
 
 
 def _loops(step: PartCall) -> Iterator[str]:
-    """The objects of the loops in the method that a part runs."""
+    """The objects of the loops in the method that a part runs: `self.layers` of `enumerate(self.layers)`."""
     body = ast.walk(step.entered.node) if step.entered is not None else ()
-    return (ast.unparse(node.iter) for node in body if isinstance(node, ast.For))
+    return (ast.unparse(over) for node in body if isinstance(node, ast.For) for over in iterated(node.iter))
 
 
 def _is_layers(value: Term) -> bool:
@@ -180,7 +204,7 @@ def _encoder(
     """The call of the encoder on images, and that videos are left out. Raises VCG483 where there is not one."""
     found = [step for step in root.walk() if _is_encoder(objects, step) and _pixels(step, fields)]
     found = [step for step in found if not any(upper in found for upper in list(step.up())[1:])]
-    images = [step for step in found if fields[_pixels(step, fields)].modality == _MODALITY]
+    images = [step for step in found if fields[_pixels(step, fields)].modality in _MODALITIES]
     others = {fields[_pixels(step, fields)].modality: step for step in found if step not in images}
     if not images:
         what = "no part of the model encodes rows that other parts have made of images"
@@ -241,8 +265,9 @@ def _in_loop(step: PartCall) -> bool:
         tested: set[str] = set()
         node: ast.AST | None = lower.node
         while node is not None:
-            if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
-                tested.add(ast.unparse(node.test.left))
+            if isinstance(node, ast.If):
+                tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+                tested |= {ast.unparse(test.left) for test in tests if isinstance(test, ast.Compare)}
             if isinstance(node, _LOOPS) and not (isinstance(node, ast.For) and ast.unparse(node.target) in tested):
                 return True
             node = parents.get(id(node))
@@ -398,7 +423,8 @@ def _patches(
     for name, count in beside.items():
         why = f"a row for each of `{key}`"
         sheet.put(f"item.zeros.{name}", ["h * w", str(count)], fields[name].place, why=why)
-    shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
+    known = (shapes_of(program, model.owner[0], walker.trace, key, made=made) for made in (False, True))
+    shown = next((shape for found in known for shape in found), None)
     if shown is not None and len(shown[0]) == 4 and isinstance(shown[0][1], int):
         _patch_side(objects, step, sheet)
         sheet.put("item.shape", ["h * w", str(shown[0][1]), "p", "p"], shown[1], why=f"the product of `{grid.key}`")
@@ -470,7 +496,7 @@ def _linear_input(objects: Objects, step: PartCall, key: str) -> str:
     return _LINEAR.get(name, "")
 
 
-def _put_merge(model: Located, walker: Walker, step: PartCall, sheet: Sheet) -> None:
+def _put_merge(model: Located, objects: Objects, walker: Walker, step: PartCall, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token, from where embeddings are split into items."""
     sides = {text: place for split in walker.cuts for text, place in _squares(split)}
     if len(sides) == 1:
@@ -478,7 +504,8 @@ def _put_merge(model: Located, walker: Walker, step: PartCall, sheet: Sheet) -> 
         sheet.put("item.merge", side, place, why="where the embeddings are split into items")
         return
     candidates = [Candidate(side, "rows are divided by its square", place) for side, place in sides.items()]
-    candidates = candidates or [*_merge_sizes(model), Candidate("1", "nothing divides the rows of an item")]
+    named = list(_merge_sizes(model)) or list(_merge_sizes_above(objects, step))
+    candidates = candidates or [*named, Candidate("1", "nothing divides the rows of an item")]
     what = "the side of the square of rows that becomes one token"
     sheet.ask(Question("item.merge", what, tuple(candidates), (f"{step.place}: the encoder's call",)))
 
@@ -498,6 +525,17 @@ def _merge_sizes(model: Located) -> Iterator[Candidate]:
                     "read from the configuration" if path.startswith("self.config.") else "the model's own name for it"
                 )
                 yield Candidate(path, why, SourceLine(model.file, getattr(node, "lineno", 1)))
+
+
+def _merge_sizes_above(objects: Objects, step: PartCall) -> Iterator[Candidate]:
+    """Attributes of the parts around the encoder that they call a merge size, or its two sides."""
+    parts = step.path.split(".")
+    for depth in range(len(parts), 1, -1):
+        path = ".".join(parts[:depth])
+        for name in objects.attributes(path):
+            if name.endswith(("merge_size", "merge_kernel_size")):
+                text = f"{path}.{name}" + ("[0]" if name.endswith("kernel_size") else "")
+                yield Candidate(text, "what the encoder's owner calls it", objects.place(f"{path}.{name}"))
 
 
 def _is_merge_size(node: ast.AST) -> bool:

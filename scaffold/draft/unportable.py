@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from scaffold.draft.inputs import beyond
-from scaffold.draft.locate import Located
+from scaffold.draft.locate import Located, served_classes
 from scaffold.draft.values import SourceLine
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, assigned_to
@@ -29,18 +29,6 @@ def refuse_unportable(tree: SourceTree, program: Program, model: Located) -> Non
                 raise beyond(tree, SourceLine(module.file, node.lineno), what)
     for node in model.owner[1].body:
         if isinstance(node, FunctionNode) and node.name == "__new__":
-            names = f"{', '.join(sorted(_subclasses(model)))}" or "the class that it makes"
+            names = f"{', '.join(sorted(served_classes(model.owner)))}" or "the class that it makes"
             what = f"`{model.class_name}` makes models of other classes; draft the one that is served, as FILE:CLASS"
             raise beyond(tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
-
-
-def _subclasses(model: Located) -> set[str]:
-    """The classes of the same module that its constructor may make: those in a table that it reads."""
-    read = {node.id for node in ast.walk(model.owner[1]) if isinstance(node, ast.Name)}
-    tables = [
-        node.value
-        for node in model.owner[0].tree.body
-        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id in read for to in node.targets)
-    ]
-    named = {node.id for table in tables for node in ast.walk(table) if isinstance(node, ast.Name)}
-    return named & model.owner[0].classes.keys()

@@ -13,9 +13,11 @@ from scaffold.edit.operations import (
     AddTableRow,
     DropDefinition,
     DropImport,
+    DropTypingImport,
     Edit,
     PutFunction,
     PutMethods,
+    ReplaceFunction,
     ReplaceMethod,
 )
 
@@ -28,10 +30,12 @@ __all__ = [
     "AppliedEdit",
     "DropDefinition",
     "DropImport",
+    "DropTypingImport",
     "Edit",
     "Edited",
     "PutFunction",
     "PutMethods",
+    "ReplaceFunction",
     "ReplaceMethod",
     "apply_edits",
 ]

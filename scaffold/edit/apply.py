@@ -14,10 +14,12 @@ from scaffold.edit.operations import (
     AddTableRow,
     DropDefinition,
     DropImport,
+    DropTypingImport,
     Edit,
     PutFunction,
     PutMethods,
     PythonEdit,
+    ReplaceFunction,
     ReplaceMethod,
 )
 
@@ -82,6 +84,8 @@ def _apply(document: PythonDocument, edit: PythonEdit) -> bool:
         return imports.add_import(document, edit)
     if isinstance(edit, DropImport):
         return imports.drop_import(document, edit)
+    if isinstance(edit, DropTypingImport):
+        return imports.drop_typing_import(document, edit)
     if isinstance(edit, DropDefinition):
         return removal.drop_definition(document, edit)
     if isinstance(edit, AddBase):
@@ -90,6 +94,8 @@ def _apply(document: PythonDocument, edit: PythonEdit) -> bool:
         return classes.put_methods(document, edit)
     if isinstance(edit, ReplaceMethod):
         return classes.replace_method(document, edit)
+    if isinstance(edit, ReplaceFunction):
+        return toplevel.replace_function(document, edit)
     if isinstance(edit, PutFunction):
         return toplevel.put_function(document, edit)
     if isinstance(edit, AddDictEntry):

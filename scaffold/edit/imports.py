@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, split_lines
+from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, is_type_checking, split_lines
 from scaffold.edit.faults import name_taken
-from scaffold.edit.operations import AddImport, DropImport
+from scaffold.edit.operations import AddImport, DropImport, DropTypingImport
 
 #: Top-level packages of a vLLM tree that ruff's `src = ["."]` makes first party in every file.
 _FIRST_PARTY = frozenset({"vllm", "tests", "tools", "benchmarks", "examples"})
@@ -78,6 +78,27 @@ def drop_import(document: PythonDocument, edit: DropImport) -> bool:
         else:
             _remove_name(document, index, names.index(edit.bound))
         return True
+    return False
+
+
+def drop_typing_import(document: PythonDocument, edit: DropTypingImport) -> bool:
+    """Apply `DropTypingImport`, to a block without `else`."""
+    for index, node, _ in document.statements():
+        if not isinstance(node, ast.If) or not is_type_checking(node.test) or node.orelse:
+            continue
+        gone = [one for one in node.body if _imports(document, one, DropImport(edit.module, "names"))]
+        if len(gone) == len(node.body):
+            around = document.chunks[index - 1 : index + 2 : 2]
+            document.remove(index)
+            if index and len(around) == 2 and all(chunk.is_import for chunk in around):
+                document.chunks[index] = around[1]  # the imports around it become one block
+        elif gone:
+            lines = split_lines(document.chunks[index].code)
+            start = document.chunks[index].nodes[0].lineno
+            lost = {line - start for one in gone for line in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
+            document.recode(index, "".join(line for number, line in enumerate(lines) if number not in lost))
+        if gone:
+            return True
     return False
 
 

@@ -60,6 +60,13 @@ class DropImport:
 
 
 @dataclass(frozen=True, slots=True)
+class DropTypingImport:
+    """No statement under `if TYPE_CHECKING:` imports from `module`. If nothing else is left there, that goes, too."""
+
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
 class DropDefinition:
     """`name` is not defined any more, with the comments that touch its definition.
 
@@ -141,6 +148,20 @@ class ReplaceMethod:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceFunction:
+    """The function `name` of the module, outside of all classes, is what `source` says, its decorators with it.
+
+    The comments above stay.
+    """
+
+    name: str
+    source: str
+
+    def __post_init__(self) -> None:
+        assert self.name.isidentifier(), self.name
+
+
+@dataclass(frozen=True, slots=True)
 class AddDictEntry:
     """The dict literal assigned to the module variable `variable` has the key `key`; a new one gets the expression
     `source`.
@@ -191,11 +212,13 @@ class AddTableRow:
 PythonEdit: TypeAlias = (
     AddImport
     | DropImport
+    | DropTypingImport
     | DropDefinition
     | AddBase
     | PutMethods
     | PutFunction
     | ReplaceMethod
+    | ReplaceFunction
     | AddDictEntry
     | AddListEntry
 )

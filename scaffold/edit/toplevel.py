@@ -11,9 +11,10 @@ import libcst as cst
 
 from scaffold.edit.document import Chunk, PythonDocument, is_blank, split_lines
 from scaffold.edit.faults import bad_snippet, different_definition, unsupported_shape
-from scaffold.edit.operations import AddDictEntry, AddListEntry, PutFunction
+from scaffold.edit.operations import AddDictEntry, AddListEntry, PutFunction, ReplaceFunction
 from scaffold.edit.sequences import BracketLayout
 from scaffold.edit.snippets import Snippet, attached_comments, indent_snippet, parse_snippet, same_meaning
+from scaffold.syntax import FunctionNode
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -49,6 +50,20 @@ def put_function(document: PythonDocument, edit: PutFunction) -> bool:
     if anchor is not None:
         place = _find_definition(document, anchor) + (edit.after is not None)
     _insert_definitions(document, snippet, missing, place, splits_gap=edit.before is not None)
+    return True
+
+
+def replace_function(document: PythonDocument, edit: ReplaceFunction) -> bool:
+    """Apply `ReplaceFunction`. Errors: VCG430, VCG431, VCG434."""
+    snippet = parse_snippet(edit.source, document.path)
+    if [defined_name(node) for node in snippet.nodes] != [edit.name]:
+        raise bad_snippet(document.path, f"it does not define `{edit.name}` alone")
+    functions = [(index, node) for index, node, _ in document.statements() if isinstance(node, FunctionNode)]
+    found = [(index, node) for index, node in functions if node.name == edit.name]
+    index, old = document.only("function", edit.name, found, (node.name for _, node in functions))
+    if same_meaning(old, snippet.nodes[0]):
+        return False
+    document.recode(index, indent_snippet(snippet, document, ""))
     return True
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor import RowsPort
-from scaffold.descriptor.port import PUBLIC_ENTRY
+from scaffold.descriptor.port import ATTENTION, CHUNK, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
 from scaffold.protocol import find_subclasses
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: The attribute of a class that can encode items on each rank by itself.
 _DATA_PARALLEL = "supports_encoder_tp_data"
-#: vLLM's attention of encoders, which takes cumulative offsets.
-_ATTENTION = "MMEncoderAttention"
 
 
 def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
@@ -38,7 +36,7 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
                 "VCG446",
                 "attention of this encoder is not told where sequences end: it gets no offsets",
                 port.span(port.encoder_key),
-                f"port the model into a release whose encoder runs {_ATTENTION}",
+                f"port the model into a release whose encoder runs {ATTENTION}",
             )
         )
     if problems:
@@ -48,29 +46,21 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
 
 def _knows_sequences(port: RowsPort, tree: SourceTree, model: ModelAnchor) -> bool:
     """Whether a part of the encoder runs vLLM's attention on sequences; also where the encoder's class is not known."""
+    from scaffold.cut import runs_attention
     from scaffold.tower.source import Program
 
     program = Program(tree)
     owner: Owner | None = program.owner(model.path, model.class_name)
     for attribute in port.encoder.split(".")[1:]:
         owner = owner and program.attribute_class(owner, attribute, returned=True)
-    seen: list[ast.ClassDef] = []
-    waiting = [owner] if owner is not None else []
-    while waiting:
-        module, cls = waiting.pop()
-        seen.append(cls)
-        for name in {node.id for node in ast.walk(cls) if isinstance(node, ast.Name)}:
-            if name == _ATTENTION:
-                return True
-            made = program.resolve(module, name)
-            if made is not None and isinstance(made[1], ast.ClassDef) and made[1] not in seen:
-                waiting.append((made[0], made[1]))
-    return owner is None
+    return owner is None or runs_attention(program, owner)
 
 
 def way_facts(way: Way) -> tuple[Fact, ...]:
     return tuple(
-        Fact("on the way", f"{station.class_name}.{station.function}", f"{station.file}:{station.line}")
+        Fact(
+            "on the way", f"{station.class_name}.{station.function}".removeprefix("."), f"{station.file}:{station.line}"
+        )
         for station in way.stations
     ) + tuple(
         Fact("gets the longest sequence", f"{method.class_name}.{method.function}", method.file)
@@ -83,7 +73,7 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
     entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}
     home = model.path.removesuffix(".py").replace("/", ".")
     heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, home, model.class_name)}
-    for station in way.changed:
+    for station in (station for station in way.changed if station.class_name):
         module = station.file.removesuffix(".py").replace("/", ".")
         for heir in find_subclasses(tree, module, station.class_name):
             owner = find_class(tree.parse(heir.path), heir.class_name)
@@ -120,8 +110,8 @@ def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
 def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
     """A class that may run its encoder data-parallel, without a gate."""
     owner = find_class(tree.parse(model.path), model.class_name)
-    if owner is None or port.gate is not None or isinstance(port, RowsPort):
-        return  # The tokens of rows are known, and looked at when a model starts.
+    if owner is None or port.gate is not None or (isinstance(port, RowsPort) and CHUNK not in port.modalities):
+        return  # The tokens of an image's rows are known, and looked at when a model starts; those of frames are not.
     for node in owner.body:
         named = any(isinstance(target, ast.Name) and target.id == _DATA_PARALLEL for target in assigned_to(node))
         if named and isinstance(getattr(node, "value", None), ast.Constant) and node.value.value:  # type: ignore[attr-defined]

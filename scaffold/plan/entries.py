@@ -70,7 +70,7 @@ def _missing(
 
 
 def plan_tests(port: AnyPort, registry: RegistryAnchor) -> FilePlan:
-    modalities = list(port.modalities)
+    modalities = list(port.tested_modalities)
     edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry)]
     return FilePlan(registry.path, tuple(edits), f"run {port.class_name} in the generation test")
 
@@ -179,7 +179,7 @@ def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
         elif column == "Models":
             cells.append(", ".join(f"`{name}`" for name in port.docs_models))
         elif column in _MODALITY_COLUMNS:
-            cells.append(table.yes if _MODALITY_COLUMNS[column] in port.modalities else table.no)
+            cells.append(table.yes if _MODALITY_COLUMNS[column] in port.tested_modalities else table.no)
         elif column in _MULTI_PATH_COLUMNS:
             cells.append(table.yes if port.layout == "paths" else table.no)
         else:

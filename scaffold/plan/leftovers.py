@@ -18,7 +18,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
-from scaffold.edit.operations import DropDefinition, DropImport, Edit
+from scaffold.edit.document import is_type_checking
+from scaffold.edit.operations import DropDefinition, DropImport, DropTypingImport, Edit
 from scaffold.plan.code import identifiers
 from scaffold.protocol import find_subclasses
 from scaffold.protocol.tree import source_lines
@@ -49,10 +50,14 @@ _FOLDERS = ("vllm", "tests", "examples", "benchmarks", "tools")
 
 @dataclass(frozen=True)
 class Leftovers:
-    """`methods` of the model's class, and what `edits` take out, go with the protocol's methods."""
+    """`methods` of the model's class, and what `edits` take out, go with the protocol's methods.
+
+    `typing` are imports for type checking: before the port imports the same names to use them.
+    """
 
     methods: tuple[str, ...]
     edits: tuple[Edit, ...]
+    typing: tuple[Edit, ...]
     notes: tuple[Diagnostic, ...]
 
 
@@ -115,9 +120,12 @@ def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: It
         found = [one for one in found if one not in kept]
     methods = [one for one in found if one.owner == model.class_name and isinstance(one.node, FunctionNode)]
     edits = [DropDefinition(one.name, one.owner) for one in found if one not in methods]
-    imports = _unused_imports(tree, model.path, uses, gone, ours)
+    typing = _typing_imports(tree, model.path, uses, gone)
+    imports = _unused_imports(tree, model.path, uses, [*gone, *typing.values()], ours)
     left = [one for one in shared if not _used_outside(uses, one, [*gone, one.node])]
-    return Leftovers(tuple(one.name for one in methods), (*edits, *imports), tuple(_stays(tree, model.path, left)))
+    return Leftovers(
+        tuple(one.name for one in methods), (*edits, *imports), tuple(typing), tuple(_stays(tree, model.path, left))
+    )
 
 
 def lost_explanations(before: str, after: str, shown: str) -> Iterator[Diagnostic]:
@@ -343,6 +351,23 @@ def _related(tree: SourceTree, path: str, class_name: str) -> set[tuple[str, str
     owners = [(path, class_name), *((heir.path, heir.class_name) for heir in heirs)]
     lineages = [program.lineage(program.owner(*owner)) for owner in owners]
     return {(module.file, node.name) for lineage in lineages for module, node in lineage}
+
+
+def _typing_imports(
+    tree: SourceTree, path: str, uses: _Uses, gone: Sequence[ast.stmt]
+) -> dict[DropTypingImport, ast.stmt]:
+    """Statements under `if TYPE_CHECKING:` whose names only what goes uses; the block, if it has nothing else."""
+    found: dict[DropTypingImport, ast.stmt] = {}
+    for block in tree.parse(path).body:
+        if not isinstance(block, ast.If) or not is_type_checking(block.test) or block.orelse:
+            continue
+        for node in block.body:
+            if isinstance(node, ast.ImportFrom):
+                names = [_Definition(alias.asname or alias.name, "", node) for alias in node.names]
+                if all(_used_outside(uses, one, ()) and not _used_outside(uses, one, gone) for one in names):
+                    drop = DropTypingImport("." * node.level + (node.module or ""))
+                    found[drop] = block if block.body == [node] else node
+    return found
 
 
 def _unused_imports(

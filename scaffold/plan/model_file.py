@@ -81,7 +81,7 @@ def plan_model(
         others = [*(name for _, name in methods.imports), *(edit.source for edit in tower if hasattr(edit, "source"))]
         leftovers = find_leftovers(tree, model, methods.source, others)
         remove, notes = (*model.protocol_methods, *leftovers.methods), leftovers.notes
-        edits += leftovers.edits
+        edits = [*leftovers.typing, *edits, *leftovers.edits]
     edits.append(PutMethods(model.class_name, methods.source, remove=remove))
     _refuse_clash(tree, profile, model, methods, set(remove))
     verb = "replace the implementation of" if remove else "implement"

@@ -50,6 +50,8 @@ _SIZED_FACTORIES = frozenset({"arange", "zeros", "ones", "empty", "full", "linsp
 _TENSOR_MODULES = frozenset({"torch", "F", "nn", "einops"})
 #: The argument of vLLM's attention layers that their kernels need as a number.
 _LONGEST = "max_seqlen"
+#: Arguments of a Triton kernel's launch, `kernel[grid](...)`, that decide how fast it runs and nothing else.
+_TUNING = frozenset({"num_warps", "num_stages"})
 _MAX_DEPTH = 5
 _MAX_PASSES = 6
 
@@ -626,7 +628,9 @@ class Interpreter:
 
     def _call(self, node: ast.Call) -> Value:
         args = [self.eval(arg) for arg in node.args]
-        keywords = {keyword.arg or "**": self.eval(keyword.value) for keyword in node.keywords}
+        launched = _TUNING if isinstance(node.func, ast.Subscript) else frozenset()
+        given = [keyword for keyword in node.keywords if keyword.arg not in launched]
+        keywords = {keyword.arg or "**": self.eval(keyword.value) for keyword in given}
         everything = [*args, *keywords.values()]
         labels = Label.NONE
         for value in everything:

@@ -29,9 +29,11 @@ from scaffold.edit.operations import (
     AddTableRow,
     DropDefinition,
     DropImport,
+    DropTypingImport,
     Edit,
     PutFunction,
     PutMethods,
+    ReplaceFunction,
     ReplaceMethod,
 )
 
@@ -359,12 +361,16 @@ class _Proof:
         for edit in edits:
             if isinstance(edit, DropDefinition):
                 self._dropped_definition(edit)
+            elif isinstance(edit, DropTypingImport):
+                self._dropped_typing(edit)
         for place, edit in reversed(list(enumerate(edits))):
             if isinstance(edit, PutFunction):
                 earlier = [other for other in edits[:place] if isinstance(other, PutFunction)]
                 self._definitions(
                     edit, {str(_name_of(node)) for other in earlier for node in ast.parse(other.source).body}
                 )
+            elif isinstance(edit, ReplaceFunction):
+                self._function(edit)
         for name in dict.fromkeys(e.class_name for e in edits if isinstance(e, AddBase | PutMethods | ReplaceMethod)):
             self._class(
                 name, [e for e in edits if isinstance(e, AddBase | PutMethods | ReplaceMethod) and e.class_name == name]
@@ -619,6 +625,17 @@ class _Proof:
             self._declare_block([node], "\n".join(lines[start : origin.end_lineno]))
             tree.body.remove(node)
 
+    def _function(self, edit: ReplaceFunction) -> None:
+        """A function of the module that is what was planned, in its place: there the original goes back."""
+        planned = ast.parse(edit.source).body[0]
+        old, new = ([node for node in file.tree.body if _name_of(node) == edit.name] for file in (self.old, self.new))
+        if len(old) != 1 or len(new) != 1 or not _planned_equal(planned, new[0]):
+            self.refuse("VCG602", f"the planned `{edit.name}` is not there once, as planned")
+            return
+        self.old.declare(_first_line(old[0]), _last_line(old[0]))
+        self._declare_block(new, edit.source)
+        self.new.tree.body[self.new.tree.body.index(new[0])] = old[0]
+
     def _dict_entry(self, edit: AddDictEntry) -> None:
         old, new = _value(self.old.tree, edit.variable), _value(self.new.tree, edit.variable)
         if not isinstance(old, ast.Dict) or not isinstance(new, ast.Dict):
@@ -765,6 +782,28 @@ class _Proof:
         self.old, self.new = self.new, self.old
         self._import(backwards)
         self.old, self.new = self.new, self.old
+
+    def _dropped_typing(self, edit: DropTypingImport) -> None:
+        """The original without the imports under `if TYPE_CHECKING:`, which the result has not."""
+        for file in (self.new, self.old):
+            for block in [node for node in file.tree.body if isinstance(node, ast.If) and not node.orelse]:
+                typed = ast.unparse(block.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+                gone = [
+                    node
+                    for node in block.body
+                    if isinstance(node, ast.ImportFrom)
+                    and typed
+                    and self._resolve("." * node.level + (node.module or "")) == self._resolve(edit.module)
+                ]
+                if gone and file is self.new:
+                    self.refuse("VCG602", f"imports from {edit.module} for type checking should have been removed")
+                    return
+                block.body = [node for node in block.body if node not in gone]
+                if not block.body:
+                    file.tree.body.remove(block)
+                    self._declare_removed(block)
+                for node in gone:
+                    self.old.declare(node.lineno, _last_line(node))
 
     def _same_import(self, node: ast.Import | ast.ImportFrom) -> ast.ImportFrom | None:
         """The statement of the original that is `node` without the planned names."""

@@ -722,7 +722,13 @@ MISTAKES = [
 """)),
     Mistake("video rows", "rows", [("modalities:\n", "modalities:\n  video: {pixels: pixel_values_videos, entry: self._process(**inputs)}\n")], snapshot("""\
 5:3 error[VCG201] at 'video': `video` is not a modality
-    help: known here: image
+    help: known here: image, vision_chunk
+""")),
+    Mistake("two modalities of rows", "rows", [("modalities:\n", "modalities:\n  vision_chunk: {pixels: pixel_values, entry: self._process(**inputs)}\n")], snapshot("""\
+6:3 error[VCG340] at 'image': rows serve one modality: an item of h x w patches is made for it
+    help: delete this modality; it runs eagerly, as before
+6:19 error[VCG314] at 'pixel_values': the input `pixel_values` is also `modalities.vision_chunk.pixels`
+    help: give each input its own key: the keys of a request tell its modality
 """)),
     Mistake("processor value called as a let", "tiles", [("  side: self.config.vision_config.image_size\n", ""), ("item:", "processor: {module: tiled, class: TiledProcessor, values: {side: tile_size, k: tokens}}\nitem:")], snapshot("""\
 10:77 error[VCG303] at 'k': the name `k` is taken: it is a name of `let`

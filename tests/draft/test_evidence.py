@@ -621,9 +621,9 @@ def test_a_question_points_to_the_layer_that_has_the_answer(release_tree):
 
 
 def test_a_refused_model_asks_nothing_and_says_each_reason_once(release_tree):
-    """DotsOCR before rows: one line rules out three layouts, for three reasons; a modality to leave out is none."""
+    """Before rows: of DotsOCR one line rules out three layouts, for three reasons."""
     asked = []
-    refused = (("DotsOCRForCausalLM", "0.26.0", 3), ("KimiK25ForConditionalGeneration", "0.33.0", 1))
+    refused = (("DotsOCRForCausalLM", "0.26.0", 3), ("KimiK25ForConditionalGeneration", "0.25.1", 2))
     for model, release, reasons in refused:
         with pytest.raises(DiagnosticError) as met:
             interview(release_tree(release), model, {}, lambda question: asked.append(question) or "1")

@@ -65,6 +65,9 @@ BY_HAND = {
     "Cosmos3EdgeForConditionalGeneration": ("tests/cut/cosmos3_edge.yaml", ()),
     "LlavaOnevision2ForConditionalGeneration": ("tests/cut/llava_onevision2.yaml", ()),
     "MiniMaxM3SparseForConditionalGeneration": ("scaffold/descriptor/shipped/minimax_m3.yaml", ()),
+    "KimiK25ForConditionalGeneration": ("tests/cut/kimi_k25.yaml", ()),
+    "KimiK3ForConditionalGeneration": ("tests/cut/kimi_k3.yaml", ()),
+    "MuseGlimmerForCausalLM": ("tests/cut/muse_glimmer.yaml", ()),
     "KimiVLForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_vl.yaml", (".patch_size",)),
 }
 
@@ -150,6 +153,19 @@ LOOPS = {
         "self.blocks",
         {"item.merge": f"{VISION}.merge_kernel_size[0]"},
     ),
+    # A function of a module hands the tower on. A port of its own has another call of the encoder, in a branch.
+    "KimiK25ForConditionalGeneration": (
+        "self.vision_tower.encoder",
+        "self.blocks",
+        {"item.merge": "self.vision_tower.merge_kernel_size[0]", "gates.modalities": "not self.use_data_parallel"},
+    ),
+    "KimiK3ForConditionalGeneration": (
+        "self.vision_tower.encoder",
+        "self.blocks",
+        {"item.merge": "self.vision_tower.merge_kernel_size[0]"},
+    ),
+    # The loop goes through the layers and their kinds together.
+    "MuseGlimmerForCausalLM": ("self.vision_encoder", "self.transformer", {}),
     # Its tower takes the place of one that its base makes, and normalises pixels before it embeds them.
     "GlmOcrForConditionalGeneration": ("self.visual", "self.blocks", {}),
     # Layers in a part without a class; the merger unpacks its own layers, and is no encoder.
@@ -201,6 +217,8 @@ def test_a_release_that_cuts_eager_results_by_tokens(release_tree):
 FILE = "vllm/model_executor/models/small.py"
 MODEL = """
 class Layer(nn.Module):
+    kind = MMEncoderAttention
+
     def forward(self, x, cu_seqlens):
         return attention(x, cu_seqlens)
 
@@ -315,6 +333,14 @@ REFUSED = {
         (ATTENTION, "max_seqlen = (cu_seqlens[1:] - cu_seqlens[:-1]).max()\n        return attention(x, max_seqlen)"),
     ],
     "is called in several places": [(CALL, f"{CALL}\n        out = self.encoder(out, make_offsets(lengths))")],
+    "called in several places": [
+        (
+            CALL,
+            f"if images:\n            {CALL}\n            return torch.split(out, lengths)\n        {CALL}\n"
+            "        out = self.encoder(out, make_offsets(lengths))",
+        ),
+    ],
+    "run an attention of their own": [("    kind = MMEncoderAttention\n", "")],
     "no part of the model encodes rows": [("self.layers = nn.ModuleList(", "self.layers = list(")],
     "no annotation says that an item of `pixel_values` is one image": [
         ('TensorShape("bn", 3, "h",', 'TensorShape("bn", "h",')
@@ -352,6 +378,22 @@ ASKED = {
 @pytest.mark.parametrize("key", ASKED)
 def test_what_is_asked(key, draft):
     assert [question.key for question in draft(*ASKED[key]).questions] == [key]
+
+
+def test_of_two_calls_in_branches_either_leads_to_the_loop(draft):
+    branch = f"if images:\n            {CALL}\n            return torch.split(out, lengths)\n        {CALL}"
+    assert port_of(draft((CALL, branch))).forward.loop == "self.layers"
+
+
+def test_a_modality_may_be_asked_for_with_more(draft):
+    changes = [
+        (
+            "        if image_input is None:",
+            "        for key in kwargs:\n          if key == 'a' and image_input is not None:",
+        ),
+        ("            return []\n        return self._p", "            return self._p"),
+    ]
+    assert port_of(draft(*changes)).forward.encoder == "self.vision_tower.encoder"
 
 
 def test_a_loop_over_the_modalities_of_a_batch_is_none(draft):

@@ -125,6 +125,15 @@ def test_what_can_never_be_ported_is_refused_first(architecture, release_tree):
     assert UNPORTABLE[architecture] in problem.message
 
 
+def test_a_class_that_is_served_has_the_processor_of_the_one_that_makes_it(release_tree):
+    with pytest.raises(DiagnosticError) as error:
+        draft_descriptor(release_tree(RELEASE), "vllm/model_executor/models/minicpmv.py:MiniCPMV2_6")
+    assert {problem.code for problem in error.value.diagnostics} == {"VCG483"}
+    assert "`self.resampler` also depends on `tgt_sizes`" in str(error.value)
+    with pytest.raises(DiagnosticError, match="VCG481"):
+        draft_descriptor(release_tree(RELEASE), "vllm/model_executor/models/minicpmv.py:MiniCPMVBaseModel")
+
+
 def test_a_table_of_fields_at_the_top_of_a_module_is_read(release_tree):
     with pytest.raises(DiagnosticError) as error:
         draft_descriptor(release_tree(RELEASE), "MoonshotKimiaForCausalLM")
@@ -167,8 +176,6 @@ def test_the_tower_and_what_stands_around_it(architecture, release_tree):
 
 #: architecture -> the part of the model that gets the inputs, which a refusal names once the way to it is followed
 FOLLOWED = {
-    # a function that runs parts of the model that it is given
-    "KimiK3ForConditionalGeneration": "`self.vision_tower.encoder",
     # inputs that are chosen by a comprehension
     "MiniCPMV4_6ForConditionalGeneration": "`self.merger`",
     "MiniCPMV4_7ForConditionalGeneration": "`self.merger`",

@@ -18,9 +18,11 @@ from scaffold.edit import (
     AddTableRow,
     DropDefinition,
     DropImport,
+    DropTypingImport,
     Edit,
     PutFunction,
     PutMethods,
+    ReplaceFunction,
     ReplaceMethod,
     apply_edits,
 )
@@ -181,6 +183,39 @@ OLD = DropImport(".utils", "scatter")
     Case("nothing to drop", OLD, "from .utils import a\nimport scatter\n", None),
 )
 def test_drop_import(case: Case) -> None:
+    run(case)
+
+
+TYPED = DropTypingImport("vllm.defs")
+
+
+@cases(
+    Case(
+        "between imports, which become one block",
+        TYPED,
+        "from a import x\n\nif TYPE_CHECKING:\n    from vllm.defs import A, B\nfrom b import y\n",
+        "from a import x\nfrom b import y\n",
+    ),
+    Case(
+        "before other code",
+        TYPED,
+        "from a import x\n\nif typing.TYPE_CHECKING:\n    from vllm.defs import A\n\nlogger = x()\n",
+        "from a import x\n\nlogger = x()\n",
+    ),
+    Case("the first of a file", TYPED, "if TYPE_CHECKING:\n    from vllm.defs import A\n\nx = 1\n", "x = 1\n"),
+    Case("the last of a file", TYPED, "import a\n\nif TYPE_CHECKING:\n    from vllm.defs import A\n", "import a\n"),
+    Case(
+        "one statement of several",
+        TYPED,
+        "if TYPE_CHECKING:\n    # all of b\n    import b\n    from vllm.defs import (\n        A,\n        B,\n    )\n\nx = 1\n",
+        "if TYPE_CHECKING:\n    # all of b\n    import b\n\nx = 1\n",
+    ),
+    Case("another module", TYPED, "if TYPE_CHECKING:\n    from vllm.other import A\n", None),
+    Case("at run time", TYPED, "from vllm.defs import A\n", None),
+    Case("under another condition", TYPED, "if x:\n    from vllm.defs import A\n", None),
+    Case("with `else`", TYPED, "if TYPE_CHECKING:\n    from vllm.defs import A\nelse:\n    A = 1\n", None),
+)
+def test_drop_typing_import(case: Case) -> None:
     run(case)
 
 
@@ -647,6 +682,19 @@ def test_replace_method(case: Case) -> None:
     run(case)
 
 
+@cases(
+    Case(
+        "between others, with the comments above",
+        ReplaceFunction("f", "@cached\ndef f(x, y=None):\n    # new\n    return x\n"),
+        "x = 1\n\n\n# about f\n@cached\ndef f(x):\n    # old\n    return x\n\n\nclass A:\n    def f(self): ...\n",
+        "x = 1\n\n\n# about f\n@cached\ndef f(x, y=None):\n    # new\n    return x\n\n\nclass A:\n    def f(self): ...\n",
+    ),
+    Case("there already", ReplaceFunction("f", "def f(x):\n    return x\n"), "def f(x): return x\n", None),
+)
+def test_replace_function(case: Case) -> None:
+    run(case)
+
+
 FUNCTION = "# about f\ndef f(x):\n    return x\n"
 
 
@@ -845,6 +893,9 @@ CLASS = "class A(B):\n    def f(self): ...\n    def p(self): ...\n    def p(self
             3,
             "`A.g` is there already",
         ),
+        ("def g(): ...\n", ReplaceFunction("f", "def f(): ..."), "VCG430", 1, "no function `f` to edit; there is `g`"),
+        ("def f(): ...\ndef f(): 1\n", ReplaceFunction("f", "def f(): 2"), "VCG431", 1, "2 places define"),
+        ("def f(): ...\n", ReplaceFunction("f", "def f(): 1\nx = 1"), "VCG436", 1, "does not define `f` alone"),
         ("x = 1\n", PutFunction("def f(): ...", before="y"), "VCG430", 1, "no definition `y`"),
         ("x = 1\nx = 2\n", PutFunction("def f(): ...", after="x"), "VCG431", 1, "2 places define"),
         ("def f(x): ...\n", PutFunction("def f(): ..."), "VCG434", 1, "the definition `f` is there already"),

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from scaffold.edit.operations import DropDefinition, DropImport
+from scaffold.edit import apply_edits
+from scaffold.edit.operations import DropDefinition, DropImport, DropTypingImport
 from scaffold.plan.leftovers import Leftovers, find_leftovers, lost_explanations
 from scaffold.protocol import SourceTree, find_model
+from scaffold.verify.equivalence import prove_equivalence
 from scaffold.workflow import load_port, prepare_port
 
 MODELS = "vllm/model_executor/models"
@@ -104,6 +106,35 @@ def named_elsewhere(tree: SourceTree, path: str, word: str) -> bool:
     return any(
         word in WORD.findall(tree.read(other)) for other in tree.containing("vllm", ".py", [word]) if other != path
     )
+
+
+TYPED = {
+    # a block with nothing else in it
+    "kimi_k25": ("KimiK25ForConditionalGeneration", "if TYPE_CHECKING:\n    from vllm.v1"),
+    # one of several statements
+    "gemma4_mm": ("Gemma4ForConditionalGeneration", "    from vllm.v1.worker.encoder_cudagraph_defs import (\n"),
+}
+
+
+@pytest.mark.parametrize("module", TYPED)
+def test_imports_for_type_checking_go(release_tree, module: str) -> None:
+    class_name, statement = TYPED[module]
+    tree = release_tree("0.33.0")
+    found = find_leftovers(tree, find_model(tree, module, class_name), "", ())
+    assert found.typing == (DropTypingImport("vllm.v1.worker.encoder_cudagraph_defs"),)
+    names = {edit.name for edit in found.edits if isinstance(edit, DropImport)}
+    assert ("TYPE_CHECKING" in names) == (module == "kimi_k25")
+    path = f"{MODELS}/{module}.py"
+    before = tree.read(path)
+    after = apply_edits(before, found.typing, path=path).text
+    assert before.count(statement) == after.count(statement) + 1
+    assert prove_equivalence(before, after, found.typing, path) == ()
+
+
+def test_imports_for_type_checking_stay_where_something_else_needs_them(copied_tree) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/kimi_k25.py")
+    append(tree, f"{MODELS}/kimi_k25.py", "\ndef f(config: 'EncoderCudaGraphConfig'): ...\n")
+    assert leftovers(tree.reread(), "kimi_k25", "KimiK25ForConditionalGeneration").typing == ()
 
 
 def test_the_block_takes_the_place_of_the_methods_and_not_of_their_helpers(release_tree) -> None:

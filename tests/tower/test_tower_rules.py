@@ -722,6 +722,16 @@ def test_hazard(name: str, tmp_path: Path) -> None:
         assert tower.source.splitlines()[hazard.line - 1].strip() == hazard.text
 
 
+@pytest.mark.parametrize(("argument", "is_hazard"), [("num_warps", False), ("num_stages", False), ("width", True)])
+def test_how_fast_a_kernel_runs_is_no_hazard(argument: str, is_hazard: bool, tmp_path: Path) -> None:
+    """Where sizes decide it, the graph keeps what it was captured with."""
+    tower = slice_small(
+        tmp_path, f"kernel[8](x, {argument}=2 if grid_thw[0][0] > 8 else 4)\nreturn self.patch_embed(x)"
+    )
+    found = [hazard.what for hazard in tower.hazards if hazard.what.startswith("branch on")]
+    assert bool(found) == is_hazard
+
+
 @pytest.mark.parametrize(
     "cu",
     [

@@ -15,9 +15,11 @@ from scaffold.edit import (
     AddTableRow,
     DropDefinition,
     DropImport,
+    DropTypingImport,
     Edit,
     PutFunction,
     PutMethods,
+    ReplaceFunction,
     ReplaceMethod,
     apply_edits,
 )
@@ -237,6 +239,9 @@ def test_methods_in_another_order_are_refused(after: str) -> None:
     assert [item.code for item in prove_equivalence(BEFORE, moved, EDITS, PATH)] == ["VCG602"]
 
 
+TYPED = "import a\n\nif TYPE_CHECKING:\n    from x import N\n\nb = 1\n"
+
+
 @pytest.mark.parametrize(
     ("before", "edits", "mutated", "code"),
     [
@@ -294,6 +299,22 @@ def test_methods_in_another_order_are_refused(after: str) -> None:
         ("import a\nimport b\n", (DropImport("a"),), "import a\n", "VCG602"),
         ("import a\nimport b\n", (DropImport("a"),), "\n", "VCG601"),
         ("import a  # why\nimport b\n", (DropImport("a"),), "import b\n", "VCG605"),
+        ("def f(): ...\n", (ReplaceFunction("f", "def f(): 1\n"),), "def f(): ...\n", "VCG602"),
+        ("def f(): ...\n", (ReplaceFunction("f", "def f(): 1\n"),), "def f(): 1\n\n\ndef f(): 1\n", "VCG602"),
+        ("def f(): ...\n", (ReplaceFunction("f", "def f(): 1\n"),), "x = 1\n", "VCG602"),
+        ("x = 1\ndef f(): ...\n", (ReplaceFunction("f", "def f(): 1\n"),), "def f(): 1\nx = 1\n", "VCG601"),
+        ("def f(): ...\nx = 1\n", (ReplaceFunction("f", "def f(): 1\n"),), "def f(): 1\nx = 2\n", "VCG601"),
+        ("def f(): ...\n", (ReplaceFunction("f", "def f():\n    # a\n    1\n"),), "def f():\n    1\n", "VCG605"),
+        (TYPED, (DropTypingImport("x"),), TYPED, "VCG602"),
+        (TYPED, (DropTypingImport("x"),), "import a\n", "VCG601"),
+        (TYPED, (DropTypingImport("x"),), "import a\nb = 2\n", "VCG601"),
+        (TYPED.replace("b =", "if a:\n    pass\nb ="), (DropTypingImport("x"),), "import a\nb = 1\n", "VCG601"),
+        (
+            "if TYPE_CHECKING:\n    import y\n    from x import N\n",
+            (DropTypingImport("x"),),
+            "if TYPE_CHECKING:\n    import z\n",
+            "VCG601",
+        ),
         ("x = 1\n", (PutFunction("y = 1\n", after="x"),), "y = 1\nx = 1\n", "VCG603"),
         ("x = 1\n", (PutFunction("y = 1\n", before="x"),), "x = 1\ny = 1\n", "VCG603"),
         ("x = 1\n", (PutFunction("y = 1\n"),), "y = 1\nx = 1\n", "VCG603"),

@@ -14,23 +14,26 @@ CODES: tuple[Code, ...] = (
         "VCG443",
         "the encoder's call is not found on the way from the entry",
         "`entry` is the call that makes a batch's embeddings. `forward.call` (or `forward.encoder`, whatever its "
-        "arguments are) is the encoder's call that it leads to. The tool follows calls from the entry through methods "
-        "of the class, its bases and its submodules, and gives each method on the way the parameter `encode`. Write "
-        "`forward.call` as the model does: the same attributes of the model and literals beside the units.",
+        "arguments are) is the encoder's call that it leads to. The tool follows calls from the entry through "
+        "methods of the class, its bases and its submodules, and through functions that get a part of the model. "
+        "Each of them gets the parameter `encode`. Write `forward.call` as the model does: the same attributes of "
+        "the model and literals beside the units.",
     ),
     Code(
         "VCG444",
         "a method on the way cannot take the parameter",
         "Each method on the way to the encoder gets a parameter `encode`. This method cannot take it: it has a "
         "variable of that name, it takes more than keyword arguments, or a subclass in the tree overrides it without "
-        "the parameter. The help says which, and what to change.",
+        "the parameter. A stand-alone adapter cannot give it to a function of a module, which other models may call. "
+        "The message says which, and the help what to change.",
     ),
     Code(
         "VCG445",
         "a cut needs a gate for the data-parallel encoder",
         "With `--mm-encoder-tp-mode data` the manager spreads items over the ranks, and gathers embeddings by the "
-        "tokens that each item declares. A cut declares features, because it has no formula for tokens. So the class "
-        "needs a gate that turns graphs off in this mode.",
+        "tokens that each item declares. A cut declares features, because it has no formula for tokens. Rows "
+        "declare the tokens of an image, and the frames of a `vision_chunk` may become fewer. So the class needs "
+        "a gate that turns graphs off in this mode.",
     ),
     Code(
         "VCG446",

@@ -309,8 +309,9 @@ CODES: tuple[Code, ...] = (
     # --- paths
     Code(
         "VCG340",
-        "paths serve one modality",
-        "Each path has one key for its pixels, so a second modality has none. It runs eagerly, as before the port.",
+        "paths and rows serve one modality",
+        "Each path has one key for its pixels, so a second modality has none. `item` of rows describes those of one "
+        "modality. The other one runs eagerly, as before the port.",
     ),
     Code(
         "VCG341",

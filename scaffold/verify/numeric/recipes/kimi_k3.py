@@ -1,0 +1,42 @@
+"""Kimi-K3: the tower of Kimi-K2.5 with other norms, and a projector that norms last; images only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from scaffold.verify.numeric.recipes.kimi_k25 import KimiK25
+from scaffold.verify.numeric.recipes.packed import MERGE, PATCH
+
+
+class KimiK3(KimiK25):
+    """Its model code is that of NVIDIA's GPUs. An item of several frames runs like any other."""
+
+    module = "kimi_k3"
+    host_class = "KimiK3ForConditionalGeneration"
+    modalities = ("image",)
+
+    def load_class(self, host: str | None = None) -> type[nn.Module]:
+        return super().load_class(host or f"vllm.models.kimi_k3.nvidia.model:{self.host_class}")
+
+    def model_config(self) -> Any:
+        from vllm.transformers_utils.configs.kimi_k3 import KimiK3Config
+
+        return KimiK3Config(
+            vision_config={
+                "patch_size": PATCH,
+                "init_pos_emb_height": 8,
+                "init_pos_emb_width": 8,
+                "vt_num_attention_heads": 2,
+                "vt_num_hidden_layers": 2,
+                "vt_hidden_size": 48,
+                "vt_intermediate_size": 64,
+                "qkv_hidden_size": 32,
+                "merge_kernel_size": (MERGE, MERGE),
+            },
+            text_config={"hidden_size": self.hidden_size},
+        )
+
+
+RECIPE = KimiK3()
