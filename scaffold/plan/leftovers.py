@@ -361,12 +361,11 @@ def _typing_imports(
     for block in tree.parse(path).body:
         if not isinstance(block, ast.If) or not is_type_checking(block.test) or block.orelse:
             continue
-        for node in block.body:
-            if isinstance(node, ast.ImportFrom):
-                names = [_Definition(alias.asname or alias.name, "", node) for alias in node.names]
-                if all(_used_outside(uses, one, ()) and not _used_outside(uses, one, gone) for one in names):
-                    drop = DropTypingImport("." * node.level + (node.module or ""))
-                    found[drop] = block if block.body == [node] else node
+        for node in (part for part in block.body if isinstance(part, ast.ImportFrom)):
+            names = [_Definition(alias.asname or alias.name, "", node) for alias in node.names]
+            if all(_used_outside(uses, one, ()) and not _used_outside(uses, one, gone) for one in names):
+                drop = DropTypingImport("." * node.level + (node.module or ""))
+                found[drop] = block if block.body == [node] else node
     return found
 
 

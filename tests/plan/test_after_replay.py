@@ -7,7 +7,7 @@ import ast
 import pytest
 from changed_ports import document_of, port_of
 
-from scaffold.descriptor import AnyPort
+from scaffold.descriptor import AnyPort, CutPort
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan import plan_changes
 from scaffold.plan.methods import refusal, render_methods
@@ -120,3 +120,24 @@ def test_a_replay_is_dropped_only_where_the_manager_cannot_be_told(generation: s
     assert ("above" in made.get("get_encoder_cudagraph_item_specs", "")) is (
         dialect.item_specs and (embeds or (told and unit == "frame"))
     )
+
+
+@pytest.mark.parametrize(
+    ("result", "taken", "given"),
+    [
+        ((), "features", None),
+        (("_", "features"), "features[1]", "(None, features)"),
+        ("last_hidden_state", "features.last_hidden_state", "SimpleNamespace(last_hidden_state=features)"),
+    ],
+)
+def test_an_encoder_gets_back_the_form_of_its_result(
+    result: tuple[str, ...] | str, taken: str, given: str | None
+) -> None:
+    port = load_port("llava")
+    assert isinstance(port, CutPort)
+    made = methods(port.replace(forward=port.forward.replace(result=result)), "v0_30")
+
+    call = ast.unparse(ast.parse(port.forward.call.text.replace("pixels)", "inputs['pixel_values'])")))
+    assert taken.replace("features", call, 1) in made["_encode_units"]
+    assert made["_embed_encoder_inputs"].count("def ") == (1 if given is None else 2)
+    assert given is None or f"return {given}" in made["_embed_encoder_inputs"]
