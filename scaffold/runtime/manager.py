@@ -211,15 +211,19 @@ class EncoderGraphManager:
         self._graph_set.drop(key, why)
         self._plans.forget()
 
+    def forget_metadata(self) -> None:
+        """Make all plans again, with their metadata: the weights that some metadata hold have changed."""
+        self._plans.forget()
+        self._constants.clear()
+
     def is_captured(self) -> bool:
         """Whether `capture` ran since the last `clear`."""
         return self.pool is not None
 
     def clear(self) -> None:
         """Drop every graph and all static memory."""
-        self._plans.forget()
+        self.forget_metadata()
         self._graph_set.clear()
-        self._constants.clear()
         self._pending = None
 
     def calibrate(self, limit_ms: float) -> None:

@@ -14,9 +14,11 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import MagicMock, patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -137,7 +139,9 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
         manager.clear()
         del manager, kept
     if isinstance(recipe, PackedGrid) and recipe.modalities[0] == "image":
-        totals["icons"] = _serve_icons(recipe, host, config, lambda: OnCpu(config, DEVICE, torch.float32, host), report)
+        make = lambda: OnCpu(config, DEVICE, torch.float32, host)  # noqa: E731
+        totals["icons"] = _serve_icons(recipe, host, config, make, report)
+        totals["updates"] = _update_weights(recipe, host, config, make, report)
     report["wrong"] += map(str, lab.hazards())
     return totals
 
@@ -159,6 +163,42 @@ def _serve_icons(recipe, host, config, make, report):  # type: ignore[no-untyped
         if number == 3:
             manager.capture_when_idle()
     return sorted(key.budget for key, stats in manager.stats.keys.items() if key.budget < smallest and stats.replays)
+
+
+def _update_weights(recipe, host, config, make, report):  # type: ignore[no-untyped-def]
+    """Other weights in the parameters' own memory, by every way that vLLM has: the ways that were tried."""
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from scaffold.verify.numeric.recipes.base import Session, configure
+
+    ends: dict[str, Callable[[], None]] = {
+        "load_weights": lambda: host.load_weights(iter(())),
+        "reset_encoder_cache": lambda: GPUModelRunner.reset_encoder_cache(MagicMock()),
+    }
+    worker = MagicMock(device="cpu", _is_checkpoint_format=False)
+    if hasattr(Worker, "update_weights"):
+        ends["update_weights"] = lambda: Worker.update_weights(worker, {})
+    if hasattr(Worker, "finish_weight_update"):
+        ends["finish_weight_update"] = lambda: Worker.finish_weight_update(worker)
+    configure(config, Session("updates", (), 8, 0, ()), recipe.modalities, context=256)
+    manager = make()
+    manager.capture((0, 0))
+    inputs = recipe.make_inputs("image", ((1, 4, 6), (1, 6, 4)), torch.Generator().manual_seed(0))
+    for name, end in ends.items():
+        for number in range(2):
+            want = [t.clone() for t in host.embed_multimodal(**inputs)]
+            _compare(f"call {number} before {name}", manager.execute(dict(inputs)), want, report)
+        for index, parameter in enumerate(host.parameters()):
+            noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
+            parameter.data.add_(noise, alpha=0.05)
+        with patch("torch.accelerator.synchronize"):
+            end()
+        want = [t.clone() for t in host.embed_multimodal(**inputs)]
+        _compare(f"after {name}", manager.execute(dict(inputs)), want, report)
+    assert manager.stats.misses == 0
+    return sorted(ends)
 
 
 def _compare(name, got, want, report):  # type: ignore[no-untyped-def]

@@ -73,6 +73,9 @@ def test_real_vision_classes_give_what_eager_gives(version, tail, models, releas
         assert report[model]["hits"] > 100, model
         assert report[model]["reused"] > 0, model
         assert set(report[model]["reasons"]) <= REASONS
+        if "updates" in report[model]:  # weights change in place, and metadata hold some
+            ways = {"load_weights", "reset_encoder_cache", "update_weights"}
+            assert {"finish_weight_update", *report[model]["updates"]} == {"finish_weight_update", *ways}
 
 
 #: One model of each layout, and Idefics3, whose code fails on the zeros that our binding tries.

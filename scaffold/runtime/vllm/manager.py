@@ -25,6 +25,7 @@ from scaffold.runtime.selfcheck import check_graphs
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune
+from scaffold.runtime.vllm import weights
 from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect
 from scaffold.runtime.vllm.model import VllmAdapter, sync_allowed
 from scaffold.runtime.vllm.refusal import Refusal, refusal_of
@@ -259,6 +260,11 @@ class EncoderCudaGraphManager:
         """Whether there are graphs to replay."""
         return self.graph_pool is not None
 
+    def forget_metadata(self) -> None:
+        """Compute the metadata of every size again: call it after a change of weights that vLLM does not make."""
+        if self._core is not None:
+            self._core.forget_metadata()
+
     def clear(self) -> None:
         """Release graphs, buffers and the pool."""
         if self._core is not None:
@@ -281,6 +287,7 @@ class EncoderCudaGraphManager:
     def capture(self, graph_pool: Any = None) -> None:
         """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""
         core = self.core
+        weights.watch(self, self.model)
         self.refused = refusal_of(getattr(self, "vllm_config", None), self.model)
         if self.tuned is None and (self.refused is None or self.refused.tunable):
             # Eager calls run the same tuned modules, so a replay and an eager call differ by rounding only.
