@@ -204,7 +204,8 @@ def test_the_stand_in_knows_the_configuration_that_it_was_made_with() -> None:
     assert isinstance(LanguageModel()(torch.zeros(2)), LanguageModel)
 
 
-def test_a_model_that_rounds_in_between_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weights", [torch.float32, torch.float16], ids=["on the CPU", "on a GPU"])
+def test_a_model_that_rounds_in_between_does_not(weights: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("vllm.model_executor.models.of_a_test")
     module.torch = torch  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -215,9 +216,10 @@ def test_a_model_that_rounds_in_between_does_not(monkeypatch: pytest.MonkeyPatch
         "Processor", (Generic[T],), {}, lambda names: names.update(__module__=inputs_of_it.__name__)
     )
     factory = SimpleNamespace(processor=processor[int])  # type: ignore[index]
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: weights)
     leave_out_bfloat16(type("Model", (), {"__module__": module.__name__, "_processor_factory": factory}))
     for made in (module, inputs_of_it):
-        assert made.torch.zeros(1).to(made.torch.bfloat16).dtype is torch.float32
+        assert made.torch.zeros(1).to(made.torch.bfloat16).dtype is weights
         assert made.torch.cat is torch.cat
 
 

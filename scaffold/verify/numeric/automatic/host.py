@@ -234,21 +234,26 @@ def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
 
 
 class _Torch(ModuleType):
-    """torch, in which bfloat16 is float32."""
+    """torch, in which bfloat16 is the type of the lab's weights: float32, on a GPU float16."""
 
-    bfloat16 = torch.float32
+    def __init__(self) -> None:
+        super().__init__("torch")
+        self.bfloat16 = torch.get_default_dtype()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
 
 def leave_out_bfloat16(cls: Any) -> None:
-    """Models and processors that round to bfloat16 in between, whatever the weights are, do not run in float32."""
+    """Models and processors that round to bfloat16 in between, whatever the weights are, run in no other type.
+
+    Called while the host is built: the default type is then that of its weights.
+    """
     processor = cls._processor_factory.processor
     for base in (*cls.__mro__, *(get_origin(processor) or processor).__mro__):
         names = vars(sys.modules[base.__module__])
         if base.__module__.startswith(MODELS) and names.get("torch") is torch:
-            names["torch"] = _Torch("torch")
+            names["torch"] = _Torch()
 
 
 class _AutoModel:

@@ -24,7 +24,7 @@ class TextEmbeddings(LanguageModel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        self.config = SimpleNamespace(dtype=torch.float32)
+        self.config = SimpleNamespace(dtype=torch.get_default_dtype())
         self.embed_tokens = nn.Embedding(99, NanoNemotronVL.hidden_size)
         self.model = SimpleNamespace(embed_tokens=self.embed_tokens)
 
