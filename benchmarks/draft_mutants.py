@@ -22,12 +22,10 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matrix import fingerprint
-from reach import CONFIGS, GIVEN, NEWEST, RESULTS, first_candidate, load
+from reach import CONFIGS, GIVEN, NEWEST, RESULTS, code_of, first_candidate, load, write
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -98,9 +96,7 @@ def outcome(
     try:
         port = load_descriptor_text(text, str(path))
         changed = prepare_port(port, tree, replace=True).changed
-        if right and right == fingerprint(
-            {file.path: file.after for file in changed if file.after and file.path.startswith("vllm/")}
-        ):
+        if right and right == code_of(changed):
             return "same"
         given = str(config) if config is not None and config.exists() else None
         (report,) = check_numerics_all(numeric_requests(port, tree, recipe=recipe, config=given))
@@ -117,18 +113,8 @@ def path_of(release: str) -> Path:
 
 
 def save(release: str, rows: list[dict[str, Any]]) -> None:
-    """Write all rows, by architecture and change: the old file or the new one."""
-    document = {
-        "release": release,
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "rows": sorted(rows, key=lambda row: (row["architecture"], row["change"])),
-    }
-    fresh = path_of(release).with_suffix(f".{os.getpid()}.tmp")
-    try:
-        fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path_of(release))
-    finally:
-        fresh.unlink(missing_ok=True)
+    """Write all rows, by architecture and change."""
+    write(path_of(release), release, sorted(rows, key=lambda row: (row["architecture"], row["change"])))
 
 
 def main() -> int:

@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from scaffold.verify.numeric import UNDECIDED
 from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe
 
 if TYPE_CHECKING:
+    from scaffold.changes import FileChange
     from scaffold.diagnostics import DiagnosticError
     from scaffold.draft import Draft, Question
     from scaffold.protocol import SourceTree
@@ -107,11 +108,15 @@ def _port(tree: SourceTree, name: str, given: Mapping[str, str], row: dict[str, 
     row["questions"] = len(draft.questions)
     port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
     row["kind"] = port.layout
-    changed = prepare_port(port, tree, replace=True).changed
-    row["code"] = fingerprint(
+    row["code"] = code_of(prepare_port(port, tree, replace=True).changed)
+    return draft
+
+
+def code_of(changed: Iterable[FileChange]) -> str:
+    """The fingerprint of what a port makes of vLLM's own files."""
+    return fingerprint(
         {change.path: change.after for change in changed if change.after and change.path.startswith("vllm/")}
     )
-    return draft
 
 
 def _has_port(tree: SourceTree, name: str) -> bool:
@@ -187,13 +192,13 @@ def load(release: str) -> dict[str, dict[str, Any]]:
 
 
 def save(release: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write all rows, by architecture: the old file or the new one, never a part."""
-    path = path_of(release)
-    document = {
-        "release": release,
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "rows": [rows[name] for name in sorted(rows)],
-    }
+    """Write all rows, by architecture."""
+    write(path_of(release), release, [rows[name] for name in sorted(rows)])
+
+
+def write(path: Path, release: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write results of a release: the old file or the new one, never a part."""
+    document = {"release": release, "date": datetime.now(timezone.utc).date().isoformat(), "rows": rows}
     fresh = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from scaffold.draft.sheet import Sheet
 from scaffold.draft.values import SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import name_path, strings
+from scaffold.syntax import assigned_to, name_path, strings
 from scaffold.tower.source import Module, Owner, Program
 
 _CHECKPOINTS = "tests/models/registry.py"
@@ -117,43 +117,49 @@ def _checkpoint(tree: SourceTree, names: Collection[str]) -> tuple[str, dict[str
 def _placeholders(program: Program, owner: Owner) -> Iterator[tuple[str, tuple[str, SourceLine]]]:
     """The text that stands for an item in a prompt: `if modality.startswith("image"): return "<image>"`."""
     found = program.method(owner, _PLACEHOLDER)
-    for test in ast.walk(found[2]) if found is not None else ():
-        returned = test.body[0] if isinstance(test, ast.If) else None
-        if found is None or not isinstance(test, ast.If) or not isinstance(returned, ast.Return):
+    if found is None:
+        return
+    module, _, method = found
+    for branch in ast.walk(method):
+        if not isinstance(branch, ast.If) or not isinstance(returned := branch.body[0], ast.Return):
             continue
-        text = _text(program, found[0], returned.value)
-        if text is not None:
-            for part in ast.walk(test.test):
+        if (text := _text(program, module, returned.value)) is not None:
+            for part in ast.walk(branch.test):
                 if isinstance(part, ast.Constant):
-                    yield str(part.value), (text, SourceLine(found[0].file, returned.lineno))
+                    yield str(part.value), (text, SourceLine(module.file, returned.lineno))
 
 
-def _text(program: Program, module: Module, value: ast.expr | None) -> str | None:
-    """A literal, a text with the number of the item (the first is 1), or a constant of a module or class."""
+def _text(program: Program, module: Module, value: ast.expr | None, depth: int = 8) -> str | None:
+    """A literal, a text with the number of the item (the first is 1), or a constant of a module or class.
+
+    It follows at most `depth` names: a constant may be said by itself.
+    """
     if isinstance(value, ast.Constant):
         return str(value.value or "")  # None: the processor puts the image before the prompt by itself.
     if isinstance(value, ast.JoinedStr):
-        parts = [_text(program, module, part) for part in value.values]
+        parts = [_text(program, module, part, depth) for part in value.values]
         return "".join(part for part in parts if part is not None) if None not in parts else None
     if isinstance(value, ast.FormattedValue):
-        return "1" if ast.unparse(value.value) == "i" else _text(program, module, value.value)
+        return "1" if ast.unparse(value.value) == "i" else _text(program, module, value.value, depth)
     path = name_path(value) if value is not None else []
-    return _constant(program, module, path) if path else None
+    return _constant(program, module, path, depth) if path and depth else None
 
 
-def _constant(program: Program, module: Module, path: list[str]) -> str | None:
+def _constant(program: Program, module: Module, path: list[str], depth: int) -> str | None:
     """The text that `NAME` has in a module, its own or an imported one, or `CLASS.NAME` in a class."""
     *holder, name = path
-    cls = program.resolve(module, holder[0]) if len(holder) == 1 else None
-    home = cls[0] if cls is not None else module
-    for node in cls[1].body if cls is not None else module.tree.body if not holder else ():
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if [ast.unparse(target) for target in targets] == [name]:
-                return _text(program, home, node.value)
-    dotted, member = module.imports.get(name, ("", None)) if not holder else ("", None)
-    source = program.module(f"{dotted.replace('.', '/')}.py") if member else None
-    return _constant(program, source, [member]) if source is not None and member is not None else None
+    if not holder and (origin := program.imported(module, name)) is not None:
+        return _constant(program, origin[0], [origin[1]], depth - 1) if depth else None
+    home, body = module, module.tree.body
+    if holder:
+        found = program.resolve(module, ".".join(holder))
+        if found is None:
+            return None
+        home, body = found[0], found[1].body
+    for node in body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and [ast.unparse(t) for t in assigned_to(node)] == [name]:
+            return _text(program, home, node.value, depth - 1)
+    return None
 
 
 def _families(tree: SourceTree, names: Collection[str]) -> tuple[list[str], SourceLine] | None:
@@ -187,7 +193,7 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
                 if function is not None and name in anchor.example_keys:
                     examples.append(_Example(str(name), anchor.path, function))
     known = _known_checkpoints(tree, model.architectures)
-    stem = model.file.rpartition("/")[2].removesuffix(".py")
+    stem = file_name(model.file)
     named = [example for example in examples if example.key.replace("-", "_") in (stem, f"{stem}_chat")]
     loading = [example for example in examples if known & strings(example.function)]
     if len(loading) > 1:

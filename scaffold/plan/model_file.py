@@ -18,22 +18,17 @@ from scaffold.plan.leftovers import find_leftovers
 from scaffold.plan.methods import MODELS
 from scaffold.plan.model import FilePlan
 from scaffold.protocol.profile import PROTOCOL
+from scaffold.render import render_template
 from scaffold.syntax import FunctionNode, dotted
 
 if TYPE_CHECKING:
     from scaffold.plan.methods import Methods, Mixin
     from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree
 
-#: The first lines of every file of vLLM.
-_LICENCE = """\
-# SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: Copyright contributors to the vLLM project
-"""
-
 
 def plan_mixin(tree: SourceTree, mixin: Mixin) -> FilePlan:
     """The file of the mixin. Raises VCG525 where the tree has another one: other models would change with it."""
-    path, source = mixin.path, _LICENCE + mixin.source
+    path, source = mixin.path, render_template("common/licence.py.jinja") + mixin.source
     if tree.exists(path) and not same_meaning(tree.parse(path), ast.parse(source)):
         raise DiagnosticError(
             Diagnostic(

@@ -135,16 +135,17 @@ class Program:
             return module, module.classes[name]
         if name in module.functions:
             return module, module.functions[name]
-        if name not in module.imports or depth == 0:
-            return None
-        dotted, member = module.imports[name]
-        if member is None:
-            return None
+        target = self.imported(module, name) if depth else None
+        return self.resolve(*target, depth - 1) if target is not None else None
+
+    def imported(self, module: Module, name: str) -> tuple[Module, str] | None:
+        """The module of the tree from which `module` imports `name`, and its name there."""
+        dotted, member = module.imports.get(name, ("", None))
         base = dotted.replace(".", "/")
-        for candidate in (f"{base}.py", f"{base}/__init__.py"):
+        for candidate in (f"{base}.py", f"{base}/__init__.py") if member is not None else ():
             target = self.module(candidate)
-            if target is not None:
-                return self.resolve(target, member, depth - 1)
+            if target is not None and member is not None:
+                return target, member
         return None
 
     def lineage(self, owner: Owner) -> Iterator[Owner]:

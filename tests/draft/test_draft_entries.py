@@ -54,3 +54,14 @@ def test_a_checkpoint_that_is_not_there_is_no_test(release_tree):
     online = tree.read(registry).replace("is_available_online=False", "is_available_online=True")
     [test] = drafted(tree.with_files({registry: online.encode()}), "MiniMaxM3SparseForConditionalGeneration").tests
     assert test.image_prompt.startswith("]<]image[>[")
+
+
+@pytest.mark.parametrize(
+    "said", ["from vllm.model_executor.models.ovis import IMAGE_TOKEN", "IMAGE_TOKEN = IMAGE_TOKEN"]
+)
+def test_a_constant_that_is_said_by_itself_is_no_placeholder(release_tree, said):
+    tree, model = release_tree("0.33.0"), "vllm/model_executor/models/ovis.py"
+    text = tree.read(model)
+    circle = text.replace('IMAGE_TOKEN = "<image>"', said)
+    assert circle != text
+    assert drafted(tree.with_files({model: circle.encode()}), "Ovis").tests == ()
