@@ -13,6 +13,9 @@ The benchmark compares every result with eager first, twice in both orders; a wr
 is `alone_error`, the difference of eager to itself when each item comes alone. Calls and ways take turns. A time is the
 whole call between two waits for the device, the median over all turns but the first twenty. In those our manager has
 idle moments to capture graphs for the sizes that it has seen, and then tries which way is faster where it is close.
+
+For a model that upstream has ported with the whole tower in a graph, `whole` times that port beside the cut, with the
+same weights, in both managers.
 """
 
 from __future__ import annotations
@@ -71,6 +74,8 @@ class Subject:
     inputs: Callable[[Any, Callable[..., Any]], dict[str, Any]]
     #: The name of a language model that `Recipe` does not leave out by itself.
     language_model: str = ""
+    #: The release has a port that captures the whole tower.
+    whole: bool = False
 
 
 def _llava_next() -> Any:
@@ -133,6 +138,29 @@ def _mistral3() -> Any:
     return Mistral3Config(vision_config=vision, text_config=MistralConfig(hidden_size=5120), spatial_merge_size=2)
 
 
+def _kimi_vl() -> Any:
+    from vllm.transformers_utils.configs.kimi_vl import KimiVLConfig
+
+    vision = {
+        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+        "patch_size": 14, "merge_kernel_size": (2, 2), "init_pos_emb_height": 64, "init_pos_emb_width": 64,
+    }  # fmt: skip
+    return KimiVLConfig(vision_config=vision, text_config={"hidden_size": 2048})
+
+
+def _idefics3() -> Any:
+    from transformers import Idefics3Config, LlamaConfig
+
+    vision = {
+        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+        "image_size": 364, "patch_size": 14,
+    }  # fmt: skip
+    return Idefics3Config(
+        vision_config=vision, text_config=LlamaConfig(hidden_size=4096, pad_token_id=0), scale_factor=2,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+
+
 def _moondream3() -> Any:
     from vllm.transformers_utils.configs.moondream3 import Moondream3Config
 
@@ -169,6 +197,26 @@ def _grids(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[
     return {"pixel_values": torch.stack(images) if len(set(grids)) == 1 else images}
 
 
+def _rows(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Patches of all images, one after the other."""
+    import torch
+    from manager_gpu import DEVICE
+
+    rows = sum(height * width for height, width in grids)
+    return {"pixel_values": noise(rows, 3, 14, 14), "image_grid_hws": torch.tensor(grids, device=DEVICE)}
+
+
+def _masked_tiles(counts: Sequence[int], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Tiles without padding: the whole images and their crops."""
+    import torch
+    from manager_gpu import DEVICE
+
+    tiles = sum(counts)
+    mask = torch.ones(tiles, 364, 364, dtype=torch.int64, device=DEVICE)
+    sizes = torch.tensor(counts, device=DEVICE)
+    return {"pixel_values": noise(tiles, 3, 364, 364), "pixel_attention_mask": mask, "num_patches": sizes}
+
+
 def _tiles(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
     import torch
 
@@ -198,6 +246,10 @@ SUBJECTS = {
                      _padded),
     "moondream3": Subject("Moondream3ForCausalLM", "moondream3", _moondream3, TILINGS, _crops,
                           "Moondream3TextModel"),
+    "kimi_vl": Subject("KimiVLForConditionalGeneration", "kimi_vl", _kimi_vl, GRIDS, _rows, whole=True),
+    "idefics3": Subject("Idefics3ForConditionalGeneration", "idefics3", _idefics3,
+                        {"1 image, 1 tile": [1], "1 image, 5 tiles": [5], "4 images, 20 tiles": [5] * 4,
+                         "4 mixed, 17 tiles": [1, 5, 10, 1]}, _masked_tiles, whole=True),
 }  # fmt: skip
 
 
@@ -234,15 +286,16 @@ def load_ported(folder: Path, name: str) -> None:
         found.loader.exec_module(made)
 
 
-def build(name: str, ports: Path) -> tuple[Any, SimpleNamespace]:
-    """The ported host with random weights on the GPU, and its configuration."""
+def build(name: str, ports: Path | None) -> tuple[Any, SimpleNamespace]:
+    """The host with random weights on the GPU, and its configuration. Without `ports` it is the release's own."""
     import torch
     from manager_gpu import DEVICE, DTYPE
 
     from scaffold.verify.numeric.recipes.base import Recipe, randomise
 
     subject = SUBJECTS[name]
-    load_ported(ports, name)
+    if ports is not None:
+        load_ported(ports, name)
     made = type(
         "Real",
         (Recipe,),
@@ -279,39 +332,31 @@ def alone_error(host: Any, inputs: dict[str, Any], want: list[Any]) -> float:
 
     with torch.inference_mode():
         found = [
-            next(iter(host.embed_multimodal(**{key: value[index : index + 1] for key, value in inputs.items()})))
+            next(iter(host.embed_multimodal(**host.select_encoder_cudagraph_items(inputs, [index]))))
             for index in range(len(want))
         ]
     return error_of(found, want)
 
 
-def limit(host: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
-    """A call that replays a graph of exactly these units, and runs the model's own assembly."""
+def limit(host: Any, inputs: dict[str, Any], items: int) -> Callable[[], Any]:
+    """A call that replays a graph of exactly these items, and runs the model's own assembly."""
     import torch
 
-    forward: Callable[[], Any]
     with torch.inference_mode():
-        if hasattr(host, "_record_encoder_units"):
-            units = {key: value.clone() for key, value in host._record_encoder_units(inputs).items()}
-            forward = lambda: host.encoder_cudagraph_forward(units)  # noqa: E731
-        else:
-            leaves, structure = host._record_encoder_call(inputs)
-            leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            forward = lambda: host._call_encoder(leaves, structure)  # noqa: E731
+        values = host.prepare_encoder_cudagraph_replay_buffers(inputs, items, 0).values
+        values = {key: value.clone() for key, value in values.items()}
         for _ in range(2):
-            forward()
+            host.encoder_cudagraph_forward(values)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            output = forward()
+            output = host.encoder_cudagraph_forward(values)
 
     def call() -> Any:
         graph.replay()
-        if hasattr(host, "_record_encoder_units"):
-            return host._assemble_encoder_output(output.clone(), inputs)
-        return host._embed_encoder_inputs(inputs, lambda *args, **kwargs: output.clone())
+        return host._assemble_encoder_output(output.clone(), inputs)
 
-    call.kept = forward  # type: ignore[attr-defined]  # the inputs must live as long as the graph
+    call.kept = values  # type: ignore[attr-defined]  # the inputs must live as long as the graph
     return call
 
 
@@ -329,9 +374,12 @@ def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
 
     from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
 
-    host, config = build(name, ports)
-    config.additional_config = {"encoder_graphs": {"tuning": "off"}}
     subject = SUBJECTS[name]
+    whole = build(name, None) if subject.whole else None  # before the ported modules take the place of the release's
+    host, config = build(name, ports)
+    hosts = {"": (host, config), **({"whole_": whole} if whole else {})}
+    for _, settings in hosts.values():
+        settings.additional_config = {"encoder_graphs": {"tuning": "off"}}
     generator = torch.Generator(DEVICE).manual_seed(1)
 
     def noise(*shape: int) -> Any:
@@ -341,8 +389,12 @@ def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
     with torch.inference_mode():
         want = {label: [t.clone() for t in host.embed_multimodal(**inputs)] for label, inputs in calls.items()}
     managers, captured = {}, {}
-    for way, cls in (("vllm", Theirs), ("ours", Ours)):
-        managers[way], captured[way] = capture_measured(lambda cls=cls: cls(config, DEVICE, DTYPE, host))
+    for prefix, (model, settings) in hosts.items():
+        for manager, cls in (("vllm", Theirs), ("ours", Ours)):
+            way = prefix + manager
+            managers[way], captured[way] = capture_measured(
+                lambda cls=cls, model=model, settings=settings: cls(settings, DEVICE, DTYPE, model)
+            )
     errors: dict[tuple[str, str], float] = {}
     for way, manager in managers.items():
         for labels in (list(calls), list(calls)[::-1]):
@@ -352,7 +404,7 @@ def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
     actions: dict[tuple[str, str], Callable[[], Any]] = {}
     for label, inputs in calls.items():
         actions[label, "eager"] = lambda i=inputs: host.embed_multimodal(**i)
-        actions[label, "limit"] = limit(host, inputs)
+        actions[label, "limit"] = limit(host, inputs, len(want[label]))
         for way, manager in managers.items():
             actions[label, way] = lambda m=manager, i=inputs: m.execute(dict(i))
     samples: dict[tuple[str, str], list[float]] = {}
@@ -361,19 +413,19 @@ def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
         for turn in range(WARM_TURNS + TURNS):
             chance.shuffle(order)
             for key in order:
-                if turn < WARM_TURNS - 1 and key[1] != "ours":
+                if turn < WARM_TURNS - 1 and not key[1].endswith("ours"):
                     continue
                 ms = once(actions[key])
                 if turn >= WARM_TURNS:
                     samples.setdefault(key, []).append(ms)
             if turn < IDLE_TURNS:  # a worker does this while nothing waits
-                managers["ours"].capture_when_idle()
+                for way, manager in managers.items():
+                    if way.endswith("ours"):
+                        manager.capture_when_idle()
     rows = []
     for label, inputs in calls.items():
         units = sum(spec.input_size for spec in host.get_encoder_cudagraph_item_specs(inputs))
-        times = {
-            f"{way}_ms": round(statistics.median(samples[label, way]), 3) for way in ("eager", "vllm", "ours", "limit")
-        }
+        times = {f"{way}_ms": round(statistics.median(samples[label, way]), 3) for way in ("eager", "limit", *managers)}
         wrong = {f"{way}_error": errors[label, way] if errors[label, way] < 1e9 else None for way in managers}
         wrong["alone_error"] = alone_error(host, inputs, want[label])
         replays = replays_for(managers["ours"], inputs)

@@ -16,6 +16,8 @@ HEAD = [
     "eager, each item alone",
 ]
 
+WHOLE = ["model", "call", "cut, vLLM's manager, ms", "whole", "cut, our manager, ms", "whole"]
+
 
 def pages() -> list[Page]:
     results = sorted(path.stem for path in RESULTS.glob("cut_*.json"))
@@ -30,6 +32,14 @@ def pages() -> list[Page]:
         for row in rows
         if row["ours_ms"] > row["eager_ms"]
     ]
+    whole = [row for row in rows if "whole_vllm_ms" in row]
+    both = [
+        [NAMES[row["model"]], row["call"]]
+        + [f"{row[f'{way}_ms']:.1f}" for way in ("vllm", "whole_vllm", "ours", "whole_ours")]
+        for row in whole
+    ]
+    names = " and ".join(dict.fromkeys(NAMES[row["model"]] for row in whole))
+    best = [min(row["whole_vllm_ms"], row["whole_ours_ms"]) / row["ours_ms"] for row in whole]
     return [
         page(
             "cuts",
@@ -49,6 +59,11 @@ def pages() -> list[Page]:
 * The launches of Mistral 3's patch embedding, in front of the graph, are the distance to the limit.
 * Errors are rounding. Eager differs as much when each image comes alone, because matrix products of other sizes
             run other kernels.""",
+            "## Cut or whole",
+            f"""Upstream's ports of {names} capture the whole tower. The table has them beside our cuts, with the same
+            weights. A call takes the faster of the two managers with upstream's port {min(best):.2f} to {max(best):.2f}
+            times as long as our manager with the cut.""",
+            table(WHOLE, both),
             "## How it was measured",
             """The vision classes have real sizes, random weights in bfloat16 and FLASH_ATTN. `init --yes` drafted
             the descriptors of BLIP-2 and Moondream 3; the others are shipped. Both managers have their default

@@ -132,7 +132,7 @@ def _placeholders(program: Program, owner: Owner) -> Iterator[tuple[str, tuple[s
 def _text(program: Program, module: Module, value: ast.expr | None, depth: int = 8) -> str | None:
     """A literal, a text with the number of the item (the first is 1), or a constant of a module or class.
 
-    It follows at most `depth` names: a constant may be said by itself.
+    It follows at most `depth` names, since a name may be its own value.
     """
     if isinstance(value, ast.Constant):
         return str(value.value or "")  # None: the processor puts the image before the prompt by itself.

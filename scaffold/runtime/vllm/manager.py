@@ -264,11 +264,13 @@ class EncoderCudaGraphManager:
         """Compute the metadata of every size again: call it after a change of weights that vLLM does not make."""
         if self._core is not None:
             self._core.forget_metadata()
+            self._core.adapter.tables.forget()  # type: ignore[attr-defined]  # a `VllmAdapter`
 
     def clear(self) -> None:
         """Release graphs, buffers and the pool."""
         if self._core is not None:
             self._core.clear()
+            self._core.adapter.tables.forget()  # type: ignore[attr-defined]  # a `VllmAdapter`
         for graphs in self.budget_graphs.values():
             if isinstance(graphs, dict):
                 graphs.clear()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from scaffold.runtime.adapter import (
+    Around,
     AxisKeys,
     BufferKind,
     BufferSpec,
@@ -26,10 +27,12 @@ from scaffold.runtime.adapter import (
     Item,
     Limits,
     PathSpec,
+    Replay,
     scatter_rows,
 )
 from scaffold.runtime.vllm.around import around
 from scaffold.runtime.vllm.dialect import ManagerDialect
+from scaffold.runtime.vllm.tables import KeptTables
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
@@ -182,6 +185,7 @@ class VllmAdapter:
         self.dialect = dialect
         self.model = owner.model
         self.config = owner.config
+        self.tables = KeptTables(self.model)
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By set of input names: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[frozenset[str], tuple[bool, bool]] = {}
@@ -197,9 +201,20 @@ class VllmAdapter:
         self._flashinfer = attention_backend(self.model) == "FLASHINFER"
         self.plain_post = self._has_plain_post()
         #: None where the protocol's own hooks give the values of a replay.
-        self.around = around(self.model, getattr(self.config, "buffer_keys", ())) if dialect.values else None
+        self.around = self._around() if dialect.values else None
         if not dialect.values:
             self.input_key = dict(self.config.input_key_by_modality)["image"]
+
+    def _around(self) -> Around | None:
+        run = around(self.model, getattr(self.config, "buffer_keys", ()))
+        if run is None:
+            return None
+
+        def run_with_tables(inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
+            with self.tables:
+                return run(inputs, replay)
+
+        return run_with_tables
 
     # -- description
 
@@ -243,7 +258,7 @@ class VllmAdapter:
         return True
 
     def embed(self, inputs: Inputs) -> Sequence[torch.Tensor]:
-        with self._without_nested_sharding():
+        with self._without_nested_sharding(), self.tables:
             return list(self.model.embed_multimodal(**inputs))
 
     def signature(self, inputs: Inputs) -> Hashable | None:
@@ -507,7 +522,7 @@ class VllmAdapter:
     def eager(self, inputs: Inputs, path: str) -> torch.Tensor:
         dual = self.dialect.dual_path and self.config.enable_dual_path_graph
         keywords = {"path": path} if self.dialect.named_paths or dual else {}
-        with self._without_nested_sharding():
+        with self._without_nested_sharding(), self.tables:
             output = self.model.encoder_eager_forward(inputs, **keywords)
         if output is None:
             # DeepSeek-VL2 (0.33) inherits the protocol's empty method; its post-processing would fail obscurely.

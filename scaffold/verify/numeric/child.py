@@ -11,6 +11,7 @@ nothing: it looks at buffers. Whatever vLLM prints goes to stderr.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -284,6 +285,7 @@ def _check(
         raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods")
     stages.stage = "manager"
     lab.place_model(host)
+    gc.freeze()  # what was imported is no garbage, and takes a second to look through
     if recipe.learns:
         sessions = session.widened(bench, sessions)
     for number, group in enumerate(sessions, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import math
 import sys
@@ -66,6 +67,7 @@ class Bench:
         """The host as it was made: an engine gives a model one manager, so that none finds what an earlier one left."""
         for name in vars(self.host).keys() - self._own:
             delattr(self.host, name)
+        gc.collect()  # a manager and its recorded graphs are cycles: gigabytes where a model has large images
 
     def add(self, check: Check, case: Case) -> None:
         """Keep a check of a case."""

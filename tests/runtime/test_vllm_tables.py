@@ -1,0 +1,117 @@
+"""Interpolated positions: the same bits as without the manager, and each size computed once."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from scaffold.runtime.vllm import tables
+from scaffold.runtime.vllm.tables import KeptTables
+
+
+class Tower(nn.Module):
+    """Learned positions [8, 8, width], as MoonViT has them."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, width, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, height, width, mode="bicubic"):
+        size = (height, width)
+        found = functional.interpolate(self.weight.permute(2, 0, 1).unsqueeze(0), size=size, mode=mode)
+        return found.squeeze(0).permute(1, 2, 0).flatten(end_dim=1)
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The sizes that PyTorch's own function computed."""
+    sizes, original = [], functional.interpolate
+
+    def interpolate(*arguments, **named):
+        sizes.append(named["size"])
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(functional, "interpolate", interpolate)
+    return sizes
+
+
+def run(tower, kept, *size, **named):
+    with torch.inference_mode(), kept:
+        return tower(*size, **named)
+
+
+def test_each_size_is_computed_once_with_the_same_bits(computed):
+    tower = Tower()
+    kept = KeptTables(tower)
+    with torch.inference_mode():
+        want = {size: tower(*size) for size in ((4, 6), (6, 4))}
+        nearest = tower(4, 6, mode="nearest")
+    computed.clear()
+    for _ in range(3):
+        for size, expected in want.items():
+            assert torch.equal(run(tower, kept, *size), expected)
+    assert torch.equal(run(tower, kept, 4, 6, mode="nearest"), nearest)
+    assert computed == [(4, 6), (6, 4), (4, 6)]
+
+
+def test_a_caller_may_write_into_what_it_gets():
+    tower = Tower()
+    kept = KeptTables(tower)
+    want = run(tower, kept, 4, 6).clone()
+    with torch.inference_mode():
+        run(tower, kept, 4, 6).zero_()
+    assert torch.equal(run(tower, kept, 4, 6), want)
+
+
+def test_new_weights_are_interpolated_once_they_are_known(computed):
+    tower = Tower()
+    kept = KeptTables(tower)
+    before = run(tower, kept, 4, 6)
+    tower.weight.data.mul_(2)
+    kept.forget()
+    torch.testing.assert_close(run(tower, kept, 4, 6), 2 * before)
+    tower.weight = nn.Parameter(tower.weight.detach() * 2)  # other memory
+    kept.forget()
+    torch.testing.assert_close(run(tower, kept, 4, 6), 4 * before)
+    assert len(computed) == 3
+
+
+def test_pixels_and_gradients_and_captures_are_left_alone(computed, monkeypatch):
+    tower = Tower()
+    kept = KeptTables(tower)
+    pixels = torch.ones(1, 3, 8, 8)
+    for _ in range(2):
+        with torch.inference_mode(), kept:
+            functional.interpolate(pixels, size=(4, 4))
+        with kept:
+            assert tower(4, 6).requires_grad
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    for _ in range(2):
+        run(tower, kept, 4, 6)
+    assert len(computed) == 6
+
+
+def test_the_least_used_go_where_memory_is_full(computed, monkeypatch):
+    tower = Tower()
+    kept = KeptTables(tower)
+    monkeypatch.setattr(tables, "MOST_BYTES", 2 * 4 * 24 * 4)  # two results of 24 positions
+    for size in ((4, 6), (6, 4), (4, 6), (3, 8), (4, 6), (6, 4)):
+        run(tower, kept, *size)
+    assert computed == [(4, 6), (6, 4), (3, 8), (6, 4)]
+    monkeypatch.setattr(tables, "MOST_BYTES", 8)
+    assert run(tower, kept, 8, 4).shape == (32, 4)  # one that has no room at all
+    assert run(tower, kept, 8, 4).shape == (32, 4)
+    assert computed[-2:] == [(8, 4), (8, 4)]
+
+
+def test_pytorchs_function_is_back_afterwards():
+    original = functional.interpolate
+    kept = KeptTables(Tower())
+    with kept:
+        with kept:
+            assert functional.interpolate is not original
+        assert functional.interpolate is not original
+    with pytest.raises(KeyError), kept:
+        raise KeyError
+    assert functional.interpolate is original
