@@ -49,5 +49,5 @@ def _describe(edit: Edit) -> str:
         if isinstance(value, str) and "\n" in value:
             value = f"<{len(value.splitlines())} lines>"
         if value not in (None, (), False):
-            parts.append(f"{field.name}={value if isinstance(value, str) else ','.join(map(str, value))}")
+            parts.append(f"{field.name}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
     return " ".join(parts)

@@ -14,7 +14,7 @@ import pytest
 from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, contents
 
 import scaffold.descriptor
-from scaffold.descriptor.load import shipped_path
+from scaffold.descriptor.load import shipped_names, shipped_path
 
 SHIPPED = Path(scaffold.descriptor.__file__).parent / "shipped"
 
@@ -286,6 +286,14 @@ def test_plan_shows_each_edit_and_what_was_derived(run, small_tree):
     ):
         assert line in done.out
     assert " = " not in run("plan", "internvl", "--vllm", small_tree).out.splitlines()[1]
+
+
+@pytest.mark.parametrize("model", shipped_names())
+def test_the_plan_of_every_shipped_model_is_shown(run, model, release_tree):
+    done = run("plan", model, "--vllm", release_tree("0.33.0").root, "--replace")
+
+    assert done.code == 0, done.err
+    assert "\n  - PutMethods" in done.out
 
 
 @pytest.mark.parametrize(("release", "generation"), [("0.20.0", "v0_20"), ("0.33.0", "v0_30")])
