@@ -10,8 +10,16 @@ from scaffold.cut.edits import cut_methods
 from scaffold.cut.proof import prove_cut
 from scaffold.cut.way import find_way
 from scaffold.descriptor.expressions import parse_call
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
-from scaffold.tower.running import Replaced, compiled, edited_files, give_methods, refused, tree_of
+from scaffold.diagnostics import DiagnosticError, Span
+from scaffold.tower.running import (
+    Replaced,
+    compiled,
+    compiled_function,
+    edited_files,
+    give_methods,
+    refused,
+    tree_of,
+)
 
 
 def cut_at_load(model: Any, owner: type[Any], *, entries: Sequence[str], call: str, loop: str | None = None) -> None:
@@ -36,10 +44,6 @@ def _cut(owner: type[Any], entries: tuple[str, ...], call: str, loop: str | None
     try:
         way = find_way(tree, file, owner.__name__, dict.fromkeys(entries, place), encoder, place, loop)
         edits = cut_methods(tree, way)
-        shared = next((edit for edit in edits if not edit.class_name), None)
-        if shared is not None:
-            what = f"`{shared.replaces}` is no method, and the models of its other callers would run another one, too"
-            raise DiagnosticError([Diagnostic("VCG444", what, Span(shared.file, 1, 1, 1, 1))])
         files = edited_files(tree, edits)
         hoisted = frozenset((one.class_name, one.function) for one in way.hoisted)
         problems = [
@@ -56,4 +60,9 @@ def _cut(owner: type[Any], entries: tuple[str, ...], call: str, loop: str | None
             raise DiagnosticError(problems)
     except DiagnosticError as error:
         raise refused(owner, "its source has no cut that is proven", *error.diagnostics) from None
-    return tuple(compiled(owner, tree, edit, files[edit.file][1]) for edit in edits)
+    functions = {
+        edit.replaces: compiled_function(owner, tree, edit, files[edit.file][1])
+        for edit in edits
+        if not edit.class_name
+    }
+    return tuple(compiled(owner, tree, edit, files[edit.file][1], functions) for edit in edits if edit.class_name)

@@ -295,15 +295,13 @@ def _used_outside(uses: _Uses, definition: _Definition, gone: Iterable[ast.stmt]
 def _used_elsewhere(tree: SourceTree, path: str, found: Sequence[_Definition]) -> list[_Definition]:
     """Which of the definitions another file of the tree may refer to: all of those in it if it is no valid Python."""
     names = {one.name for one in found}
-    # An import writes the module's own name. Thousands of files have a word like `functools`, and few this one.
-    stem = dotted(path).rpartition(".")[2]
     related: dict[str, set[tuple[str, str]]] = {}
     used: set[_Definition] = set()
     files = {relpath: hits for folder in _FOLDERS for relpath, hits in tree.containing(folder, ".py", names).items()}
     for relpath, hits in files.items() if names else ():
         suspects = [one for one in found if one.name in hits and one not in used and relpath != path]
         try:
-            if any(not one.owner for one in suspects) and stem not in tree.read(relpath):
+            if any(not one.owner for one in suspects) and not _may_import(relpath, tree.read(relpath), path):
                 suspects = [one for one in suspects if one.owner]
             if not suspects:
                 continue
@@ -328,6 +326,16 @@ def _used_elsewhere(tree: SourceTree, path: str, found: Sequence[_Definition]) -
             if is_used:
                 used.add(one)
     return [one for one in found if one in used]
+
+
+def _may_import(relpath: str, text: str, path: str) -> bool:
+    """Whether a file's text has the module at `path` in it: each part of its dotted name, but for the packages of both.
+
+    Thousands of files have a word like `functools`, and hundreds one like `model`.
+    """
+    parts = dotted(path).split(".")
+    packages = ["/".join(parts[: number + 1]) + "/" for number in range(len(parts))]
+    return all(part in text or relpath.startswith(package) for part, package in zip(parts, packages, strict=True))
 
 
 def _taken_from(relpath: str, module: ast.Module, path: str) -> set[str]:

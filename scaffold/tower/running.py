@@ -12,10 +12,11 @@ import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -40,6 +41,17 @@ class Replaced:
         """Whether instances of `cls` run the replaced method, not one of a class between."""
         name = next(iter(self.methods))
         return issubclass(cls, self.owner) and getattr(cls, name) is getattr(self.owner, name)
+
+
+@dataclass(frozen=True)
+class ReplacedFunction:
+    """A function of a module and the new one, which only new methods call: other callers keep the old one."""
+
+    old: Callable[..., Any]
+    new: Callable[..., Any]
+
+
+NO_FUNCTIONS: Mapping[str, ReplacedFunction] = MappingProxyType({})
 
 
 def give_methods(model: Any, replaced: Sequence[Replaced]) -> None:
@@ -77,40 +89,76 @@ def read_text(tree: SourceTree, file: str) -> str:
 
 def _put(text: str, edit: MethodEdit) -> str:
     """`text` with the lines of one method replaced."""
-    old = _method(ast.parse(text), edit.class_name, edit.replaces)
+    old = _function(ast.parse(text), edit)
     lines = text.split("\n")
     new = textwrap.indent(edit.source.rstrip("\n"), " " * old.col_offset).split("\n")
     return "\n".join([*lines[: first_line(old) - 1], *new, *lines[old.end_lineno or old.lineno :]])
 
 
-def compiled(owner: type[Any], tree: SourceTree, edit: MethodEdit, after: str) -> Replaced:
-    """The class that an edit names, and its new methods. Tracebacks show their lines."""
+def compiled(
+    owner: type[Any],
+    tree: SourceTree,
+    edit: MethodEdit,
+    after: str,
+    functions: Mapping[str, ReplacedFunction] = NO_FUNCTIONS,
+) -> Replaced:
+    """The class that an edit names, and its new methods, which call the new `functions` by the names of the old ones.
+
+    Tracebacks show their lines.
+    """
     module = sys.modules.get(edit.file.removesuffix(".py").replace("/", "."))
     cls = getattr(module, edit.class_name, None)
     if module is None or not isinstance(cls, type):
         raise refused(owner, f"{edit.class_name} of {edit.file} is not what was imported")
-    before = _method(ast.parse(read_text(tree, edit.file)), edit.class_name, edit.replaces)
-    running = inspect.unwrap(vars(cls).get(edit.replaces, cls))
-    code = getattr(running, "__code__", None)
-    if code is None or code.co_firstlineno != first_line(before) or not _same_file(code.co_filename, module):
-        raise refused(owner, f"{edit.class_name}.{edit.replaces} is not the one of its source: something replaced it")
+    _check_running(owner, tree, edit, module, vars(cls).get(edit.replaces, cls))
     names = (edit.replaces, *edit.adds)
     parsed = ast.parse(after)
     methods: list[ast.stmt] = [_method(parsed, edit.class_name, name) for name in names]
     for node in (inner for method in methods for inner in ast.walk(method)):
         if isinstance(node, ast.Name) and node.id in ("super", "__class__"):
             raise refused(owner, f"{edit.class_name}.{edit.replaces} uses `{node.id}`, which means another class")
+        name = node.id if isinstance(node, ast.Name) else ""
+        if name in functions and vars(module).get(name) is not functions[name].old:
+            raise refused(owner, f"`{name}` of {edit.file} is not what was imported")
     # In a class of its old name, so that private names are the old ones; nothing lands in the module.
     block = ast.ClassDef(edit.class_name, bases=[], keywords=[], body=methods, decorator_list=[])
-    block.lineno, block.end_lineno, block.col_offset, block.end_col_offset = methods[0].lineno, methods[0].lineno, 0, 0
     if sys.version_info >= (3, 12):
         block.type_params = []
+    made = _made(block, module, after, {name: function.new for name, function in functions.items()})
+    return Replaced(cls, {name: vars(made)[name] for name in names})
+
+
+def compiled_function(owner: type[Any], tree: SourceTree, edit: MethodEdit, after: str) -> ReplacedFunction:
+    """The function that an edit names, old and new."""
+    module = sys.modules.get(edit.file.removesuffix(".py").replace("/", "."))
+    old = getattr(module, edit.replaces, None)
+    if module is None or old is None:
+        raise refused(owner, f"{edit.replaces} of {edit.file} is not what was imported")
+    _check_running(owner, tree, edit, module, old)
+    return ReplacedFunction(old, _made(_function(ast.parse(after), edit), module, after, {}))
+
+
+def _check_running(owner: type[Any], tree: SourceTree, edit: MethodEdit, module: Any, running: Any) -> None:
+    """Refuse code that is not the one of its source."""
+    before = _function(ast.parse(read_text(tree, edit.file)), edit)
+    code = getattr(inspect.unwrap(running), "__code__", None)
+    if code is None or code.co_firstlineno != first_line(before) or not _same_file(code.co_filename, module):
+        name = f"{edit.class_name}.{edit.replaces}" if edit.class_name else edit.replaces
+        raise refused(owner, f"{name} is not the one of its source: something replaced it")
+
+
+def _made(node: ast.ClassDef | FunctionNode, module: Any, text: str, known: Mapping[str, Any]) -> Any:
+    """What a definition makes in the namespace of `module`, where the names of `known` mean something else."""
+    maker = ast.parse(f"def make({', '.join(known)}):\n    return {node.name}\n").body[0]
+    assert isinstance(maker, ast.FunctionDef)
+    maker.body.insert(0, node)
     filename = f"{module.__file__} (edited)"
-    flags = __future__.annotations.compiler_flag
     made: dict[str, Any] = {}
-    exec(compile(ast.Module([block], []), filename, "exec", flags=flags, dont_inherit=True), vars(module), made)
-    linecache.cache[filename] = (len(after), None, after.splitlines(keepends=True), filename)
-    return Replaced(cls, {name: vars(made[edit.class_name])[name] for name in names})
+    flags = __future__.annotations.compiler_flag
+    module_of_it = ast.fix_missing_locations(ast.Module([maker], []))
+    exec(compile(module_of_it, filename, "exec", flags=flags, dont_inherit=True), vars(module), made)
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    return made["make"](**known)
 
 
 @cache
@@ -123,6 +171,13 @@ def subclass(cls: type[Any], replaced: tuple[Replaced, ...]) -> type[Any]:
         return cls
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (cls,), names | methods)
+
+
+def _function(tree: ast.Module, edit: MethodEdit) -> FunctionNode:
+    """The method or function that an edit replaces."""
+    if edit.class_name:
+        return _method(tree, edit.class_name, edit.replaces)
+    return next(node for node in tree.body if isinstance(node, FunctionNode) and node.name == edit.replaces)
 
 
 def _method(tree: ast.Module, class_name: str, name: str) -> FunctionNode:

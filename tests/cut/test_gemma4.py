@@ -17,7 +17,7 @@ from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
 pytestmark = pytest.mark.trees
 
 RELEASE = "0.33.0"
-#: The last release before upstream's own port.
+#: A release before upstream's own port.
 PRISTINE = "0.25.0"
 MODEL = "vllm/model_executor/models/gemma4_mm.py"
 VISION = "self.config.vision_config"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import sys
 from importlib import import_module
 from pathlib import Path
 from textwrap import indent
@@ -184,17 +186,39 @@ class Other(Model):
 """
 
 
-def test_a_function_of_a_running_model_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other models may call it."""
+def other_model(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The class `Other` of a module with this name, whose way to the encoder leads through a function."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
-    (tmp_path / "tiny_function.py").write_text(TINY + FUNCTION)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    cls = import_module("tiny_function").Other
-    with pytest.raises(DiagnosticError) as caught:
+    (folder / f"{name}.py").write_text(TINY + FUNCTION)
+    monkeypatch.syspath_prepend(str(folder))
+    return import_module(name).Other
+
+
+def test_a_function_of_a_running_model_stays_as_it_is_for_its_other_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls = other_model(tmp_path, "tiny_function", monkeypatch)
+    module = sys.modules["tiny_function"]
+    old, model = module.run, cls()
+    cut_at_load(model, cls, entries=["self.run"], call="self.encoder", loop="self.layers")
+    assert model.run(2) == cls().run(2) == -18
+    assert model.run(2, encode=lambda x, scale: x + scale) == -5
+    assert module.run is old
+    assert "encode" not in inspect.signature(old).parameters
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_function_that_something_has_replaced_is_left_alone(
+    gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"tiny_other_function_{gone}"
+    cls = other_model(tmp_path, name, monkeypatch)
+    if gone:
+        monkeypatch.delattr(sys.modules[name], "run")
+    else:
+        monkeypatch.setattr(sys.modules[name], "run", lambda model, x: 0)
+    with pytest.raises(DiagnosticError, match=r"is not (what was imported|the one of its source)"):
         cut_at_load(cls(), cls, entries=["self.run"], call="self.encoder", loop="self.layers")
-    assert [problem.code for problem in caught.value.diagnostics] == ["VCG462", "VCG444"]
-    assert "`run` is no method" in caught.value.diagnostics[1].message
-    assert cls().run(2) == -18
 
 
 METHOD = """\

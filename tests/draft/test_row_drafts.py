@@ -65,8 +65,8 @@ BY_HAND = {
     "Cosmos3EdgeForConditionalGeneration": ("tests/cut/cosmos3_edge.yaml", ()),
     "LlavaOnevision2ForConditionalGeneration": ("tests/cut/llava_onevision2.yaml", ()),
     "MiniMaxM3SparseForConditionalGeneration": ("scaffold/descriptor/shipped/minimax_m3.yaml", ()),
-    "KimiK25ForConditionalGeneration": ("tests/cut/kimi_k25.yaml", ()),
-    "KimiK3ForConditionalGeneration": ("tests/cut/kimi_k3.yaml", ()),
+    "KimiK25ForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_k25.yaml", ()),
+    "KimiK3ForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_k3.yaml", ()),
     "MuseGlimmerForCausalLM": ("tests/cut/muse_glimmer.yaml", ()),
     "KimiVLForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_vl.yaml", (".patch_size",)),
 }
