@@ -244,7 +244,7 @@ def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
             get_multimodal_config=lambda: multimodal,
             max_model_len=4096,
             trust_remote_code=False,
-            dtype=torch.float32,
+            dtype=torch.get_default_dtype(),
             pooler_config=SimpleNamespace(),
             try_get_generation_config=lambda: None,
         ),
