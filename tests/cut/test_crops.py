@@ -11,6 +11,7 @@ import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, id_of, reports_of
 
+from scaffold.adapters.proof import prove_adapter
 from scaffold.adapters.source import render_adapter
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.diagnostics import DiagnosticError
@@ -335,6 +336,20 @@ def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> Non
     text = "\n".join(report.lines())
     assert report.passed, text
     assert (report.hits >= 40, report.misses >= 1) == (True, True), text
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_an_adapter_equals_its_release(tmp_path: Path, release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    text, mixin = render_adapter(port_of("deepseek_ocr2"), known_profile(GENERATIONS[-1]))
+    assert mixin is not None
+    (tmp_path / "adapter.py").write_text(text)
+    (tmp_path / f"{mixin.module}.py").write_text(mixin.source)
+    descriptor = str(Path(__file__).with_name("deepseek_ocr2.yaml"))
+    report = prove_adapter(descriptor, tmp_path / "adapter.py", release_tree(RELEASE), tail="fa3")
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits >= 40
 
 
 MUTANTS = (
