@@ -112,6 +112,5 @@ def _number(program: Program, module: Module, value: ast.expr, depth: int = 4) -
         given = getattr(node, "value", None)
         if given is not None and any(isinstance(to, ast.Name) and to.id == value.id for to in assigned_to(node)):
             return _number(program, module, given, depth - 1)
-    dotted, member = module.imports.get(value.id, ("", None))
-    home = program.module(f"{dotted.replace('.', '/')}.py") if member is not None else None
-    return _number(program, home, ast.Name(member), depth - 1) if home is not None and member is not None else None
+    origin = program.imported(module, value.id)
+    return _number(program, origin[0], ast.Name(origin[1]), depth - 1) if origin is not None else None
