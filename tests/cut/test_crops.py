@@ -384,7 +384,7 @@ CODES = ("VCG657", "VCG657", "VCG654")
 
 @pytest.mark.lab
 @pytest.mark.slow
-@pytest.mark.parametrize(("changes", "code"), zip(WRONG, CODES, strict=True), ids=str)
+@pytest.mark.parametrize(("changes", "code"), [*zip(WRONG, CODES, strict=True)], ids=str)
 def test_a_wrong_descriptor_is_rejected(changes: dict[str, Any], code: str, release_tree: Any) -> None:
     """Encoders that take any side: a wrong one makes no wrong result, only no replay."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
