@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange
-from scaffold.descriptor import CutPort, PathsPort, RowsPort
-from scaffold.descriptor.port import LOOP_METHOD
+from scaffold.descriptor import CropsPort, CutPort, PathsPort, RowsPort
+from scaffold.descriptor.port import CHAIN_METHOD, LOOP_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.files import read_regular
 from scaffold.plan.views import PackedView
@@ -332,6 +332,12 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     elif isinstance(port, CutPort):
         yield f"- The graph holds `{port.forward.call.text}` alone; the model's own code assembles its features."
         yield "- An item that holds no units of the captured shape is left to the model's own code."
+    elif isinstance(port, CropsPort):
+        yield (
+            f"- `{CHAIN_METHOD}` is the statements from `{port.forward.call.text}` through `{port.through}`, moved as "
+            "they were. A graph holds it, on whole images or on crops; the model's own code assembles its features."
+        )
+        yield "- An item of another shape is left to the model's own code."
     elif isinstance(port, RowsPort):
         yield f"- The graph holds `{port.recorded}` alone; the model's own code assembles its features."
         if port.loop:

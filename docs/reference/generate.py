@@ -65,8 +65,9 @@ FORMS = {
 }
 WORDS = {"integer": "whole number", "boolean": "true or false", "string": "text"}
 
-#: A shipped descriptor to show for each layout, the plainest one.
+#: A shipped descriptor to show for each layout, the plainest one; for a layout without one, what `init` drafts as it.
 SHOWN = {"packed": "qwen2_vl", "tiles": "gemma3_mm", "paths": "step3_vl", "cut": "llava_next", "rows": "mistral3"}
+DRAFTED = {"crops": "DeepseekOCR2ForCausalLM"}
 
 Schema = dict[str, Any]
 
@@ -110,8 +111,11 @@ def descriptor_page() -> Iterator[str]:
     yield from _sections(shared, titles, schema["$defs"], done := set[str]())
     for name, branch in layouts.items():
         yield f"\n## Layout `{name}`\n"
-        yield f"{_sentence(branch['description'])} Such as `{SHOWN[name]}`, without its `integration`:\n"
-        yield f"```yaml\n{_shown(SHOWN[name])}```\n"
+        if name in SHOWN:
+            yield f"{_sentence(branch['description'])} Such as `{SHOWN[name]}`, without its `integration`:\n"
+            yield f"```yaml\n{_shown(SHOWN[name])}```\n"
+        else:
+            yield f"{_sentence(branch['description'])} None is shipped; `init` drafts `{DRAFTED[name]}` as one.\n"
         yield "Its own keys. Where a key is also in the table of every layout, this table counts:\n"
         yield from _table(own[name], set(branch["required"]), titles)
         yield from _sections(own[name], titles, schema["$defs"], done)

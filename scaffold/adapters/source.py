@@ -73,7 +73,8 @@ def _cut(port: ReentryPort) -> dict[str, Any]:
     entries = dict.fromkeys(modality.entry.path for modality in port.modalities.values())
     encoder = port.encoder
     call = encoder if isinstance(encoder, str) else encoder.python()
-    return {"entries": list(entries), "call": call, **({"loop": port.loop} if port.loop else {})}
+    further = {"loop": port.loop, "through": port.through}
+    return {"entries": list(entries), "call": call, **{name: value for name, value in further.items() if value}}
 
 
 def _split(port: PackedPort) -> dict[str, Any]:

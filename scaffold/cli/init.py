@@ -43,7 +43,7 @@ _STDOUT = "<draft>"
 )
 @click.option(
     "--layout",
-    type=click.Choice(["packed", "tiles", "paths", "cut", "rows"]),
+    type=click.Choice(["packed", "tiles", "paths", "cut", "crops", "rows"]),
     help="Draft this layout [the one that fits the model best].",
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")

@@ -6,6 +6,7 @@ import ast
 import textwrap
 from typing import TYPE_CHECKING
 
+from scaffold.cut.chains import Chain, chain_method
 from scaffold.cut.hoist import BOUND, documented, hoisted_source, hoisted_tree, method_lines
 from scaffold.cut.loops import loop_method
 from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called, end_of
@@ -38,7 +39,7 @@ def cut_methods(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> tup
             station.file,
             station.class_name,
             station.function,
-            (LOOP_METHOD,) if station.loop else (PRIVATE_ENTRY,) if station.function == PUBLIC_ENTRY else (),
+            _added(station),
             _source(tree, station, annotation, hoisted=any(place_of(one) == place_of(station) for one in way.hoisted)),
         )
         for station in way.stations
@@ -46,6 +47,13 @@ def cut_methods(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> tup
     on_the_way = set(map(place_of, way.stations))
     between = [one for one in way.hoisted if place_of(one) not in on_the_way]
     return (*edits, *(MethodEdit(*place_of(one), (), hoisted_source(tree, one)) for one in between))
+
+
+def _added(station: Station) -> tuple[str, ...]:
+    """The methods that come with that of a station."""
+    if station.outlined is not None:
+        return (station.outlined.method,) if station.outlined.adds else ()
+    return (PRIVATE_ENTRY,) if station.function == PUBLIC_ENTRY else ()
 
 
 def place_of(method: Station | Hoisted) -> tuple[str, str, str]:
@@ -97,14 +105,19 @@ def _source(tree: SourceTree, station: Station, callable_type: str, *, hoisted: 
             )
         )
     helper = ""
-    if station.loop is not None:
-        first, last = station.loop.line - start, station.loop.end_line - start
-        helper = "\n" + loop_method(function, station.loop, lines[first : last + 1])
-        lines[first : last + 1] = [_call(station.loop, lines[first])]
+    outlined = station.outlined
+    if outlined is not None:
+        first, last = outlined.line - start, outlined.end_line - start
+        moved = lines[first : last + 1]
+        if isinstance(outlined, Chain):
+            helper = "\n" + chain_method(outlined, moved) if outlined.adds else ""
+        else:
+            helper = "\n" + loop_method(function, outlined, moved)
+        lines[first : last + 1] = [_call(outlined, lines[first])]
         text = textwrap.dedent("\n".join(lines)) + "\n"
     shift = len(lines[0]) - len(lines[0].lstrip())
     cut = Cut(text, start, shift, ENCODE, callable_type, station.forwards)
-    cut.sites = {} if station.loop is not None else dict(zip(station.sites, station.units, strict=True))
+    cut.sites = {} if outlined is not None else dict(zip(station.sites, station.units, strict=True))
     cut.every = EVERY
     changed = documented(cut.code(), LONGEST, BOUND) if hoisted else cut.code()
     changed = documented(changed, ENCODE, _DOCUMENTATION)
@@ -130,10 +143,10 @@ def _source(tree: SourceTree, station: Station, callable_type: str, *, hoisted: 
     )
 
 
-def _call(loop: Loop, first: str) -> str:
-    """The call that replaces the loop, whose first line is given."""
+def _call(loop: Loop | Chain, first: str) -> str:
+    """The call that replaces a loop or a chain, whose first line is given."""
     arguments = ", ".join(loop.arguments)
-    call = f"(self.{LOOP_METHOD} if {ENCODE} is None else {ENCODE})({arguments})"
+    call = f"(self.{loop.method} if {ENCODE} is None else {ENCODE})({arguments})"
     return f"{_indentation(first)}{loop.result} = {call}"
 
 

@@ -42,6 +42,14 @@ class Loop:
     def result(self) -> str:
         return self.arguments[0]
 
+    @property
+    def method(self) -> str:
+        return LOOP_METHOD
+
+    @property
+    def adds(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class Misfit:

@@ -14,6 +14,7 @@ from scaffold.diagnostics import Diagnostic, Span
 _PARAMETER = "encode"
 _PUBLIC, _PRIVATE = "embed_multimodal", "_embed_multimodal"
 _LOOP = "forward_layers"
+_CHAIN = "_encode_pixels"
 _LONGEST = "max_seqlen"
 
 
@@ -31,10 +32,12 @@ def prove_cut(
     the call `E`. A call of `E if encode is None else encode` becomes one of `E`. The rest must be the same tree,
     without another word of `encode`.
 
-    Two moves are allowed. The body of `embed_multimodal` may have moved into a private method that it calls with all
+    Three moves are allowed. The body of `embed_multimodal` may have moved into a private method that it calls with all
     that it is given. A loop may have moved into a method `forward_layers`, whose parameters are the variables that it
     reads and whose result is the one that it writes for the rest of the method. The loop must give the same tree when
-    it is put back in the place of the call, and it must mean the same names there as in its own method.
+    it is put back in the place of the call, and it must mean the same names there as in its own method. A run of
+    assignments may have moved into a method `_encode_pixels`, once for several places. In each place it must be the
+    same run but for the names of its variables, of which the rest of the method has none but the result.
 
     A method without a class is a function of the module.
 
@@ -52,6 +55,9 @@ def prove_cut(
     for owner, name in sorted(methods):
         shown, line = f"{owner}.{name}".removeprefix("."), getattr(new.get((owner, name)), "lineno", 1)
         loop = new.get((owner, _LOOP)) if (owner, _LOOP) not in old else None
+        chain = new.get((owner, _CHAIN)) if (owner, _CHAIN) not in old else None
+        if chain is not None:
+            _fold(old.get((owner, name)), new.get((owner, name)), chain)
         was = _undone(old.get((owner, name)))
         if was is None or _undone(new.get((owner, name)), loop, bounded=(owner, name) in hoisted) != was:
             found.append(
@@ -178,6 +184,100 @@ def _inlined(function: ast.AST, method: ast.AST) -> bool:
     [(block, index)] = places
     block[index] = loop
     return not any(isinstance(node, leaves) for node in ast.walk(loop))
+
+
+def _fold(old: ast.AST | None, new: ast.AST | None, method: ast.AST) -> None:
+    """Replace a run of statements in `old` by the call of `method` that `new` has in its place, if it is that run."""
+    if not isinstance(old, ast.FunctionDef) or not isinstance(new, ast.FunctionDef):
+        return
+    if not isinstance(method, ast.FunctionDef) or len(method.body) < 3:
+        return
+    spec, (_, *moved, end) = method.args, method.body
+    further = [*method.decorator_list, *spec.posonlyargs, *spec.kwonlyargs, *spec.defaults, spec.vararg, spec.kwarg]
+    result = end.value.id if isinstance(end, ast.Return) and isinstance(end.value, ast.Name) else ""
+    if [one.arg for one in spec.args[:1]] != ["self"] or len(spec.args) != 2 or any(further):
+        return
+    for block, index, steps in _blocks(new):
+        call = block[index]
+        target = call.targets[0] if isinstance(call, ast.Assign) else None
+        value = call.value if isinstance(call, ast.Assign) else None
+        if not isinstance(target, ast.Name) or not isinstance(value, ast.Call) or len(value.args) != 1:
+            continue
+        [given] = value.args
+        text = f"{target.id} = (self.{_CHAIN} if {_PARAMETER} is None else {_PARAMETER})({ast.unparse(given)})"
+        if not isinstance(given, ast.Name) or ast.dump(call) != ast.dump(ast.parse(text).body[0]):
+            continue
+        there = _followed(old, steps)
+        run = there[index : index + len(moved)] if there is not None else []
+        wanted = _numbered(moved, spec.args[1].arg, result, set())
+        if there is None or wanted is None or _numbered(run, given.id, target.id, _variables(old)) != wanted:
+            return
+        inner = {id(node) for statement in run for node in ast.walk(statement)}
+        names = [node for node in ast.walk(old) if isinstance(node, ast.Name)]
+        parameters = {node.arg for node in ast.walk(old) if isinstance(node, ast.arg)}
+        elsewhere = {node.id for node in names if id(node) not in inner} | parameters
+        written = {node.id for node in names if id(node) in inner and isinstance(node.ctx, ast.Store)}
+        shared = any(isinstance(node, ast.Global | ast.Nonlocal) for node in ast.walk(old))
+        if not shared and not (written - {target.id}) & elsewhere:
+            there[index : index + len(moved)] = ast.parse(f"{target.id} = self.{_CHAIN}({given.id})").body
+        return
+
+
+def _blocks(function: ast.FunctionDef) -> list[tuple[list[ast.stmt], int, tuple[tuple[str, int], ...]]]:
+    """Every statement as its block and its number there, with the steps that lead to the block from the function.
+
+    Those of functions and classes inside are left out: their variables are others.
+    """
+    found: list[tuple[list[ast.stmt], int, tuple[tuple[str, int], ...]]] = []
+    pending: list[tuple[ast.AST, tuple[tuple[str, int], ...]]] = [(function, ())]
+    while pending:
+        node, steps = pending.pop()
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            for index, statement in enumerate(block if isinstance(block, list) else []):
+                found.append((block or [], index, (*steps, (field, -1))))
+                if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    pending.append((statement, (*steps, (field, index))))
+    return found
+
+
+def _followed(function: ast.FunctionDef, steps: tuple[tuple[str, int], ...]) -> list[ast.stmt] | None:
+    """The block that steps lead to; None where there is none."""
+    node: ast.AST = function
+    for field, index in steps:
+        block = getattr(node, field, None)
+        if not isinstance(block, list) or index >= len(block):
+            return None
+        if index < 0:
+            return block
+        node = block[index]
+    return None
+
+
+def _numbered(run: list[ast.stmt], given: str, result: str, outside: set[str]) -> list[str] | None:
+    """Assignments with numbers for their variables, None where they are anything else or read one of `outside`."""
+    numbers, lines = {given: "0"}, []
+    for number, statement in enumerate(run, 1):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+        if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name):
+            return None
+        parts = list(ast.walk(statement.value))
+        scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
+        if any(isinstance(part, (*scopes, ast.Await, ast.Yield, ast.YieldFrom)) for part in parts):
+            return None
+        names = [part for part in parts if isinstance(part, ast.Name)]
+        if any(name.id in outside - {"self"} and name.id not in numbers for name in names):
+            return None
+        # Spaces keep a number apart from every name of Python.
+        value = {id(name): f"{numbers[name.id]} " for name in names if name.id in numbers}
+        kept = [(name, name.id) for name in names]
+        for name in names:
+            name.id = value.get(id(name), name.id)
+        lines.append(ast.dump(statement.value))
+        for name, text in kept:
+            name.id = text
+        numbers[target.id] = str(number)
+    return lines if numbers.get(result) == str(len(run)) else None
 
 
 def _calls_of_loop(function: ast.AST) -> list[ast.AST]:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from scaffold.cut.chains import Chain, NoChain, find_chain, same_chain, starts_of
 from scaffold.cut.hoist import Hoisted, find_computed, has_room, hoisted_tree, is_set
 from scaffold.cut.loops import Loop, Misfit, find_hazard, find_misfit, outline
 from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
-from scaffold.descriptor.port import LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
+from scaffold.descriptor.port import CHAIN_METHOD, LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.syntax import FunctionNode, bind_call, find_class, name_path
 
@@ -47,7 +48,7 @@ class Station:
 
     Calls are `(line, column)` of their ends in the file's syntax tree, columns in bytes: `a(x).b(y)` has two calls that
     start in the same place. A `loop` over the encoder's
-    layers stands for a call of it, and is the only site.
+    layers, or a `chain` of calls of several encoders, stands for a call of it, and is the only site.
     """
 
     file: str
@@ -58,6 +59,12 @@ class Station:
     units: tuple[tuple[int | str, ...], ...]
     forwards: tuple[tuple[int, int], ...]
     loop: Loop | None = None
+    chain: Chain | None = None
+
+    @property
+    def outlined(self) -> Loop | Chain | None:
+        """The statements that a call of a method replaces."""
+        return self.loop or self.chain
 
 
 @dataclass(frozen=True)
@@ -127,14 +134,17 @@ def find_way(
     call: Call | str,
     span: Span,
     loop: str | None = None,
+    through: str | None = None,
 ) -> Way:
     """The methods from `entries` (paths such as `self._process_image_input`) to `call`, the encoder's call.
 
     `call` is seen from the class `class_name` of the file `path`, with `pixels` in the place of the units; a path such
     as `self.vision_tower.transformer` stands for every call of that. With `loop`, seen from there (`self.layers`), it
-    is the loop over that instead, in a method of that part. Raises VCG443 where no entry leads there, or where the call
-    on the way has other arguments; VCG448 where the loop cannot be a method of its own; VCG449 where `embed_multimodal`
-    changes what an entry makes.
+    is the loop over that instead, in a method of that part. With `through`, the last part that is called
+    (`self.projector`), it is every run of statements from `call` to the call of that.
+
+    Raises VCG443 where no entry leads there, or where the call on the way has other arguments; VCG448 where the loop or
+    the run cannot be a method of its own; VCG449 where `embed_multimodal` changes what an entry makes.
     """
     from scaffold.tower.source import Program
 
@@ -143,7 +153,7 @@ def find_way(
     assert module is not None, "read before"
     owner = find_class(module.tree, class_name)
     assert owner is not None, "found before"
-    search = _Search(program, (module, owner), call, span, loop)
+    search = _Search(program, (module, owner), call, span, loop, through)
     for entry, place in entries.items():
         frame = search.method((module, owner), (), entry.removeprefix("self."), {})
         if frame is None or not search.leads(frame):
@@ -159,13 +169,21 @@ def find_way(
         raise DiagnosticError(search.problems)
     if search.hoisted:
         hoisted = tuple(search.hoisted.values())
-        way = find_way(hoisted_tree(tree, hoisted), path, class_name, entries, call, span, loop)
+        way = find_way(hoisted_tree(tree, hoisted), path, class_name, entries, call, span, loop, through)
         return replace(way, hoisted=hoisted)
     return Way(tuple(search.stations.values()), tuple(search.left))
 
 
 class _Search:
-    def __init__(self, program: Program, model: Owner, call: Call | str, span: Span, loop: str | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        model: Owner,
+        call: Call | str,
+        span: Span,
+        loop: str | None,
+        through: str | None,
+    ) -> None:
         self.program = program
         self.model = model
         self.call = call
@@ -176,6 +194,9 @@ class _Search:
         #: The callee there: the encoder, or the method that an earlier port made of the loop.
         self.called: Place = (*self.target, LOOP_METHOD) if loop else self.target
         self.goal = f"a loop over `{loop}` in `{call}`" if loop else f"`{_text(call)}`"
+        #: The last part that a chain of calls goes through, if there is one.
+        self.last: Place | None = tuple(through.split(".")[1:]) if through else None
+        self.first_chain: tuple[_Frame, Chain] | None = None
         self.stations: dict[int, Station] = {}
         self.problems: list[Diagnostic] = []
         self.left: list[Diagnostic] = []
@@ -193,8 +214,17 @@ class _Search:
         sites: list[tuple[ast.Call, tuple[int | str, ...]]] = []
         forwards: list[ast.Call] = []
         loops = self._loops(frame, names)
+        chains = self._chains(frame, names)
         for node in _calls(frame.function):
             place = _place(called(node), frame.place, names)
+            if self.last is not None and place == (CHAIN_METHOD,):  # an earlier port
+                sites.append((node, (0,)))
+                continue
+            if any(node in ast.walk(statement) for run in chains for statement in run):
+                continue
+            if place == self.called and self.last is not None:
+                self._leave(node, frame, f"no call of `self.{'.'.join(self.last)}` follows in its block")
+                continue
             if place == self.called:
                 units = self._units(node, frame, names)
                 if units is not None:
@@ -206,6 +236,9 @@ class _Search:
         if loops:
             self._known[frame.key] = True
             self._keep_loop(frame, loops[0], [*loops[1:], *forwards], names)
+        elif chains:
+            self._known[frame.key] = True
+            self._keep_chain(frame, chains, [*(node for node, _ in sites), *forwards], names)
         elif sites or forwards:
             self._known[frame.key] = True
             if not _is_stub(frame.function):
@@ -262,6 +295,50 @@ class _Search:
             return
         self._keep(frame, [(loop, EVERY)], [], outlined)
 
+    def _chains(self, frame: _Frame, names: Mapping[str, Place]) -> list[list[ast.stmt]]:
+        """The runs of statements from the encoder's call to that of the last part, in a method of the model."""
+        if self.last is None or frame.owner is None or frame.place:
+            return []
+
+        def calls(statement: ast.stmt, place: Place) -> ast.Call | None:
+            value = statement.value if isinstance(statement, ast.Assign) else None
+            fits = isinstance(value, ast.Call) and _place(value.func, frame.place, names) == place
+            return value if fits and isinstance(value, ast.Call) else None
+
+        found = []
+        for block, index in starts_of(frame.function):
+            first = calls(block[index], self.target)
+            if first is None or self._units(first, frame, names) is None:
+                continue
+            length = next((n for n, node in enumerate(block[index:], 1) if calls(node, self.last)), None)
+            if length is not None:
+                found.append(block[index : index + length])
+        return found
+
+    def _keep_chain(
+        self, frame: _Frame, chains: Sequence[list[ast.stmt]], others: Sequence[ast.AST], names: Mapping[str, Place]
+    ) -> None:
+        """Keep the one run of a method from the encoder's call to that of the last part."""
+        assert frame.owner is not None, "chains are looked for in methods"
+        chain = find_chain(frame.function, chains[0])
+        others = [*(run[0] for run in chains[1:]), *others]
+        if isinstance(chain, Chain) and self.first_chain is not None:
+            home, first = self.first_chain
+            if home.owner is not frame.owner or not same_chain(first, chain):
+                chain = NoChain(chains[0][0], f"it is not the same as in `{home.shown}`")
+            else:
+                chain = replace(chain, adds=False)
+        if others:
+            chain = NoChain(others[0], "the encoder runs in another place of the method, too")
+        elif CHAIN_METHOD in self.program.members((frame.module, frame.owner)):
+            chain = NoChain(chains[0][0], f"`{frame.owner.name}` has a method `{CHAIN_METHOD}` already")
+        if isinstance(chain, NoChain):
+            what = f"the statements from `{_text(self.call)}` on in `{frame.shown}` cannot be captured: {chain.reason}"
+            self._refuse_outlined(what, frame.module.span(chain.node))
+            return
+        self.first_chain = self.first_chain or (frame, chain)
+        self._keep(frame, [(chains[0][-1], (0,))], [], chain=chain)
+
     def _hoist(self, frame: _Frame, loop: ast.For, names: Mapping[str, Place]) -> bool:
         """Whether the layers can get a parameter for the longest sequence that they compute."""
         assert self.layers is not None, "there is a loop over them"
@@ -300,10 +377,13 @@ class _Search:
         self._declined.append(f"{place}: no `{LONGEST}` is handed in: `{frame.shown}` {reason}")
 
     def _refuse_loop(self, frame: _Frame, reason: str, place: Span) -> None:
+        self._refuse_outlined(f"the loop over the layers in `{frame.shown}` cannot be captured: {reason}", place)
+
+    def _refuse_outlined(self, message: str, place: Span) -> None:
         self.problems.append(
             Diagnostic(
                 "VCG448",
-                f"the loop over the layers in `{frame.shown}` cannot be captured: {reason}",
+                message,
                 place,
                 "without `loop`, name a call of the encoder that can be, if there is one; else the model runs eagerly",
                 notes=(*self._declined, f"asked for by {self.span}"),
@@ -313,9 +393,10 @@ class _Search:
     def _keep(
         self,
         frame: _Frame,
-        sites: Sequence[tuple[ast.Call | ast.For, tuple[int | str, ...]]],
+        sites: Sequence[tuple[ast.Call | ast.stmt, tuple[int | str, ...]]],
         forwards: Sequence[ast.Call],
         loop: Loop | None = None,
+        chain: Chain | None = None,
     ) -> None:
         station = Station(
             frame.module.file,
@@ -326,6 +407,7 @@ class _Search:
             tuple(units for _, units in sites),
             tuple(map(end_of, forwards)),
             loop,
+            chain,
         )
         other = self.stations.setdefault(id(frame.function), station)
         if other != station:
@@ -349,17 +431,20 @@ class _Search:
         )
         if same:
             return (units.pop("pixels"), *units.values())
+        self._leave(node, frame, "it has other arguments than forward.call")
+        return None
+
+    def _leave(self, node: ast.Call, frame: _Frame, reason: str) -> None:
         text = " ".join(frame.module.segment(node).split())
         self.left.append(
             Diagnostic(
                 "VCG447",
-                f"`{text}` is not cut: it has other arguments than forward.call",
+                f"`{text}` is not cut: {reason}",
                 frame.module.span(node),
                 "check that no batch worth a graph takes this call: it runs eagerly, in the model's own code",
                 Severity.INFO,
             )
         )
-        return None
 
     def _callee(self, node: ast.Call, place: Place | None, frame: _Frame, names: Mapping[str, Place]) -> _Frame | None:
         """The method that a call reaches, with what its parameters stand for."""

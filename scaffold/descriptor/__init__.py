@@ -6,6 +6,7 @@ has to feel instant.
 
 from scaffold.descriptor.load import AnyPort, load_descriptor, load_descriptor_text, shipped_names
 from scaffold.descriptor.port import (
+    CropsPort,
     CutPort,
     PackedPort,
     PathsPort,
@@ -19,6 +20,7 @@ from scaffold.descriptor.port import (
 
 __all__ = [
     "AnyPort",
+    "CropsPort",
     "CutPort",
     "PackedPort",
     "PathsPort",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scaffold.descriptor.port import CutPort, PackedPort, PathsPort, RowsPort, TilesPort, read_port
+from scaffold.descriptor.port import CropsPort, CutPort, PackedPort, PathsPort, RowsPort, TilesPort, read_port
 from scaffold.descriptor.questions import find_questions, without_answers
 from scaffold.descriptor.rules import check_rules
 from scaffold.descriptor.schema import Reader, suggest
@@ -14,7 +14,7 @@ from scaffold.files import read_regular
 
 _SHIPPED = Path(__file__).parent / "shipped"
 
-AnyPort = PackedPort | TilesPort | PathsPort | CutPort | RowsPort
+AnyPort = PackedPort | TilesPort | PathsPort | CutPort | CropsPort | RowsPort
 
 
 def shipped_names() -> tuple[str, ...]:

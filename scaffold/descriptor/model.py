@@ -118,6 +118,12 @@ class SizedField(Record):
         default=None,
         examples=[1],
     )
+    least: int | None = declare(
+        Integer(2, 8),
+        "smallest grid in `sizes` with rows, by the product of its entries: an item of a smaller one has none",
+        default=None,
+        examples=[2],
+    )
 
 
 class Sizes(Record):
@@ -227,6 +233,21 @@ class UnitPixels(Record):
     padded: bool = declare(
         Flag(), "whether the model pads all items of a batch to the most units of one", default=False
     )
+
+
+class WholePixels(Record):
+    """One whole image."""
+
+    shape: tuple[Expression, ...] = declare(
+        Listing(_LET, 1, 5), "shape of one whole image", examples=[["3", "side", "side"]]
+    )
+
+
+class Crops(Record):
+    """The crops of an image, in a tensor of their own."""
+
+    pixels: str = declare(Name("an input name"), "key of the tensor of crops", examples=["images_crop"])
+    shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one crop", examples=[["3", "crop", "crop"]])
 
 
 class PackedPixels(Record):
@@ -373,6 +394,18 @@ class CutForward(Record):
         "layers that the model uses where the result is a list of them",
         default=(),
         examples=[[{"table": "self.config.deepstack_layer_map", "column": 0}, "self.config.vision_feature_layer"]],
+    )
+
+
+class ChainForward(Record):
+    """The model's calls of its encoders, one after the other, on whole images and on crops."""
+
+    call: Call = declare(CallText("cut"), "first call, with `pixels` alone", examples=["self.sam_model(pixels)"])
+    through: str = declare(
+        AttributePath(),
+        "part of the model whose call is the last one; the statements from `call` to it become a method, which is "
+        "recorded",
+        examples=["self.projector"],
     )
 
 

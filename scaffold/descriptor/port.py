@@ -27,6 +27,8 @@ from scaffold.descriptor.model import (
     Assembly,
     Budget,
     Capture,
+    ChainForward,
+    Crops,
     CutForward,
     CutModality,
     DataParallel,
@@ -60,6 +62,7 @@ from scaffold.descriptor.model import (
     Tower,
     UnitPixels,
     Verify,
+    WholePixels,
 )
 from scaffold.descriptor.schema import (
     Choice,
@@ -92,13 +95,15 @@ LAYOUTS = {
     "tiles": "tiles of one shape, a number of tiles for each item",
     "paths": "tiles of two shapes, each captured on a path of its own",
     "cut": "units of one shape for the encoder alone; the model's own code makes embeddings of their features",
+    "crops": "whole images of one shape and their crops of another for the encoders alone; the model's own code makes "
+    "embeddings of their features",
     "rows": "patch rows of all items for the encoder alone, with whatever the model's own code hands it beside them",
 }
 
 #: The keys of a descriptor in the order in which they are documented and drafted.
 ORDER = (
     "schema", "model", "layout", "modalities", "fields", "sizes", "let", "processor", "helpers", "item", "pixels",
-    "attention", "capture", "buffers", "budget", "paths", "forward", "eager", "post", "gates", "data_parallel",
+    "crops", "attention", "capture", "buffers", "budget", "paths", "forward", "eager", "post", "gates", "data_parallel",
     "output", "tower", "integration", "verify",
 )  # fmt: skip
 
@@ -107,6 +112,9 @@ PUBLIC_ENTRY, PRIVATE_ENTRY = "embed_multimodal", "_embed_multimodal"
 
 #: The loop over the layers of an encoder, where a method of its own is called instead.
 LOOP_METHOD = "forward_layers"
+
+#: The statements from a model's first encoder through the last one, where a method of their own is called instead.
+CHAIN_METHOD = "_encode_pixels"
 
 #: The name of the longest sequence in vLLM's layers that take it.
 LONGEST = "max_seqlen"
@@ -257,6 +265,11 @@ class ReentryPort(Port):
         return None
 
     @property
+    def through(self) -> str | None:
+        """The last part that is called, if a graph records the statements from the encoder's call to that one's."""
+        return None
+
+    @property
     def embeds(self) -> str | None:
         return next((key for key in self.fields if key.endswith("_embeds")), None)
 
@@ -276,10 +289,10 @@ class ReentryPort(Port):
         return {key: field.sizes for key, field in self.fields.items() if isinstance(field, SizedField)}
 
     @property
-    def extras(self) -> dict[str, int]:
-        """Inputs whose sizes are a grid, and the number of an item's rows beside the grid's product."""
+    def grids(self) -> dict[str, SizedField]:
+        """Inputs whose sizes are a grid with another number of rows than its product, for some items at least."""
         sized = {key: field for key, field in self.fields.items() if isinstance(field, SizedField)}
-        return {key: field.extra for key, field in sized.items() if field.extra is not None}
+        return {key: field for key, field in sized.items() if field.extra is not None or field.least is not None}
 
 
 class CutPort(ReentryPort):
@@ -307,6 +320,33 @@ class CutPort(ReentryPort):
     @property
     def encoder_key(self) -> str:
         return "forward.call"
+
+
+class CropsPort(ReentryPort):
+    """A whole image for each item, and any number of crops of another shape.
+
+    Both go through the same statements. As in a cut, the port asks the encoders how many features there are, the
+    model's own code assembles them, and serves every item of other shapes.
+    """
+
+    modalities: Mapping[str, CutModality] = declare(
+        Table(Section(CutModality), "a modality", {"image": MODALITIES["image"]}, minimum=1), "inputs of the modality"
+    )
+    pixels: WholePixels = declare(Section(WholePixels), "one whole image as it enters the encoders")
+    crops: Crops = declare(Section(Crops), "crops as they enter the encoders")
+    forward: ChainForward = declare(Section(ChainForward), "statements that are recorded")
+
+    @property
+    def encoder(self) -> Call:
+        return self.forward.call
+
+    @property
+    def encoder_key(self) -> str:
+        return "forward.call"
+
+    @property
+    def through(self) -> str:
+        return self.forward.through
 
 
 class RowsPort(ReentryPort):
@@ -546,11 +586,14 @@ class PathsPort(SizedPort):
         return self.data_parallel.switches if self.data_parallel else ()
 
 
-PORTS: dict[str, type[TilesPort] | type[PackedPort] | type[PathsPort] | type[CutPort] | type[RowsPort]] = {
+PORTS: dict[
+    str, type[TilesPort] | type[PackedPort] | type[PathsPort] | type[CutPort] | type[CropsPort] | type[RowsPort]
+] = {
     "packed": PackedPort,
     "tiles": TilesPort,
     "paths": PathsPort,
     "cut": CutPort,
+    "crops": CropsPort,
     "rows": RowsPort,
 }
 

@@ -24,6 +24,7 @@ from scaffold.descriptor.model import Count, CutModality, Helper, Sequences, Tes
 from scaffold.descriptor.port import (
     CHUNK,
     PORTS,
+    CropsPort,
     CutPort,
     PackedPort,
     PathsPort,
@@ -602,6 +603,14 @@ def fields_are_complete(context: Context) -> Problems:
                 f"modalities.{name}.pixels",
                 f"add `{modality.pixels}: batched` to `fields`, or `{modality.pixels}: {{sizes: KEY}}`",
             )
+    crops = port.crops.pixels if isinstance(port, CropsPort) and port.crops else None
+    if crops is not None and crops not in port.sized:
+        yield context.problem(
+            "VCG343",
+            f"`{crops}` cannot be cut into the crops of each item",
+            "crops.pixels",
+            f"add `{crops}: {{sizes: KEY}}` to `fields`",
+        )
     for key, sizes in port.sized.items():
         if sizes is not None and port.fields.get(sizes, "") not in ("batched", None):
             yield context.problem(
@@ -654,11 +663,11 @@ def items_can_be_made(context: Context) -> Problems:
             "item.shape",
             "write [3, h * p, w * p] for images, or [h * w, 3 * p**2] for rows of patches",
         )
-    for key in port.extras if port.fields else ():
+    for key, field in port.grids.items() if port.fields else ():
         yield context.at_key(
             "VCG343",
-            f"an item of `{key}` has no rows beside the patches of its grid",
-            f"fields.{key}.extra",
+            f"an item of `{key}` has no rows beside the patches of its grid, nor fewer",
+            f"fields.{key}.{'least' if field.extra is None else 'extra'}",
             "delete this line: the rows of a grid are its product",
         )
     if port.forward and port.forward.unread and port.forward.loop is None:

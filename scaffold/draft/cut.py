@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.crops import chains, draft_shapes
 from scaffold.draft.inputs import Beyond, beyond, left_out, other_way, read_fields
 from scaffold.draft.locate import Located
 from scaffold.draft.made_units import draft_made_units, made_units
@@ -32,7 +33,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, Walker, against, asks_for_rank, is_pixels
 from scaffold.draft.units import draft_unit
 from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
-from scaffold.protocol import Subclass, find_subclasses
+from scaffold.protocol import Paths, Subclass, find_subclasses, read_protocol
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to, find_class, find_method
 from scaffold.tower.source import Program
@@ -51,6 +52,7 @@ class Cut:
 
     modalities: tuple[str, ...]
     notes: tuple[Diagnostic, ...]
+    layout: str = "cut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
     except Beyond as refusal:
         cut = _at_made_units(tree, program, model, objects, walker, fields, sheet)
         cut = cut or _at_outside_units(tree, program, model, objects, walker, fields, sheet)
+        cut = cut or _at_chains(tree, program, model, objects, walker, fields, sheet)
         if cut is None:
             raise refusal from None
         return cut
@@ -173,6 +176,44 @@ def _at_outside_units(
     others = {field.modality: field.place for field in fields.values() if field.modality in set(MODALITIES) - {"image"}}
     reason = "its units may have another number of patches than those of images"
     return Cut(("image",), tuple(left_out(tree, place, str(name), reason) for name, place in others.items()))
+
+
+def _at_chains(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    objects: Objects,
+    walker: Walker,
+    fields: dict[str, FieldConfig],
+    sheet: Sheet,
+) -> Cut | None:
+    """Encoders called one after the other on whole images and on crops; None where there are no such ones, or where
+    the protocol has no paths for them."""
+    found = chains(walker.root, fields)
+    if found is None or read_protocol(tree).dialect.paths is not Paths.NAMED:
+        return None
+    steps = [found.whole, found.crops]
+    call = parse_call(found.text)
+    tried = [
+        (entry, through, problems_of_way(tree, model, [entry], call, through=through))
+        for entry in entries_of(walker.root, steps)
+        for through in found.through
+    ]
+    kept = next(((entry, through) for entry, through, problems in tried if not problems), None)
+    if kept is None:
+        raise Beyond([as_reason(problem) for problem in tried[0][2]])
+    entry, through = kept
+    made_by = entry_step(steps) if entry != ALL else None
+    sheet.put("modalities.image.pixels", found.pixels, fields[found.pixels].place)
+    sheet.put("modalities.image.entry", entry, (made_by or walker.root).place)
+    put_fields(tree, program, model, sheet, fields, {"image"})
+    sheet.put("crops.pixels", found.pixels_of_crops, fields[found.pixels_of_crops].place)
+    draft_shapes(program, model, walker, found, sheet)
+    sheet.put("forward.call", found.text, *(step.place for step in steps), why=_runs(objects, found.whole))
+    sheet.put("forward.through", through, found.whole.place, why="the last part whose call both have")
+    put_hidden_size(program, model, objects, sheet, found.whole)
+    put_gate(program, model, (found.pixels, found.pixels_of_crops), sheet)
+    return Cut(("image",), (), "crops")
 
 
 def _overrides(tree: SourceTree, heir: Subclass, entry: str) -> bool:

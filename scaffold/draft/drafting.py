@@ -157,8 +157,11 @@ def _best(
     A tower that can be split is captured as a whole, and tiles whose rows are the embeddings need no second pass over
     the model's code. Otherwise a cut is the better one: it has no formula that can be wrong.
     """
-    if layout == "cut":
-        return _cut(tree, program, model, answers, "asked for")
+    if layout in ("cut", "crops"):
+        cut = _cut(tree, program, model, answers, "asked for")
+        if cut.sheet.value("layout") == layout:
+            return cut
+        raise beyond(tree, model.place, f"it is drafted as `{cut.sheet.value('layout')}`, not as `{layout}`")
     if layout == "rows":
         return _last_of(tree, program, model, answers, (), "asked for")
     refused: tuple[Diagnostic, ...] = ()
@@ -217,7 +220,7 @@ def _cut(tree: SourceTree, program: Program, model: Located, answers: Mapping[st
     cut = draft_cut(tree, program, model, sheet)
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
-    sheet.put("layout", "cut", why=reason)
+    sheet.put("layout", cut.layout, why=reason)
     return _Filled(sheet, tuple(cut.modalities), cut.notes)
 
 

@@ -19,7 +19,7 @@ from scaffold.draft.modules import assigned
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, constant, parents_of
-from scaffold.draft.values import BatchInputs, FieldConfig, Input, Made, Op, Plain, SourceLine, Term, walk_value
+from scaffold.draft.values import BatchInputs, FieldConfig, Input, Items, Made, Op, Plain, SourceLine, Term, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to, last_name
 from scaffold.tower.source import Program
@@ -133,12 +133,17 @@ def _of_modality(test: ast.expr) -> bool:
 
 
 def problems_of_way(
-    tree: SourceTree, model: Located, entries: Iterable[str], encoder: Call | str, loop: str | None = None
+    tree: SourceTree,
+    model: Located,
+    entries: Iterable[str],
+    encoder: Call | str,
+    loop: str | None = None,
+    through: str | None = None,
 ) -> list[Diagnostic]:
     """The problems that keep the generator from the way of these entries to the encoder, or to one call of it."""
     spans = {parse_call(entry).path: _NOWHERE for entry in entries}
     try:
-        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop)
+        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop, through)
     except DiagnosticError as error:
         return list(error.diagnostics)
     return []
@@ -190,12 +195,45 @@ def put_fields(
             grid, extra, place = counted
             sheet.put(f"fields.{key}.sizes", grid, found.place)
             sheet.put(f"fields.{key}.extra", extra, place, why=f"`{name}`: the product of `{grid}`, and so many more")
+        elif (tiled := _tiled(program, found)) is not None and tiled[0] in fields:
+            sheet.put(f"fields.{key}.sizes", tiled[0], found.place)
+            sheet.put(f"fields.{key}.least", 2, tiled[1], why="an image of one tile has no rows")
         elif name:
             what = f"items of `{key}` are told apart by `{name}`, which the model does not get"
             sheet.obstacles += beyond(tree, found.place, what).diagnostics
         else:
             what = f"the sizes of `{key}` are computed where the processor describes its inputs"
             sheet.obstacles += beyond(tree, found.place, what).diagnostics
+
+
+def _tiled(program: Program, field: FieldConfig) -> tuple[str, SourceLine] | None:
+    """The grid whose product is the number of an item's rows, where a grid of a single tile has none:
+    `torch.where((grid[:, 0] > 1) | (grid[:, 1] > 1), grid.prod(-1), 0)`."""
+    sizes = field.sizes
+    if field.kind != "flat_from_sizes" or not isinstance(sizes, Op) or sizes.name != "torch.where":
+        return None
+    if len(sizes.args) != 3 or sizes.args[2] != Plain(0):
+        return None
+    tiled, product, _ = sizes.args
+    grid = product.args[0] if isinstance(product, Op) and product.name == ".prod" else None
+    either = tiled.args if isinstance(tiled, Op) and tiled.name == "|" else ()
+    if not isinstance(grid, Input) or len(either) != 2:
+        return None
+    columns = []
+    for one in either:
+        column = one.args[0] if isinstance(one, Op) and one.name == "Compare" and one.args[1:] == (Plain(1),) else None
+        if not isinstance(column, Op) or column.name != "[]" or column.args[0] != grid or column.place is None:
+            return None
+        module = program.module(column.place.file)
+        there = [
+            node
+            for node in ast.walk(module.tree if module is not None else ast.Module([], []))
+            if isinstance(node, ast.Compare) and node.lineno == column.place.line
+        ]
+        if not there or any(not isinstance(op, ast.Gt) for node in there for op in node.ops):
+            return None  # The value does not hold the comparison, its line does.
+        columns.append(column.args[1].values[-1] if isinstance(column.args[1], Items) else None)
+    return (grid.key, sizes.place or field.place) if columns == [Plain(0), Plain(1)] else None
 
 
 def _counted(program: Program, model: Located, key: str) -> tuple[str, int, SourceLine] | None:

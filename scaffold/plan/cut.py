@@ -28,7 +28,8 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     from scaffold.cut import find_way
 
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
-    way = find_way(tree, model.path, model.class_name, entries, port.encoder, port.span(port.encoder_key), port.loop)
+    at = port.span(port.encoder_key)
+    way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through)
     problems = [*_overridden(port, tree, way, model), *_ungated(port, tree, model), *_unknown(port, way)]
     if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
         problems.append(

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor import PackedPort, PathsPort, ReentryPort, RowsPort
+from scaffold.descriptor import CropsPort, PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic
 from scaffold.plan.code import identifiers
 from scaffold.plan.views import SizedView, TreeFacts, View, make_view
@@ -22,6 +22,7 @@ MODELS = "vllm/model_executor/models/"
 #: Layout -> module and class of what its ports have in common.
 _MIXINS = {
     "cut": ("encoder_cudagraph_units", "EncoderUnitsMixin"),
+    "crops": ("encoder_cudagraph_crops", "EncoderCropsMixin"),
     "rows": ("encoder_cudagraph_rows", "EncoderRowsMixin"),
 }
 
@@ -75,6 +76,13 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
         return Diagnostic(
             "VCG446",
             "this release cuts the result of an eager run into embeddings, and rows are features that are none yet",
+            port.span("layout"),
+            "port the model into 0.27 or later",
+        )
+    if isinstance(port, CropsPort) and dialect.paths.value != "named":
+        return Diagnostic(
+            "VCG446",
+            "this release has no paths whose eager results go through a hook, and features of crops are no embeddings",
             port.span("layout"),
             "port the model into 0.27 or later",
         )

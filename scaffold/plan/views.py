@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor import CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
+from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
 from scaffold.descriptor.expressions import (
     Binary,
     Call,
@@ -22,8 +22,8 @@ from scaffold.descriptor.expressions import (
     expression_of,
     parse_expression,
 )
-from scaffold.descriptor.model import Count, UnitInput
-from scaffold.descriptor.port import PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.model import Count, SizedField, UnitInput
+from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
@@ -175,9 +175,21 @@ class ReentryView(View):
     modalities: tuple[CutModality, ...]
     batched: list[str]
     sized: dict[str, str]
-    #: Rows of an item beside the product of its sizes, for the inputs whose sizes are a grid.
-    extras: dict[str, int]
+    #: The inputs whose sizes are a grid, but not its product for all items.
+    grids: dict[str, SizedField]
     entries: tuple[Entry, ...]
+
+    @property
+    def row_counts(self) -> dict[str, Code]:
+        """The number of rows of an item in each input whose items lie behind each other, by an entry `size`."""
+        return {key: _row_count(self.grids[key]) if key in self.grids else Code("int(size)") for key in self.sized}
+
+
+@dataclass(frozen=True)
+class CropsView(ReentryView):
+    """Whole images and their crops: the shape of a unit of each, by its input."""
+
+    shapes: tuple[tuple[str, Code], ...]
 
 
 @dataclass(frozen=True)
@@ -215,16 +227,6 @@ class CutView(ReentryView):
     @property
     def pixel_keys(self) -> dict[str, str]:
         return dict.fromkeys(self.modality_names, self.input_key)
-
-    @property
-    def row_counts(self) -> dict[str, Code]:
-        """The number of rows of an item in each input whose items lie behind each other, by an entry `size`."""
-        return {
-            key: Code(f"int(size.prod()){f' + {self.extras[key]}' * bool(self.extras[key])}")
-            if key in self.extras
-            else Code("int(size)")
-            for key in self.sized
-        }
 
 
 @dataclass(frozen=True)
@@ -567,6 +569,8 @@ def make_view(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> View
         return _paths(port, profile, facts)
     if isinstance(port, RowsPort):
         return _rows(port, profile, facts)
+    if isinstance(port, CropsPort):
+        return _crops(port, profile, facts)
     return _cut(port, profile, facts)
 
 
@@ -614,7 +618,7 @@ def _reentry(port: ReentryPort, facts: TreeFacts, encode: str) -> dict[str, Any]
         "modalities": modalities,
         "batched": list(port.batched),
         "sized": port.sized,
-        "extras": port.extras,
+        "grids": port.grids,
         "entries": tuple(_entry(modality, encode, facts) for modality in modalities),
     }
 
@@ -677,6 +681,29 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         axis=port.forward.axis,
         padded=port.pixels.padded,
         pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
+    )
+
+
+def _row_count(field: SizedField) -> Code:
+    """The rows of an item whose entry `size` is a grid."""
+    count = f"int(size.prod()){f' + {field.extra}' * bool(field.extra)}"
+    return Code(count if field.least is None else f"{count} if size.prod() >= {field.least} else 0")
+
+
+def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CropsView:
+    names = Names.of(port)
+    [modality] = port.modalities.values()
+    shapes = {modality.pixels: port.pixels.shape, port.crops.pixels: port.crops.shape}
+    return CropsView(
+        **_shared(port, profile, facts),
+        **_reentry(port, facts, "encode"),
+        buffer_keys=list(shapes),
+        # Known to the class that all ports share.
+        budget_min=Code("0"),
+        budget_why=None,
+        budget_lets=(),
+        forward=Code(f"self.{CHAIN_METHOD}(units)"),
+        shapes=tuple((key, _joined(map(names.code, shape))) for key, shape in shapes.items()),
     )
 
 

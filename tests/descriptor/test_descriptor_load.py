@@ -167,11 +167,14 @@ def test_loading_imports_nothing_heavy() -> None:
     assert set(ran.stdout.split()) - allowed == set()
 
 
-def test_rows_of_patches_have_none_beside_their_grid() -> None:
+@pytest.mark.parametrize("key", ["extra: 1", "least: 2"])
+def test_rows_of_patches_have_none_beside_their_grid(key: str) -> None:
     text = (PACKAGE / "shipped" / "minimax_m3.yaml").read_text("utf-8")
-    changed = text.replace("{sizes: image_grid_thw}", "{sizes: image_grid_thw, extra: 1}")
+    changed = text.replace("{sizes: image_grid_thw}", f"{{sizes: image_grid_thw, {key}}}")
     assert changed != text
     with pytest.raises(DiagnosticError) as caught:
         load_descriptor_text(changed, "minimax_m3.yaml")
     [problem] = caught.value.diagnostics
     assert (problem.code, "no rows beside the patches" in problem.message) == ("VCG343", True)
+    assert problem.span is not None
+    assert changed.splitlines()[problem.span.line - 1][problem.span.column - 1 :].startswith(key.partition(":")[0])

@@ -28,6 +28,7 @@ REASONS = {
     "llava_next": "an item may have several units",
     "mistral3": "an item has as many rows as its size asks for",
     "internvl": "an item has several tiles",
+    "deepseek_ocr2": "an item may have several crops",
     "qwen2_vl": "",
 }
 

@@ -308,10 +308,6 @@ REFUSED = {
         "gives an object of which the model takes `.last_hidden_state`, not a tensor",
         "self.vision_tower(",
     ),
-    "DeepseekOCRForCausalLM": (
-        "`pixel_values` and `images_crop` go through the encoder, and a cut captures units of one input",
-        "self.sam_model(",
-    ),
 }
 
 
@@ -427,6 +423,6 @@ def test_sizes_that_the_processor_keeps_to_itself_are_those_of_the_grid_behind_t
     draft = draft_descriptor(release_tree(release), "DeepseekVLV2ForCausalLM")
     port = load_descriptor_text(draft.text, "deepseek_vl2.yaml")
     assert isinstance(port, CutPort)
-    assert (port.sized, port.extras) == ({"pixel_values": "images_spatial_crop"}, {"pixel_values": 1})
+    assert (port.sized, port.grids["pixel_values"].extra) == ({"pixel_values": "images_spatial_crop"}, 1)
     change, *_ = prepare_port(port, release_tree(release)).changed
     assert b"[int(size.prod()) + 1 for size in mm_kwargs" in (change.after or b"")

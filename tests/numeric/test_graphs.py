@@ -133,6 +133,7 @@ def test_what_a_capture_refuses_is_noted(lab: Lab, body: Callable[[Any], Any], k
         pytest.param(lambda x: x[torch.arange(2, device=x.device)], id="device index"),
         pytest.param(lambda x: x * torch.tensor(2.0), id="host scalar by value"),
         pytest.param(lambda x: x.to(x.device), id="to its own device"),
+        pytest.param(lambda x: torch.cat([torch.tensor([], device=x.device), x]), id="nothing to copy"),
         pytest.param(lambda x: torch.repeat_interleave(x, 2), id="repeat by a number"),
         pytest.param(lambda x: x.masked_fill(x > 1, 0.0), id="mask without a new shape"),
     ],

@@ -37,10 +37,11 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG446",
-        "this release cannot have graphs of rows",
+        "this release cannot have graphs of rows, or of crops",
         "Before 0.27 the manager cuts the result of an eager run into embeddings, and rows are features that the model "
-        "has yet to assemble. On any release the encoder must run vLLM's attention of encoders, which gets the offsets "
-        "of the sequences. Attention that gets a mask of all pairs depends on the size of the whole batch.",
+        "has yet to assemble, as features of crops are. Whole images and crops also need a path each, which ports name "
+        "themselves since 0.27. On any release an encoder of rows must run vLLM's attention of encoders, which gets "
+        "the offsets of the sequences. Attention that gets a mask of all pairs depends on the size of the whole batch.",
     ),
     Code(
         "VCG447",
@@ -51,12 +52,14 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG448",
-        "the loop over the layers cannot be captured",
+        "the loop over the layers, or a run of statements, cannot be captured",
         "With `forward.loop` the loop over the encoder's layers becomes a method, which a graph holds: its parameters "
         "are the variables that the loop reads, its result the one that goes from layer to layer. So the loop may not "
         "return, end early, collect features in a list, set attributes or change values in place, and what it hands on "
         "is one value. Nor may its layers wait for the GPU. Layers that compute the longest sequence beside their "
-        "attention get a parameter for it. A note names the method where that is not possible.",
+        "attention get a parameter for it. A note names the method where that is not possible. "
+        "With `forward.through` the statements from the first encoder's call to that of this part become a method, "
+        "too. They may only set variables, read the pixels and each other, and must be the same in all places.",
     ),
     Code(
         "VCG449",

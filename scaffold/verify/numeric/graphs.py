@@ -385,7 +385,8 @@ class _Placement(TorchFunctionMode):  # type: ignore[misc]
         source_on_device = bool(args) and isinstance(args[0], torch.Tensor) and self._lab.on_device(args[0])
         to_device = kwargs.get("device") == DEVICE
         result = func(*args, **kwargs)
-        if to_device and not source_on_device and self._lab.graph is not None:
+        # There is nothing to copy into an empty tensor, such as a cache of transformers before its first token.
+        if to_device and not source_on_device and self._lab.graph is not None and result.numel():
             self._lab.note("copy in capture", f"torch.{name}")
         if to_device or (source_on_device and kwargs.get("device") is None):
             self._lab.place(result)

@@ -1,0 +1,151 @@
+"""The calls of several encoders, one after the other, as a function of pixels: what a cut captures for two shapes.
+
+The statements from the first call through the last one stay as they are, and move as one. They may read the pixels and
+what they compute themselves. A model has them once for each shape, perhaps with other names: the method has the names
+of the first place.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scaffold.descriptor.port import CHAIN_METHOD
+from scaffold.syntax import FunctionNode
+
+#: Syntax with names of its own, or that leaves a function.
+_APART = (
+    ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr,
+    ast.Await, ast.Yield, ast.YieldFrom,
+)  # fmt: skip
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A run of statements by its lines in the file, the name of the pixels that it reads, and that of its result.
+
+    `steps` are the statements without the names that they use for values. `adds`: the method is made of this one.
+    """
+
+    line: int
+    end_line: int
+    argument: str
+    result: str
+    steps: tuple[str, ...]
+    adds: bool = True
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (self.argument,)
+
+    @property
+    def method(self) -> str:
+        return CHAIN_METHOD
+
+
+@dataclass(frozen=True)
+class NoChain:
+    """Why a run of statements cannot be a function, at a node of it."""
+
+    node: ast.AST
+    reason: str
+
+
+def starts_of(function: FunctionNode) -> Iterator[tuple[list[ast.stmt], int]]:
+    """Every statement of a method, as its block and its place in there, but those of functions and classes inside."""
+    pending: list[ast.AST] = [function]
+    while pending:
+        node = pending.pop()
+        for field in ("body", "orelse", "finalbody"):
+            block: list[ast.stmt] = getattr(node, field, None) or []
+            for index, statement in enumerate(block):
+                yield block, index
+                pending += [] if isinstance(statement, _SCOPES) else [statement]
+
+
+def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | NoChain:
+    """A run of statements as a function of the first argument of its first call, or why it cannot be one."""
+    values: dict[str, str] = {}
+    local = _locals(function)
+    shared = next((node for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal)), None)
+    if shared is not None:
+        return NoChain(shared, "the method sets variables of others")
+    steps: list[str] = []
+    argument = ""
+    for number, statement in enumerate(run):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+        if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name):
+            return NoChain(statement, "a statement between the calls sets no variable")
+        if not argument:
+            call = statement.value
+            given = [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(call, ast.Call) else []
+            if len(given) != 1 or not isinstance(given[0], ast.Name):
+                return NoChain(statement, "the pixels are no variable")
+            argument = given[0].id
+            values[argument] = "<pixels>"
+        for node in ast.walk(statement.value):
+            if isinstance(node, _APART):
+                return NoChain(node, "it has variables of its own, or waits")
+            if isinstance(node, ast.Name) and node.id != "self" and node.id in local - values.keys():
+                return NoChain(node, f"it also reads `{node.id}`")
+        steps.append(_without_names(statement.value, values))
+        values[target.id] = f"<{number}>"
+    result = _target(run[-1]).id
+    inside = {id(node) for statement in run for node in ast.walk(statement)}
+    around = {node.id: node for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) not in inside}
+    stored = [node for node in map(_target, run) if node.id != result]
+    for node in stored:
+        if node.id in around or node.id in _parameters(function):
+            return NoChain(node, f"`{node.id}` is used outside of it, too")
+    return Chain(run[0].lineno, run[-1].end_lineno or run[-1].lineno, argument, result, tuple(steps))
+
+
+def same_chain(one: Chain, other: Chain) -> bool:
+    """Whether two runs compute the same of their pixels, in the same order."""
+    return one.steps == other.steps
+
+
+def chain_method(chain: Chain, lines: list[str]) -> str:
+    """The function's source, without indentation; `lines` are the run's own."""
+    body = textwrap.indent(textwrap.dedent("\n".join(lines)), "    ")
+    return (
+        f"def {CHAIN_METHOD}(self, {chain.argument}: torch.Tensor) -> torch.Tensor:\n"
+        f'    """Features of images or crops of one shape."""\n{body}\n    return {chain.result}\n'
+    )
+
+
+def _target(statement: ast.stmt) -> ast.Name:
+    assert isinstance(statement, ast.Assign)
+    [target] = statement.targets
+    assert isinstance(target, ast.Name)
+    return target
+
+
+def _without_names(value: ast.expr, values: dict[str, str]) -> str:
+    class Renamed(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return ast.Name(values.get(node.id, node.id), node.ctx)
+
+    return ast.dump(Renamed().visit(ast.parse(ast.unparse(value), mode="eval")))
+
+
+def _parameters(function: FunctionNode) -> set[str]:
+    return {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+
+
+def _locals(function: FunctionNode) -> set[str]:
+    """Parameters and variables of the method, whatever sets them."""
+    found = _parameters(function)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, _SCOPES) or (isinstance(node, ast.ExceptHandler) and node.name):
+            found.add(node.name or "")
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+    return found
