@@ -52,10 +52,12 @@ def pages() -> list[Page]:
             if slower
             else "No call is slower with ours than eager.",
             table(HEAD, lines),
-            """* *replayed*: ours replays a graph. Elsewhere it runs eager, which is as fast or faster: for calls of
-            several batches, and where a trial of both ways said so.
+            """* *replayed*: ours replays a graph. Elsewhere it runs eager: for calls of several batches, and
+            where a trial of both ways said so.
 * Phi-3-V pads every image to 17 tiles. So its calls are large from the first image on.
 * Moondream 3 encodes one image after the other. A graph holds all of them.
+* Kimi-VL interpolates its positions for each image. Our manager keeps them, also where it runs eager; the limit and
+            vLLM's manager compute them anew.
 * The launches of Mistral 3's patch embedding, in front of the graph, are the distance to the limit.
 * Errors are rounding. Eager differs as much when each image comes alone, because matrix products of other sizes
             run other kernels.""",

@@ -11,7 +11,7 @@ from scaffold.descriptor.port import CropsPort, CutPort, Port, RowsPort, TilesPo
 from scaffold.diagnostics import Diagnostic, Severity
 
 #: Rows of a call of the encoder below which it was at least twice as fast as eager, and above which at most 1.2 times.
-FEW_ROWS, MANY_ROWS = 3000, 8000
+FEW_ROWS, MANY_ROWS = 2000, 8000
 
 
 def long_calls(port: Port) -> str:

@@ -74,29 +74,29 @@ class Crossover:
     launch_ms: float | None = None
     extra_ms: float | None = None
 
-    def eager_at(self, tokens: int) -> float | None:
-        """The predicted time of an eager call, or None without samples."""
+    def eager_at(self, tokens: int, calls: int = 1) -> float | None:
+        """The predicted time of an eager run that calls the encoder so many times, or None without samples."""
         kernels = self.replay.at(tokens)
         if kernels is None or self.launch_ms is None:
             return None
-        return max(kernels, self.launch_ms) + (self.extra_ms or 0.0)
+        return max(kernels, self.launch_ms * calls) + (self.extra_ms or 0.0)
 
-    def ratio(self, tokens: int, budget: int) -> float | None:
+    def ratio(self, tokens: int, budget: int, calls: int = 1) -> float | None:
         """The predicted time of a replay of `budget` relative to eager on `tokens`, or None without samples."""
-        replay, eager = self.replay.at(budget), self.eager_at(tokens)
+        replay, eager = self.replay.at(budget), self.eager_at(tokens, calls)
         return None if replay is None or not eager else replay / eager
 
-    def prefers_eager(self, tokens: int, budget: int) -> bool:
+    def prefers_eager(self, tokens: int, budget: int, calls: int = 1) -> bool:
         """Whether eager on `tokens` is predicted to be faster than the graph of `budget`."""
-        ratio = self.ratio(tokens, budget)
+        ratio = self.ratio(tokens, budget, calls)
         return ratio is not None and ratio > CLEARLY_SLOWER
 
-    def saving(self, tokens: int, budget: int, captured: int | None) -> float:
+    def saving(self, tokens: int, budget: int, captured: int | None, calls: int = 1) -> float:
         """The time that a graph of `budget` would save `tokens` over the graph of `captured` tokens, or over eager.
 
         In milliseconds if there are samples, else in tokens; 0 if it saves nothing.
         """
-        new, eager = self.replay.at(budget), self.eager_at(tokens)
+        new, eager = self.replay.at(budget), self.eager_at(tokens, calls)
         if new is None or eager is None:
             new, eager = float(budget), 2.0 * tokens + REPLAY_OVERHEAD_TOKENS
             now = eager if captured is None else float(captured)

@@ -146,6 +146,8 @@ class EncoderGraphManager:
         alone = group is None or group.size <= 1
         self._quick_signature = getattr(adapter, "quick_signature", None) if alone else None
         self._around: Around | None = getattr(adapter, "around", None)
+        #: Whether the model's code around its encoder calls it for each item; None until a batch of several has told.
+        self._apart: bool | None = None if self._around is not None else False
 
     # -- capture ------------------------------------------------------------------------------------------------
 
@@ -341,6 +343,7 @@ class EncoderGraphManager:
             if run is not None and not run.eager:
                 if not run.in_parts:
                     embeddings = around(batch, partial(self._replay_values, run))
+                    self._learn_of_parts(run, len(step.indices))
                 if run.in_parts and self._run_parts(plan, step, run, batch, results):
                     embeddings = [results[index] for index in step.indices]
             if embeddings is not None or run is None or run.eager:
@@ -353,6 +356,13 @@ class EncoderGraphManager:
                 clock.stop()
             results.update(zip(step.indices, embeddings, strict=True))
         return self._finish(plan, results)
+
+    def _learn_of_parts(self, run: Run, items: int) -> None:
+        """Note whether each item is a call of the encoder. Then eager has more launches than any plan so far knows."""
+        if self._apart is None and items > 1:
+            self._apart = run.in_parts
+            if self._apart:
+                self._plans.forget()
 
     def _replay_values(
         self, run: Run, values: Mapping[str, torch.Tensor | None], rows: int, tokens: int
@@ -479,7 +489,7 @@ class EncoderGraphManager:
             for run in step.runs:
                 if run.captured is None or self._trials <= 0:
                     continue
-                ratio = self.crossover[run.path].ratio(run.tokens, run.captured.tokens)
+                ratio = self.crossover[run.path].ratio(run.tokens, run.captured.tokens, run.calls)
                 if ratio is None:
                     close = run.captured.tokens != run.tokens
                 else:
@@ -650,12 +660,13 @@ class EncoderGraphManager:
         for path, crossover in self.crossover.items():
             runs = [run for step in plan.steps for run in step.runs if run.path == path]
             times = [
-                crossover.eager_at(run.tokens)
+                crossover.eager_at(run.tokens, run.calls)
                 if run.eager or run.captured is None
                 else crossover.replay.at(run.captured.tokens)
                 for run in runs
             ]
-            whole = crossover.eager_at(sum(run.tokens for run in runs)) if runs else 0.0
+            calls = sum(run.calls for run in runs) if self._apart else 1
+            whole = crossover.eager_at(sum(run.tokens for run in runs), calls) if runs else 0.0
             if whole is None or None in times:
                 return False
             batches += sum(filter(None, times))
@@ -692,14 +703,17 @@ class EncoderGraphManager:
             extra = (time.perf_counter() - started) * 1e3
             crossover.extra_ms = min(crossover.extra_ms or extra, extra)
         captured = run.captured = self._choose(run, values, budget)
+        run.in_parts = bool(self._apart) and items > 1
+        run.calls = items if self._apart else 1
         if captured is not None:
-            run.eager = crossover.prefers_eager(tokens, captured.tokens)
+            untold = self._apart is None and items > 1  # only a replay tells how many calls eager has
+            run.eager = not untold and crossover.prefers_eager(tokens, captured.tokens, run.calls)
             run.reason = "crossover" if run.eager else ""
             if values is not None:
                 run.replay = self._replay_of(plan, path, tokens, captured, selected, values)
         key = GraphKey(path, budget, run.axes)
         if key not in self.graphs:
-            run.saving = crossover.saving(tokens, budget, None if captured is None else captured.tokens)
+            run.saving = crossover.saving(tokens, budget, None if captured is None else captured.tokens, run.calls)
             run.lacks = key if run.saving > 0 else None
 
     def _choose(self, run: Run, values: Mapping[str, torch.Tensor | None] | None, budget: int) -> Captured | None:

