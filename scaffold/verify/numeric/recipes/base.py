@@ -169,12 +169,14 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
     num_logical_experts = num_physical_experts = num_local_physical_experts = 0
     num_routed_experts = num_shared_experts = num_redundant_experts = 0
     num_moe_layers = num_expert_groups = 0
-    moe_layers = ()
+    moe_layers = expert_weights = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self.make_empty_intermediate_tensors = None
-        self.model = SimpleNamespace(make_empty_intermediate_tensors=None)
+        # Gemma 4 of 0.22 asks the embedding for its device and type.
+        embedding = SimpleNamespace(weight=torch.zeros(1))
+        self.model = SimpleNamespace(make_empty_intermediate_tensors=None, embed_tokens=embedding)
         self.logits_processor = SimpleNamespace(scale=1.0)
 
 

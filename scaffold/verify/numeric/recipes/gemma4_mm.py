@@ -29,7 +29,11 @@ class Gemma4(Recipe):
     min_budget = LENGTH * POOL**2
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
+        from vllm.platforms import current_platform
+
+        # The model reads the free memory of its device; before 0.25 it asks the platform.
         torch.accelerator.get_memory_info = lambda *args: (1 << 40, 1 << 40)
+        current_platform.mem_get_info = torch.accelerator.get_memory_info
         return super().build(host_class)
 
     def model_config(self) -> Any:
