@@ -47,7 +47,6 @@ NAMES = {
     "molmo2": "Molmo 2",
     "kimi_vl": "Kimi-VL",
     "nano_nemotron_vl": "Nemotron Nano VL",
-    "gemma4_mm": "Gemma 4",
     "kimi_k25": "Kimi-K2.5",
     "kimi_k3": "Kimi-K3",
 }

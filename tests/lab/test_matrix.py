@@ -38,7 +38,6 @@ FURTHER = (
     ("cohere_compass", "0.33.0"),
     ("deepseek_vl2", "0.24.0"),
     ("idefics3", "0.29.0"),
-    ("gemma4_mm", "0.27.0"),
     ("kimi_k25", "0.30.0"),
     ("kimi_k3", "0.33.0"),
     ("kimi_vl", "0.28.0"),

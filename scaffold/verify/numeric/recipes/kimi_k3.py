@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from scaffold.verify.numeric.recipes.base import Case, Session
 from scaffold.verify.numeric.recipes.kimi_k25 import KimiK25
 from scaffold.verify.numeric.recipes.packed import MERGE, PATCH
 
 
 class KimiK3(KimiK25):
-    """Its model code is that of NVIDIA's GPUs. An item of several frames runs like any other."""
+    """Its model code is that of NVIDIA's GPUs. Its processor makes images alone, of one frame each."""
 
     module = "kimi_k3"
     host_class = "KimiK3ForConditionalGeneration"
@@ -37,6 +39,12 @@ class KimiK3(KimiK25):
             },
             text_config={"hidden_size": self.hidden_size},
         )
+
+    def sessions(self) -> tuple[Session, ...]:
+        def images(case: Case) -> Case:
+            return replace(case, items=tuple((1, h, w) for _, h, w in case.items))
+
+        return tuple(replace(one, cases=tuple(map(images, one.cases))) for one in super().sessions())
 
 
 RECIPE = KimiK3()
