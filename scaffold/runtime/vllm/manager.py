@@ -270,7 +270,6 @@ class EncoderCudaGraphManager:
         """Release graphs, buffers and the pool."""
         if self._core is not None:
             self._core.clear()
-            self._core.adapter.tables.forget()  # type: ignore[attr-defined]  # a `VllmAdapter`
         for graphs in self.budget_graphs.values():
             if isinstance(graphs, dict):
                 graphs.clear()
