@@ -106,7 +106,7 @@ def compiled(
 
     Tracebacks show their lines.
     """
-    module = sys.modules.get(edit.file.removesuffix(".py").replace("/", "."))
+    module = _imported(edit.file)
     cls = getattr(module, edit.class_name, None)
     if module is None or not isinstance(cls, type):
         raise refused(owner, f"{edit.class_name} of {edit.file} is not what was imported")
@@ -130,12 +130,17 @@ def compiled(
 
 def compiled_function(owner: type[Any], tree: SourceTree, edit: MethodEdit, after: str) -> ReplacedFunction:
     """The function that an edit names, old and new."""
-    module = sys.modules.get(edit.file.removesuffix(".py").replace("/", "."))
+    module = _imported(edit.file)
     old = getattr(module, edit.replaces, None)
     if module is None or old is None:
         raise refused(owner, f"{edit.replaces} of {edit.file} is not what was imported")
     _check_running(owner, tree, edit, module, old)
     return ReplacedFunction(old, _made(_function(ast.parse(after), edit), module, after, {}))
+
+
+def _imported(file: str) -> Any:
+    """The module of a file of the tree; None where nothing has imported it."""
+    return sys.modules.get(file.removesuffix(".py").replace("/", "."))
 
 
 def _check_running(owner: type[Any], tree: SourceTree, edit: MethodEdit, module: Any, running: Any) -> None:

@@ -177,6 +177,8 @@ def _update_weights(recipe, host, config, make, report):  # type: ignore[no-unty
         "load_weights": lambda: host.load_weights(iter(())),
         "reset_encoder_cache": lambda: GPUModelRunner.reset_encoder_cache(MagicMock()),
     }
+    runner = MagicMock(model=host, **{"get_model.return_value": host})
+    ends["reload_weights"] = lambda: GPUModelRunner.reload_weights(runner, iter(()), is_checkpoint_format=False)
     worker = MagicMock(device="cpu", _is_checkpoint_format=False)
     if hasattr(Worker, "update_weights"):
         ends["update_weights"] = lambda: Worker.update_weights(worker, {})

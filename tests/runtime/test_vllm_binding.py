@@ -74,7 +74,7 @@ def test_real_vision_classes_give_what_eager_gives(version, tail, models, releas
         assert report[model]["reused"] > 0, model
         assert set(report[model]["reasons"]) <= REASONS
         if "updates" in report[model]:  # weights change in place, and metadata hold some
-            ways = {"load_weights", "reset_encoder_cache", "update_weights"}
+            ways = {"load_weights", "reload_weights", "reset_encoder_cache", "update_weights"}
             assert {"finish_weight_update", *report[model]["updates"]} == {"finish_weight_update", *ways}
 
 

@@ -5,8 +5,9 @@ no event for new weights. All ways to change them in a running worker (0.20 to 0
 
 * Loaders, and engines that transfer weights from a trainer, call the model's `load_weights`.
 * A transfer into the parameters' own memory ends in the worker's `update_weights` or `finish_weight_update`.
-* A reload in the kernels' own format, and whoever changes weights by hand, must call the runner's
-  `reset_encoder_cache`: embeddings of old weights would stay in vLLM's own cache.
+* A reload in the kernels' own format copies in the runner's `reload_weights`.
+* Whoever changes weights by hand must call the runner's `reset_encoder_cache`: embeddings of old weights would stay in
+  vLLM's own cache.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any, Protocol
 
 _METHODS = {
     "vllm.v1.worker.gpu_worker": ("Worker", ("update_weights", "finish_weight_update")),
-    "vllm.v1.worker.gpu_model_runner": ("GPUModelRunner", ("reset_encoder_cache",)),
-    "vllm.v1.worker.gpu.model_runner": ("GPUModelRunner", ("reset_encoder_cache",)),
+    "vllm.v1.worker.gpu_model_runner": ("GPUModelRunner", ("reload_weights", "reset_encoder_cache")),
+    "vllm.v1.worker.gpu.model_runner": ("GPUModelRunner", ("reload_weights", "reset_encoder_cache")),
 }
 
 
