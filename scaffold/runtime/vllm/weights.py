@@ -6,8 +6,8 @@ no event for new weights. All ways to change them in a running worker (0.20 to 0
 * Loaders, and engines that transfer weights from a trainer, call the model's `load_weights`.
 * A transfer into the parameters' own memory ends in the worker's `update_weights` or `finish_weight_update`.
 * A reload in the kernels' own format copies in the runner's `reload_weights`.
-* Whoever changes weights by hand must call the runner's `reset_encoder_cache`: embeddings of old weights would stay in
-  vLLM's own cache.
+* A user's own code that changes weights must call the runner's `reset_encoder_cache`: embeddings of old weights
+  would stay in vLLM's own cache.
 """
 
 from __future__ import annotations
