@@ -14,6 +14,9 @@ is `alone_error`, the difference of eager to itself when each item comes alone. 
 whole call between two waits for the device, the median over all turns but the first twenty. In those our manager has
 idle moments to capture graphs for the sizes that it has seen, and then tries which way is faster where it is close.
 
+DeepSeek-OCR's kernel reads a global variable, which later versions of Triton allow only with
+TRITON_ALLOW_NON_CONSTEXPR_GLOBALS=1.
+
 For a model that upstream has ported with the whole tower in a graph, `whole` times that port beside the cut, with the
 same weights, in both managers.
 """
@@ -58,6 +61,13 @@ TILINGS = {
     "4 images, 8 crops": [(1, 1)] * 4,
     "4 images, 24 crops": [(1, 3), (2, 3), (2, 3), (2, 2)],
 }
+#: Grids of crops `(width, height)` of pages; one crop is none.
+PAGES = {
+    "1 page": [(1, 1)],
+    "1 page, 4 crops": [(2, 2)],
+    "4 pages, 8 crops": [(1, 1), (2, 2), (1, 1), (2, 2)],
+    "4 pages, 24 crops": [(2, 3)] * 4,
+}
 TURNS = 25
 #: Turns that do not count. In the first of them our manager captures; a trial of both ways takes up to 16 calls.
 IDLE_TURNS, WARM_TURNS = 5, 20
@@ -72,8 +82,8 @@ class Subject:
     config: Callable[[], Any]
     calls: dict[str, Any]
     inputs: Callable[[Any, Callable[..., Any]], dict[str, Any]]
-    #: The name of a language model that `Recipe` does not leave out by itself.
-    language_model: str = ""
+    #: Stand-ins besides those of `Recipe`, for a language model that it does not leave out by itself.
+    stand_ins: Callable[[], dict[str, Any]] = dict
     #: The release has a port that captures the whole tower.
     whole: bool = False
 
@@ -167,8 +177,8 @@ def _moondream3() -> Any:
     return Moondream3Config()
 
 
-def _text_model(config: Callable[[], Any]) -> Any:
-    """Stands in for a language model of which a host embeds a token in front of each image."""
+def _text_model() -> dict[str, Any]:
+    """Stands in for Moondream 3's language model, which embeds a token in front of each image."""
     import torch
     from manager_gpu import DEVICE, DTYPE
 
@@ -176,9 +186,39 @@ def _text_model(config: Callable[[], Any]) -> Any:
 
     class Text(LanguageModel):  # type: ignore[misc]
         def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(len(input_ids), config().hidden_size, device=DEVICE, dtype=DTYPE)
+            return torch.zeros(len(input_ids), _moondream3().hidden_size, device=DEVICE, dtype=DTYPE)
 
-    return Text
+    return {"Moondream3TextModel": Text}
+
+
+def _deepseek_ocr(columns: int) -> Callable[[], Any]:
+    def config() -> Any:
+        from vllm.transformers_utils.configs.deepseek_vl2 import DeepseekVLV2Config
+
+        return DeepseekVLV2Config(
+            tile_tag="2D",
+            vision_config={"image_size": 1024},
+            projector_config={"projector_type": "linear", "input_dim": columns, "n_embed": 1280},
+            language_config={"hidden_size": 1280, "num_hidden_layers": 1, "vocab_size": 99},
+        )
+
+    return config
+
+
+def _pages(side: int) -> Callable[[Sequence[tuple[int, int]], Callable[..., Any]], dict[str, Any]]:
+    """Whole pages, and crops of some of them."""
+
+    def inputs(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+        import torch
+
+        crops = sum(width * height for width, height in grids if width * height > 1)
+        return {
+            "pixel_values": noise(len(grids), 3, 1024, 1024),
+            "images_crop": noise(crops, 3, side, side),
+            "images_spatial_crop": torch.tensor(grids),
+        }
+
+    return inputs
 
 
 def _crops(tilings: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
@@ -244,8 +284,10 @@ SUBJECTS = {
     "blip2": Subject("Blip2ForConditionalGeneration", "blip2", _blip2, COUNTS, _square(224)),
     "phi3v": Subject("Phi3VForCausalLM", "phi3v", _phi3v, {"1 image": [(336, 672)], "4 images": [(336, 672)] * 4},
                      _padded),
-    "moondream3": Subject("Moondream3ForCausalLM", "moondream3", _moondream3, TILINGS, _crops,
-                          "Moondream3TextModel"),
+    "moondream3": Subject("Moondream3ForCausalLM", "moondream3", _moondream3, TILINGS, _crops, _text_model),
+    "deepseek_ocr": Subject("DeepseekOCRForCausalLM", "deepseek_ocr", _deepseek_ocr(2048), PAGES, _pages(640),
+                            whole=True),
+    "deepseek_ocr2": Subject("DeepseekOCR2ForCausalLM", "deepseek_ocr2", _deepseek_ocr(896), PAGES, _pages(768)),
     "kimi_vl": Subject("KimiVLForConditionalGeneration", "kimi_vl", _kimi_vl, GRIDS, _rows, whole=True),
     "idefics3": Subject("Idefics3ForConditionalGeneration", "idefics3", _idefics3,
                         {"1 image, 1 tile": [1], "1 image, 5 tiles": [5], "4 images, 20 tiles": [5] * 4,
@@ -301,7 +343,7 @@ def build(name: str, ports: Path | None) -> tuple[Any, SimpleNamespace]:
         (Recipe,),
         {
             "module": subject.module, "host_class": subject.architecture, "modalities": ("image",), "min_budget": 1,
-            "stand_ins": {subject.language_model: _text_model(subject.config)} if subject.language_model else {},
+            "stand_ins": subject.stand_ins(),
             "model_config": lambda self: subject.config(), "make_inputs": None, "tokens": None, "sessions": None,
             "embeds_inputs": None,
         },
@@ -342,21 +384,32 @@ def limit(host: Any, inputs: dict[str, Any], items: int) -> Callable[[], Any]:
     """A call that replays a graph of exactly these items, and runs the model's own assembly."""
     import torch
 
+    shapes = getattr(host, "_encoder_cudagraph_features", None)
+    by_path = isinstance(shapes, dict)
+    graphs, kept = {}, []
     with torch.inference_mode():
-        values = host.prepare_encoder_cudagraph_replay_buffers(inputs, items, 0).values
-        values = {key: value.clone() for key, value in values.items()}
-        for _ in range(2):
-            host.encoder_cudagraph_forward(values)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = host.encoder_cudagraph_forward(values)
+        for path in shapes if by_path else ("default",):
+            values = host.prepare_encoder_cudagraph_replay_buffers(inputs, items, 0, path).values
+            if not values:  # no item has units of this path
+                continue
+            values = {key: value.clone() for key, value in values.items()}
+            for _ in range(2):
+                host.encoder_cudagraph_forward(values, path)
+            torch.cuda.synchronize()
+            graphs[path] = graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                output = host.encoder_cudagraph_forward(values, path)
+            kept.append((path, values, output))  # the inputs must live as long as the graph
 
     def call() -> Any:
-        graph.replay()
-        return host._assemble_encoder_output(output.clone(), inputs)
+        for graph in graphs.values():
+            graph.replay()
+        outputs = {path: output.clone() for path, _, output in kept}
+        if by_path:
+            features = {path: output.view(-1, *shapes[path]) for path, output in outputs.items()}
+            return host._assemble_encoder_output(features, inputs)
+        return host._assemble_encoder_output(outputs["default"], inputs)
 
-    call.kept = values  # type: ignore[attr-defined]  # the inputs must live as long as the graph
     return call
 
 

@@ -49,6 +49,8 @@ NAMES = {
     "nano_nemotron_vl": "Nemotron Nano VL",
     "kimi_k25": "Kimi-K2.5",
     "kimi_k3": "Kimi-K3",
+    "deepseek_ocr": "DeepSeek-OCR",
+    "deepseek_ocr2": "DeepSeek-OCR 2",
 }
 
 

@@ -7,7 +7,7 @@ numbers with `benchmarks/results/cut_h200.json`.
 
 from __future__ import annotations
 
-from scaffold.descriptor.port import CropsPort, CutPort, Port, RowsPort, TilesPort
+from scaffold.descriptor.port import CutPort, Port, RowsPort, TilesPort
 from scaffold.diagnostics import Diagnostic, Severity
 
 #: Rows of a call of the encoder below which it was at least twice as fast as eager, and above which at most 1.2 times.
@@ -15,7 +15,10 @@ FEW_ROWS, MANY_ROWS = 2000, 8000
 
 
 def long_calls(port: Port) -> str:
-    """Why a call of this port may be a long one, from its items; empty where one item is one unit."""
+    """Why a call of this port may be a long one, from its items; empty where one item is one unit.
+
+    Also empty for the layout `crops`: whole encoders item after item have launches to save in every call that we timed.
+    """
     if isinstance(port, RowsPort):
         return "an item has as many rows as its size asks for"
     if isinstance(port, CutPort):
@@ -25,8 +28,6 @@ def long_calls(port: Port) -> str:
         further = {*port.batched} - {*pixels, *(key for key in port.fields if key.endswith("_embeds"))}
         sized = any(key in port.sized for key in pixels)
         return "an item may have several units" if sized or (further and not port.forward.with_) else ""
-    if isinstance(port, CropsPort):
-        return "an item may have several crops"
     return "an item has several tiles" if isinstance(port, TilesPort) else ""
 
 

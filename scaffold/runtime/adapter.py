@@ -119,11 +119,15 @@ class Limits:
     frames: int = 0
 
 
-#: Replays the encoder on the values of its buffers: `(values, rows, tokens) -> the first rows of its output`, or None
-#: where no graph holds them.
-Replay = Callable[[Mapping[str, torch.Tensor | None], int, int], torch.Tensor | None]
+class OtherCall(Exception):
+    """The model calls its encoder in another way than a replay of the whole batch could serve."""
+
+
+#: Replays a path on the values of its buffers: `(path, values, rows, tokens) -> the first rows of its output`, or None
+#: where this path runs eagerly. Raises `OtherCall` where no graph holds the values.
+Replay = Callable[[str, Mapping[str, torch.Tensor | None], int, int], torch.Tensor | None]
 #: Runs the model's own code once, with a replay where it calls its encoder: `(inputs, replay) -> embeddings by item`,
-#: or None where the replay gave none or the model calls its encoder in another way.
+#: or None where it needs other features than those. Raises `OtherCall`.
 Around = Callable[[Inputs, Replay], Sequence[torch.Tensor] | None]
 
 
@@ -133,8 +137,7 @@ class EncoderAdapter(Protocol):
     An adapter may have four more. `watched()` gives tensors whose addresses the debug mode checks.
     `passes_through(inputs)` tells whether `whole` gives the tensors of all inputs of this signature as they are.
     `quick_signature(inputs)` gives the signature of inputs that are raw and pass through, with less work than
-    `signature`, or None. `around` is described at `Around`; a model of one path whose own code surrounds its encoder
-    has it.
+    `signature`, or None. `around` is described at `Around`; a model whose own code surrounds its encoder has it.
     """
 
     def describe(self) -> EncoderDescription:

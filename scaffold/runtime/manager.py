@@ -22,6 +22,7 @@ into torch counts. So `_run` launches first, and counts, checks and cuts afterwa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -32,7 +33,7 @@ import torch
 from torch import is_inference_mode_enabled as in_inference_mode
 
 from scaffold.runtime import packing
-from scaffold.runtime.adapter import Around, AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits
+from scaffold.runtime.adapter import Around, AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits, OtherCall
 from scaffold.runtime.backend import CaptureError, CudaGraphBackend, GraphBackend
 from scaffold.runtime.budgets import fitting_budget
 from scaffold.runtime.buffers import Arena, buffers_fill, nbytes_of, rows_bytes
@@ -337,19 +338,22 @@ class EncoderGraphManager:
         results: dict[int, torch.Tensor] = {}
         for step in plan.steps:
             batch = self._batch_of(step, inputs)
-            run = next(iter(step.runs), None)
-            clock = None if run is None or run.trial is None else self._next_trial(run, run.trial)
+            # One trial at a time: the model's code around the encoders is timed with them.
+            clock = next((self._next_trial(run, run.trial) for run in step.runs if run.trial is not None), None)
             embeddings = None
-            if run is not None and not run.eager:
-                if not run.in_parts:
-                    embeddings = around(batch, partial(self._replay_values, run))
-                    self._learn_of_parts(run, len(step.indices))
-                if run.in_parts and self._run_parts(plan, step, run, batch, results):
+            replays = not all(run.eager for run in step.runs)
+            if replays:
+                if not step.in_parts:
+                    with contextlib.suppress(OtherCall):
+                        embeddings = around(batch, partial(self._replay_values, step))
+                    self._learn_of_parts(step)
+                if step.in_parts and self._run_parts(plan, step, batch, results):
                     embeddings = [results[index] for index in step.indices]
-            if embeddings is not None or run is None or run.eager:
+            if embeddings is not None or not replays:
                 self._count(step, {})
             else:
-                self.stats.miss(run.reason or "other-call", len(step.indices))
+                reason = next(filter(None, (run.reason for run in step.runs if not run.eager)), "other-call")
+                self.stats.miss(reason, len(step.indices))
             if embeddings is None:
                 embeddings = self.adapter.embed(batch)
             if clock is not None:
@@ -357,28 +361,32 @@ class EncoderGraphManager:
             results.update(zip(step.indices, embeddings, strict=True))
         return self._finish(plan, results)
 
-    def _learn_of_parts(self, run: Run, items: int) -> None:
+    def _learn_of_parts(self, step: Step) -> None:
         """Note whether each item is a call of the encoder. Then eager has more launches than any plan so far knows."""
-        if self._apart is None and items > 1:
-            self._apart = run.in_parts
+        if self._apart is None and len(step.indices) > 1:
+            self._apart = step.in_parts
             if self._apart:
                 self._plans.forget()
 
     def _replay_values(
-        self, run: Run, values: Mapping[str, torch.Tensor | None], rows: int, tokens: int
+        self, step: Step, path: str, values: Mapping[str, torch.Tensor | None], rows: int, tokens: int
     ) -> torch.Tensor | None:
-        """The first `rows` rows of the encoder's output on these values of its buffers.
+        """The first `rows` rows of a path's output on these values of its buffers; None where it runs eagerly.
 
-        None, with the reason in `run`, where no graph holds them or they are not the whole batch.
+        Raises `OtherCall`, with the reason in the run, where no graph holds them or they are not the whole batch.
         """
-        run.in_parts = tokens < run.tokens
-        if tokens != run.tokens:
-            run.reason = "other-call"
+        run = next((run for run in step.runs if run.path == path), None)
+        step.in_parts = run is not None and tokens < run.tokens
+        if run is None or tokens != run.tokens:
+            if run is not None:
+                run.reason = "other-call"
+            raise OtherCall
+        if run.eager:
             return None
         assert run.captured is not None
         captured = self._choose(run, values, run.captured.key.budget)
         if captured is None:
-            return None
+            raise OtherCall
         metadata = {
             name: slot.initial if slot.initial is not None else self._constant(captured.key, name)
             for name, slot in captured.buffers.layout.slots.items()
@@ -395,13 +403,21 @@ class EncoderGraphManager:
         # A copy: embeddings may be views of it, and the next replay overwrites it.
         return captured.graph.output[:rows].clone()
 
-    def _run_parts(self, plan: CallPlan, step: Step, run: Run, batch: Inputs, results: dict[int, torch.Tensor]) -> bool:
-        """Replay a batch whose parts the model encodes one after the other: recorded first, then in one replay."""
-        assert run.captured is not None
-        output = self._replay_recorded(run.captured, batch, run.path, run.tokens, len(step.indices))
-        if output is not None:
-            self.adapter.finish({run.path: output}, step.indices, plan.items, results, batch, ())
-        return output is not None
+    def _run_parts(self, plan: CallPlan, step: Step, batch: Inputs, results: dict[int, torch.Tensor]) -> bool:
+        """Replay a batch whose parts the model encodes one after the other: recorded first, then one replay a path."""
+        outputs = {}
+        for run in step.runs:
+            output: torch.Tensor | None
+            if run.eager or run.captured is None:
+                output = self.adapter.eager(batch, run.path)
+            else:
+                output = self._replay_recorded(run.captured, batch, run.path, run.tokens, len(step.indices))
+            if output is None:
+                return False
+            outputs[run.path] = output
+        eager = tuple([run.path for run in step.runs if run.eager])
+        self.adapter.finish(outputs, step.indices, plan.items, results, batch, eager)
+        return True
 
     def _batch_of(self, step: Step, inputs: Inputs) -> Inputs:
         adapter = self.adapter
@@ -634,7 +650,8 @@ class EncoderGraphManager:
                     self._plan_run(plan, selected, run, len(batch.indices))
                     runs.append(run)
             passes = whole and passes_through is not None and bool(passes_through(inputs))
-            plan.steps.append(Step(batch.indices, passes, whole, runs))
+            in_parts = bool(self._apart) and len(batch.indices) > 1
+            plan.steps.append(Step(batch.indices, passes, whole, runs, in_parts))
         if self._prefers_one_eager_call(plan):
             _, axes = self.adapter.whole(inputs)
             totals = {path: sum(item.tokens_on(path) for item in items) for path in self.ladders}
@@ -703,7 +720,6 @@ class EncoderGraphManager:
             extra = (time.perf_counter() - started) * 1e3
             crossover.extra_ms = min(crossover.extra_ms or extra, extra)
         captured = run.captured = self._choose(run, values, budget)
-        run.in_parts = bool(self._apart) and items > 1
         run.calls = items if self._apart else 1
         if captured is not None:
             untold = self._apart is None and items > 1  # only a replay tells how many calls eager has

@@ -67,8 +67,6 @@ class Run:
     #: Run eager in this call. If there is a graph, eager is faster for these sizes, or on trial.
     eager: bool = True
     trial: Trial | None = None
-    #: The model calls its encoder several times, each time with some of the batch.
-    in_parts: bool = False
     #: Calls of the encoder in an eager run.
     calls: int = 1
     #: The missing graph for these sizes, and how much time it would save per call.
@@ -85,6 +83,8 @@ class Step:
     passes: bool
     whole: bool
     runs: list[Run]
+    #: The model calls its encoder several times, each time with some of the batch.
+    in_parts: bool = False
 
 
 @dataclass(slots=True)

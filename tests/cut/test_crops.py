@@ -346,8 +346,7 @@ def test_an_adapter_equals_its_release(tmp_path: Path, release_tree: Any) -> Non
     assert mixin is not None
     (tmp_path / "adapter.py").write_text(text)
     (tmp_path / f"{mixin.module}.py").write_text(mixin.source)
-    descriptor = str(Path(__file__).with_name("deepseek_ocr2.yaml"))
-    report = prove_adapter(descriptor, tmp_path / "adapter.py", release_tree(RELEASE), tail="fa3")
+    report = prove_adapter("deepseek_ocr2", tmp_path / "adapter.py", release_tree(RELEASE), tail="fa3")
     assert report.passed, "\n".join(report.lines())
     assert report.hits >= 40
 

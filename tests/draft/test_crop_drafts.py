@@ -40,7 +40,7 @@ def test_the_port_is_the_one_written_by_hand(architecture: str, name: str, relea
     tree = release_tree(RELEASE)
     draft = draft_descriptor(tree, architecture)
     assert draft.questions == ()
-    path = f"tests/cut/{name}.yaml"
+    path = f"scaffold/descriptor/shipped/{name}.yaml"
     ports = (port_of(draft), load_descriptor_text((ROOT / path).read_text("utf-8"), path))
     drafts, hands = (
         {file.path: file.after for file in prepare_port(port, tree, replace=True).changed} for port in ports

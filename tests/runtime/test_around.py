@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import assert_equals_eager, make_manager
-from towers import GLOBAL_TOKENS, WIDTH, PackedTower, TileTower
+from towers import GLOBAL_TOKENS, LOCAL_TOKENS, WIDTH, PackedTower, TileTower
 
 from scaffold.runtime import EncoderDescription, GraphKey, Item, Limits
 from scaffold.runtime.adapter import Replay
@@ -47,7 +47,7 @@ class Surrounded(TileTower):
     def around(self, inputs: Mapping[str, Any], replay: Replay) -> Sequence[torch.Tensor] | None:
         def encode(tiles: torch.Tensor) -> torch.Tensor | None:
             rows = len(tiles) * GLOBAL_TOKENS
-            return replay({"tiles": tiles}, rows, rows)
+            return replay("default", {"tiles": tiles}, rows, rows)
 
         return self._own_code(inputs, encode)
 
@@ -208,3 +208,126 @@ def test_eager_has_the_launches_of_a_call_for_each_item():
     crossover.launch_ms = 1.0
     assert_equals_eager(manager, tower.call([3, 1]))
     assert dict(manager.stats.reasons) == {"crossover": 3}
+
+
+class WholeAndCrops(TileTower):
+    """Its own code encodes item after item: a whole image, and its crops on another path, as in the layout `crops`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+        self.encoded_eagerly: list[str] = []
+
+    def _own_code(
+        self, inputs: Mapping[str, Any], encode: Callable[[str, torch.Tensor], torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        self.passes += 1
+        crops = iter(inputs["local"].split(inputs["counts"]))
+        embeddings = []
+        for tile, mine in zip(inputs["tiles"], crops, strict=True):
+            parts = [encode("global", tile[None] * 2), *([encode("local", mine + 1)] if len(mine) else [])]
+            embeddings.append(torch.cat([*parts, parts[0].mean(0, keepdim=True)]))
+        return embeddings
+
+    def embed(self, inputs: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        return self._own_code(inputs, lambda path, units: self._tower(units, path))
+
+    def around(self, inputs: Mapping[str, Any], replay: Replay) -> Sequence[torch.Tensor] | None:
+        def encode(path: str, units: torch.Tensor) -> torch.Tensor:
+            rows = len(units) * (GLOBAL_TOKENS if path == "global" else LOCAL_TOKENS)
+            output = replay(path, {self._keys()[path]: units}, rows, rows)
+            if output is None:
+                self.encoded_eagerly.append(path)
+                return self._tower(units, path)
+            return output
+
+        return self._own_code(inputs, encode)
+
+    def replay_values(self, inputs: Mapping[str, Any], limits: Limits, path: str) -> dict[str, torch.Tensor]:
+        recorded = []
+
+        def record(other: str, units: torch.Tensor) -> torch.Tensor:
+            if other == path:
+                recorded.append(units)
+            return self._tower(units, other)
+
+        self._own_code(inputs, record)
+        return {self._keys()[path]: torch.cat(recorded)}
+
+    def eager(self, inputs: Mapping[str, Any], path: str = "default") -> torch.Tensor:
+        self.eager_calls.append(path)
+        return self._tower(next(iter(self.replay_values(inputs, Limits(1), path).values())), path)
+
+    def finish(self, outputs, indices, items, results, inputs, eager) -> None:  # type: ignore[no-untyped-def]
+        given = dict.fromkeys(outputs, 0)
+
+        def take(path: str, units: torch.Tensor) -> torch.Tensor:
+            rows = len(units) * (GLOBAL_TOKENS if path == "global" else LOCAL_TOKENS)
+            given[path] += rows
+            return outputs[path][given[path] - rows : given[path]]
+
+        results.update(zip(indices, self._own_code(inputs, take), strict=True))
+
+
+def test_each_path_is_replayed_where_the_models_code_encodes_it():
+    tower = WholeAndCrops()
+    manager = make_manager(tower, {"global": [4, 8], "local": [0, 4, 8]})
+    for seed in range(3):
+        inputs = tower.call([3], seed)
+        tower.passes = 0
+        outputs = manager.execute(inputs)
+        assert tower.passes == 1
+        assert all(torch.equal(a, b) for a, b in zip(outputs, tower.embed(inputs), strict=True))
+    assert {str(key): stats.replays for key, stats in manager.stats.keys.items()} == {"global/4": 3, "local/8": 3}
+    assert (manager.stats.plans_built, manager.stats.plans_reused, manager.stats.misses) == (1, 2, 0)
+
+    assert_equals_eager(manager, tower.call([0]))  # no crops: their path has no run
+    assert (tower.encoded_eagerly, manager.stats.misses) == ([], 0)
+
+
+def test_items_of_two_paths_share_a_replay_a_path():
+    tower = WholeAndCrops()
+    manager = make_manager(tower, {"global": [4, 8], "local": [0, 4, 8]})
+    for seed in range(3):
+        assert_equals_eager(manager, tower.call([1, 2], seed))
+    keys = {str(key): stats.replays for key, stats in manager.stats.keys.items()}
+    assert keys == {"global/8": 3, "local/8": 3}
+    # The crops of the only item that has some are the whole batch of their path, and its whole image is not.
+    assert_equals_eager(manager, tower.call([2, 0]))
+    assert manager.stats.misses == 0
+
+
+def test_one_path_runs_eagerly_beside_the_graph_of_another():
+    tower = WholeAndCrops()
+    manager = make_manager(tower, {"global": [4, 8], "local": [0, 4]})
+    assert_equals_eager(manager, tower.call([5]))
+    assert (tower.encoded_eagerly, manager.stats.hits) == (["local"], 1)
+    assert dict(manager.stats.reasons) == {"over-budget": 1}
+
+    manager = make_manager(tower, {"global": [4, 8], "local": [0, 32]})
+    local = manager.crossover["local"]
+    for budget in (4, 8, 32):
+        local.replay.add(budget, float(budget))
+    local.launch_ms = 1.0
+    for _ in range(2):  # the first replay tells that each item is a call
+        assert_equals_eager(manager, tower.call([1, 1]))
+    assert tower.eager_calls == ["local"]
+    assert {str(key): stats.replays for key, stats in manager.stats.keys.items()} == {"global/8": 2, "local/32": 1}
+    assert dict(manager.stats.reasons) == {"crossover": 2}
+
+
+def test_a_path_that_no_item_has_declared_is_another_call():
+    tower = WholeAndCrops()
+    counted = tower.items
+    tower.items = lambda inputs: counted({"counts": [0]})  # type: ignore[method-assign]
+    manager = make_manager(tower, {"global": [4, 8], "local": [0, 4]})
+    assert_equals_eager(manager, tower.call([1]))
+    assert dict(manager.stats.reasons) == {"other-call": 1}
+
+    def fail(*_: object) -> dict[str, torch.Tensor]:
+        return {"tiles": torch.zeros(9, 4, 4)}
+
+    tower.items = counted  # type: ignore[method-assign]
+    tower.replay_values = fail  # type: ignore[method-assign]
+    assert_equals_eager(manager, tower.call([0, 0]))
+    assert dict(manager.stats.reasons) == {"other-call": 3}

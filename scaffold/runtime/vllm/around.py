@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from scaffold.runtime.adapter import Around, Inputs, Replay
+from scaffold.runtime.adapter import Around, Inputs, OtherCall, Replay
 
 
 def around(model: Any, buffer_keys: Sequence[str]) -> Around | None:
@@ -23,6 +23,8 @@ def around(model: Any, buffer_keys: Sequence[str]) -> Around | None:
         return partial(_around_units, model, tuple(buffer_keys))
     if hasattr(type(model), "_record_encoder_call"):
         return partial(_around_rows, model)
+    if hasattr(type(model), "_record_encoder_path"):
+        return partial(_around_crops, model)
     return None
 
 
@@ -34,14 +36,23 @@ def _around_units(
 
     def encode(*units: torch.Tensor) -> torch.Tensor | None:
         rows = len(units[0]) * features[:-1].numel()
-        output = replay(dict(zip(buffer_keys, units, strict=True)), rows, rows)
+        output = replay("default", dict(zip(buffer_keys, units, strict=True)), rows, rows)
         return None if output is None else output.view(-1, *features)
 
     return model._embed_encoder_units(inputs, encode)  # type: ignore[no-any-return]
 
 
-class _OtherCall(Exception):
-    """The model calls its encoder in another way than the graph does."""
+def _around_crops(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
+    """Layout `crops`: whole images and crops of another shape, each on a path of its own."""
+
+    def encode(path: str, units: torch.Tensor) -> torch.Tensor:
+        rows = len(units) * model._encoder_cudagraph_tokens[path]
+        output = replay(path, {path: units}, rows, rows)
+        if output is None:  # this path runs eagerly
+            return model._encode_units(units)
+        return output.view(-1, *model._encoder_cudagraph_features[path])
+
+    return model._embed_encoder_units(inputs, encode)  # type: ignore[no-any-return]
 
 
 def _around_rows(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
@@ -54,15 +65,12 @@ def _around_rows(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.T
         nonlocal calls
         calls += 1
         values = model._read_encoder_call(*tree_flatten((args, kwargs)), rows)
-        output = None if values is None or calls > 1 else replay(values, sum(rows), tokens)
+        output = None if values is None or calls > 1 else replay("default", values, sum(rows), tokens)
         if output is None:
-            raise _OtherCall
+            raise OtherCall
         structure, kinds = model._encoder_cudagraph_call[1]
         leaves = [output.movedim(0, axis) if kind == "rows" else sample for (kind, axis), sample in kinds]
         return tree_unflatten(leaves, structure)
 
-    try:
-        embeddings = model._embed_encoder_inputs(inputs, encode)
-    except _OtherCall:
-        return None
+    embeddings = model._embed_encoder_inputs(inputs, encode)
     return embeddings if calls else None
