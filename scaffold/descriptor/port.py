@@ -371,6 +371,12 @@ class RowsPort(ReentryPort):
     forward: RowsForward = declare(Section(RowsForward), "what is recorded")
 
     @property
+    def units(self) -> str | None:
+        """The input with a grid for each unit of an item, such as a tile, where it may be several: the number of units
+        cuts it into items."""
+        return next((key for key in self.item.values if key in self.sized), None)
+
+    @property
     def encoder(self) -> str:
         return self.forward.encoder
 
