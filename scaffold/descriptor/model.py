@@ -63,6 +63,12 @@ class Model(Record):
 
     module: str = declare(Module(), "module below vllm.model_executor.models, or a dotted path", examples=["internvl"])
     class_: str = declare(Name("a class name"), "class that gets the protocol", examples=["InternVLChatModel"])
+    architecture: str | None = declare(
+        Name("an architecture"),
+        "name under which vLLM's registry has the class, where that is another one",
+        default=None,
+        examples=["Lfm2VlForConditionalGeneration"],
+    )
     optout: tuple[str, ...] = declare(
         Listing(Name("a class name")), "subclasses with another tower: they say no when asked for graphs", default=()
     )

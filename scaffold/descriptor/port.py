@@ -175,6 +175,11 @@ class Port(Record):
     def class_name(self) -> str:
         return self.model.class_
 
+    @property
+    def architecture(self) -> str:
+        """The name of the class in vLLM's registry."""
+        return self.model.architecture or self.class_name
+
     # --- inputs and names
 
     @property
