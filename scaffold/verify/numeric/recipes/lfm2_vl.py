@@ -90,6 +90,7 @@ class Lfm2VL(Recipe):
             Case("one above all budgets among others", "image", (((4, 4),), (TILE,) * 7, split)),
             Case("long and narrow", "image", (((2, 60),), ((60, 2), (4, 10)))),
             Case("as many tiles as there are offsets", "image", (((12, 8),) * 4 + ((16, 8),),)),
+            Case("one tile more", "image", (((12, 8),) * 4 + ((8, 8),) * 2,), may_go_eager=True),
             Case("more tiles than its patches have offsets for", "image", (((2, 2),) * 8,), may_go_eager=True),
             Case("such an image among others", "image", (split, ((2, 4),) * 4, ((4, 4),)), may_go_eager=True),
         ]
