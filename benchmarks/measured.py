@@ -49,6 +49,7 @@ NAMES = {
     "nano_nemotron_vl": "Nemotron Nano VL",
     "kimi_k25": "Kimi-K2.5",
     "kimi_k3": "Kimi-K3",
+    "lfm2_vl": "LFM2-VL",
 }
 
 
