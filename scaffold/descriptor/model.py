@@ -206,8 +206,8 @@ class PatchItem(Record):
     )
     values: Mapping[str, tuple[Expression, ...] | tuple[tuple[Expression, ...]]] = declare(
         Table(Listing(_ITEM, 1, 4, nested=True), "an input name"),
-        "its entries in the other inputs that the model reads with the pixels; in two pairs of brackets where an item "
-        "has a table of one row there; of an input with `sizes` the entries of a unit, of which an item has so many",
+        "its entries in the other inputs that the model reads with the pixels (in two pairs of brackets where an item "
+        "has a table of one row there); in an input with `sizes` those of a unit, such as a tile",
         default={},
         examples=[{"image_grid_thw": ["1", "h", "w"]}],
     )
