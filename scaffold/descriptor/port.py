@@ -379,7 +379,8 @@ class RowsPort(ReentryPort):
     def units(self) -> str | None:
         """The input with a grid for each unit of an item, such as a tile, where it may be several: the number of units
         cuts it into items."""
-        return next((key for key in self.item.values if key in self.sized), None)
+        values = self.item.values or {}
+        return next((key for key in values if self.sized.get(key, key) not in values), None)
 
     @property
     def encoder(self) -> str:

@@ -84,7 +84,7 @@ def test_a_subclass_of_the_tower_that_the_way_may_reach_is_refused(change: str, 
     ("changes", "problem"),
     [
         ({"fields.pixel_values": "batched"}, "pixel_values` has no entry for each unit of an item: it is not cut by"),
-        ({"item.values.num_patches": ["1"]}, "num_patches` has no entry for each unit of an item"),
+        ({"item.values.num_patches": ["1"]}, "spatial_shapes` is no input with an entry for each item"),
         ({"item.zeros": {"masks": ["h * w"]}}, "masks` has no entry for each unit of an item"),
         ({"item.shape": ["channels", "h * p", "w * p"]}, "the first side of `shape` is their number"),
         ({"item.moved": ["num_patches"]}, "num_patches` has no values"),
