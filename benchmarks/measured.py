@@ -51,6 +51,7 @@ NAMES = {
     "kimi_k3": "Kimi-K3",
     "deepseek_ocr": "DeepSeek-OCR",
     "deepseek_ocr2": "DeepSeek-OCR 2",
+    "lfm2_vl": "LFM2-VL",
 }
 
 

@@ -188,7 +188,7 @@ def register_adapters(generation: str, controls: Controls) -> list[str]:
         home = str(getattr(entry, "module_name", ""))
         if isinstance(entry, AdaptedModel):
             entries[architecture] = entry
-        elif (home.partition(".")[0], getattr(entry, "class_name", "")) == ("vllm", architecture):
+        elif home.partition(".")[0] == "vllm":  # and has the adapter's own class, which is checked when it loads
             entries[architecture] = AdaptedModel(entry, generation, architecture)
         else:
             logger.info("%s is not vLLM's own class here: it has no adapter", architecture)

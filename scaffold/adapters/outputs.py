@@ -146,7 +146,7 @@ def _adapter(source: Source, generation: Generation) -> list[_Draft]:
 
     profile, path = known_profile(generation), f"{PACKAGE}/{generation.name}/{source.name}.py"
     text, mixin = render_adapter(source.port, profile)
-    found = prove_conformance(text, source.port.class_name, profile, path, mixin.source if mixin else None)
+    found = prove_conformance(text, source.port.architecture, profile, path, mixin.source if mixin else None)
     if found:
         raise DiagnosticError(found)
     shared = [_Draft(f"{PACKAGE}/{generation.name}/{mixin.module}.py", mixin.source)] if mixin else []
@@ -195,7 +195,7 @@ def _companions(
 def _package(spoken: Mapping[Source, Sequence[Generation]], releases: Mapping[str, tuple[str, str]]) -> str:
     table = {
         name: {
-            source.port.class_name: source.name for source, known in spoken.items() if name in {g.name for g in known}
+            source.port.architecture: source.name for source, known in spoken.items() if name in {g.name for g in known}
         }
         for name in releases
     }
@@ -248,9 +248,9 @@ def _example(source: Source, test: TestEntry) -> list[tuple[str, Code]]:
     options = dict(test.runner_kwargs)
     options.pop("load_format", None)  # the test may do without weights, a user does not
     # A test may run a checkpoint of another architecture, which another class serves.
-    fits = test.dummy_arch in (None, source.port.class_name)
+    fits = test.dummy_arch in (None, source.port.architecture)
     fields = {
-        "architecture": source.port.class_name,
+        "architecture": source.port.architecture,
         "checkpoint": test.model if fits else None,
         "prompts": Code(f"{{{', '.join(f'{pyrepr(name)}: ({text})' for name, text in prompts.items())}}}"),
         "max_model_len": test.max_model_len,

@@ -44,7 +44,7 @@ def prove_adapter(
     request = replace(
         request,
         overlay=overlay,
-        host=f"{_MODULE}:{port.class_name}",
+        host=f"{_MODULE}:{port.architecture}",
         # An adapter has the methods of a port, whose proof has these calls.
         options=replace(request.options, edges=False),
     )

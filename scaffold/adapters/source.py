@@ -54,6 +54,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
         generation=Code(generation.name),
         protocol=Code(PROTOCOL),
         class_name=port.class_name,
+        architecture=port.architecture,
         module=module,
         mixin=methods.mixin,
         modules=[name for name in ("torch",) if name in loaded],

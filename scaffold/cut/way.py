@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.cut.chains import Chain, NoChain, find_chain, same_chain, starts_of
@@ -49,6 +49,8 @@ class Station:
     Calls are `(line, column)` of their ends in the file's syntax tree, columns in bytes: `a(x).b(y)` has two calls that
     start in the same place. A `loop` over the encoder's
     layers, or a `chain` of calls of several encoders, stands for a call of it, and is the only site.
+
+    `held` are the attributes in which the model has the parts whose method it is; none are those of the model itself.
     """
 
     file: str
@@ -60,6 +62,7 @@ class Station:
     forwards: tuple[tuple[int, int], ...]
     loop: Loop | None = None
     chain: Chain | None = None
+    held: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def outlined(self) -> Loop | Chain | None:
@@ -408,10 +411,12 @@ class _Search:
             tuple(map(end_of, forwards)),
             loop,
             chain,
+            frozenset(frame.place[-1:]),
         )
-        other = self.stations.setdefault(id(frame.function), station)
+        other = self.stations.get(id(frame.function), station)
         if other != station:
             self._refuse(frame, frame.function, f"`{frame.function.name}` leads to the encoder in one place only")
+        self.stations[id(frame.function)] = replace(other, held=other.held | station.held)
 
     def _refuse(self, frame: _Frame, node: ast.AST, message: str) -> None:
         notes = (f"asked for by {self.span}",)

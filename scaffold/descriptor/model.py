@@ -63,6 +63,12 @@ class Model(Record):
 
     module: str = declare(Module(), "module below vllm.model_executor.models, or a dotted path", examples=["internvl"])
     class_: str = declare(Name("a class name"), "class that gets the protocol", examples=["InternVLChatModel"])
+    architecture: str | None = declare(
+        Name("an architecture"),
+        "name under which vLLM's registry has the class, where that is another one",
+        default=None,
+        examples=["Lfm2VlForConditionalGeneration"],
+    )
     optout: tuple[str, ...] = declare(
         Listing(Name("a class name")), "subclasses with another tower: they say no when asked for graphs", default=()
     )
@@ -200,8 +206,8 @@ class PatchItem(Record):
     )
     values: Mapping[str, tuple[Expression, ...] | tuple[tuple[Expression, ...]]] = declare(
         Table(Listing(_ITEM, 1, 4, nested=True), "an input name"),
-        "its entries in the other inputs that the model reads with the pixels; in two pairs of brackets where an item "
-        "has a table of one row there",
+        "its entries in the other inputs that the model reads with the pixels (in two pairs of brackets where an item "
+        "has a table of one row there); in an input with `sizes` those of a unit, such as a tile",
         default={},
         examples=[{"image_grid_thw": ["1", "h", "w"]}],
     )

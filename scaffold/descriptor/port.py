@@ -175,6 +175,11 @@ class Port(Record):
     def class_name(self) -> str:
         return self.model.class_
 
+    @property
+    def architecture(self) -> str:
+        """The name of the class in vLLM's registry."""
+        return self.model.architecture or self.class_name
+
     # --- inputs and names
 
     @property
@@ -369,6 +374,13 @@ class RowsPort(ReentryPort):
     )
     item: PatchItem = declare(Section(PatchItem), "what an item of h x w patches looks like")
     forward: RowsForward = declare(Section(RowsForward), "what is recorded")
+
+    @property
+    def units(self) -> str | None:
+        """The input with a grid for each unit of an item, such as a tile, where it may be several: the number of units
+        cuts it into items."""
+        values = self.item.values or {}
+        return next((key for key in values if self.sized.get(key, key) not in values), None)
 
     @property
     def encoder(self) -> str:

@@ -678,6 +678,13 @@ def items_can_be_made(context: Context) -> Problems:
             "delete this line, or name the layers as `loop`",
         )
     values, fields = port.item.values or {}, port.fields or {}
+    for index, name in enumerate(port.item.moved or ()):
+        if name not in values:
+            yield context.problem("VCG343", f"`{name}` has no values", f"item.moved.{index}", suggest(name, values))
+    counts = port.sized[port.units] if fields and port.units else None
+    if counts is not None:
+        yield from _units_can_be_made(context, port, counts)
+        return
     for name in values:
         if fields and fields.get(name, "") not in ("batched", None):
             yield context.at_key(
@@ -686,9 +693,6 @@ def items_can_be_made(context: Context) -> Problems:
                 f"item.values.{name}",
                 suggest(name, port.batched),
             )
-    for index, name in enumerate(port.item.moved or ()):
-        if name not in values:
-            yield context.problem("VCG343", f"`{name}` has no values", f"item.moved.{index}", suggest(name, values))
     for name in port.item.zeros or ():
         known = {*port.sized, *port.batched} - {*values, *(entry.pixels for entry in (port.modalities or {}).values())}
         if fields and name not in known:
@@ -706,6 +710,28 @@ def items_can_be_made(context: Context) -> Problems:
                 f"fields.{key}.sizes",
                 f"add `values: {{{sizes}: [1, h, w]}}` to `item`",
             )
+
+
+def _units_can_be_made(context: Context, port: RowsPort, counts: str) -> Problems:
+    """All that the model gets of an item of several units has an entry for each of them: VCG343, VCG345."""
+    pixels = {f"modalities.{name}.pixels": entry.pixels for name, entry in (port.modalities or {}).items()}
+    entries = {f"item.{key}.{name}": name for key in ("values", "zeros") for name in getattr(port.item, key) or ()}
+    for at, name in (pixels | entries).items():
+        if name is not None and port.sized.get(name) != counts:
+            yield context.at_key(
+                "VCG343",
+                f"`{name}` has no entry for each unit of an item: it is not cut by `{counts}`, as `{port.units}` is",
+                at,
+                f"write `{name}: {{sizes: {counts}}}` in `fields`",
+            )
+    first = port.item.shape[0] if port.item.shape else None
+    if first is not None and not {"h", "w"} <= first.names:
+        yield context.problem(
+            "VCG345",
+            "units lie side by side as rows of patches: the first side of `shape` is their number",
+            "item.shape",
+            "write [h * w, 3 * p**2]",
+        )
 
 
 # --- paths ------------------------------------------------------------------------------------------------------

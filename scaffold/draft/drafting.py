@@ -12,7 +12,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration, file_name
-from scaffold.draft.locate import Located, locate
+from scaffold.draft.locate import Located, locate, registered_name
 from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import draft_packed, gate_of
@@ -76,6 +76,8 @@ def draft_descriptor(
     sheet.put("schema", 1)
     sheet.put("model.module", model.module, model.found)
     sheet.put("model.class", model.class_name, model.place)
+    if (registered := registered_name(tree, model)) is not None:
+        sheet.put("model.architecture", *registered)
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
     draft_integration(sheet, tree, program, model, filled.modalities)

@@ -8,6 +8,7 @@ the pixels.
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from scaffold.cut.loops import outline
 from scaffold.descriptor.expressions import parse_expression
@@ -31,6 +32,25 @@ def is_rows(program: Program, model: Located, walker: Walker, key: str) -> bool:
     """Whether an annotation says that the items of an input are rows of patches, all of one width."""
     shape = next(shapes_of(program, model.owner[0], walker.trace, key, made=True), None)
     return shape is not None and len(shape[0]) == 2
+
+
+def unit_grid(
+    program: Program, model: Located, walker: Walker, fields: dict[str, FieldConfig], key: str
+) -> Input | None:
+    """The input with a grid for each unit of an item, such as a tile, if the units of the pixels are padded rows.
+
+    One number cuts both into items, and annotations say how many axes they have.
+    """
+    shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
+    for name, value in walker.trace.inputs.items():
+        field = fields.get(name)
+        if name == key or field is None or field.sizes is None or field.sizes != fields[key].sizes:
+            continue
+        grid = next(shapes_of(program, model.owner[0], walker.trace, name), None)
+        if shown is not None and grid is not None and (len(shown[0]), len(grid[0])) == (3, 2):
+            columns = grid[0][1]
+            return replace(value, columns=columns) if isinstance(columns, int) else None
+    return None
 
 
 def put_items(

@@ -93,6 +93,15 @@ def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
     return {owner[1].name: any(found.values())} | found
 
 
+def registered_name(tree: SourceTree, model: Located) -> tuple[str, SourceLine] | None:
+    """The architecture of a class that the registry has under another name than its own; the first of several."""
+    known = _registry(tree) if tree.exists(_REGISTRY) else {}
+    names = [name for name in model.architectures if name in known]
+    if not names or model.class_name in names:
+        return None
+    return names[0], SourceLine(_REGISTRY, known[names[0]].line)
+
+
 def served_classes(owner: Owner) -> set[str]:
     """The classes that a class makes in the place of its own: those of its module in a table that `__new__` reads."""
     module, cls = owner

@@ -409,9 +409,14 @@ def _patches(
     step: PartCall,
     sheet: Sheet,
 ) -> None:
-    """Rows of patches with a grid an item: as wide as the first linear layer that gets them."""
+    """Rows of patches with a grid an item, or each of its units, as wide as the first linear layer that gets them."""
     grid, product = sizes_of(tree, program, model, fields[key], fields, walker.trace)
-    others = [name for name in walker.trace.inputs if name not in (key, grid.key) and name in _read_with(sheet, key)]
+    counts, values = "", "the grid of an image of h x w patches"
+    if not product and (unit := grids.unit_grid(program, model, walker, fields, key)) is not None:
+        counts, grid, product = grid.key, unit, True
+        values = f"the grid of each of the `{counts}` of an image, of h x w patches"
+    known = {key, grid.key, counts}
+    others = [name for name in walker.trace.inputs if name not in known and name in _read_with(sheet, key)]
     beside = {name: count for name in others if (count := _width_beside(program, model, walker, fields, key, name))}
     others = [name for name in others if name not in beside]
     columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
@@ -423,14 +428,14 @@ def _patches(
     for name, count in beside.items():
         why = f"a row for each of `{key}`"
         sheet.put(f"item.zeros.{name}", ["h * w", str(count)], fields[name].place, why=why)
-    known = (shapes_of(program, model.owner[0], walker.trace, key, made=made) for made in (False, True))
-    shown = next((shape for found in known for shape in found), None)
+    annotated = (shapes_of(program, model.owner[0], walker.trace, key, made=made) for made in (False, True))
+    shown = next((shape for found in annotated for shape in found), None)
+    if counts and not fields[grid.key].on_host:
+        sheet.put("item.moved", [grid.key], fields[grid.key].place, why="the processor has no `keep_on_cpu` for it")
     if shown is not None and len(shown[0]) == 4 and isinstance(shown[0][1], int):
         _patch_side(objects, step, sheet)
         sheet.put("item.shape", ["h * w", str(shown[0][1]), "p", "p"], shown[1], why=f"the product of `{grid.key}`")
-        sheet.put(
-            f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches"
-        )
+        sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
         return
     linear = next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
     width = "width"
@@ -447,7 +452,7 @@ def _patches(
         attribute = f"{linear.path}.{_linear_input(objects, linear, key)}"
         sheet.put("let.width", attribute, linear.place, why="the input of a linear layer")
     sheet.put("item.shape", ["h * w", width], fields[key].place, why=f"the product of `{grid.key}`")
-    sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why="the grid of an image of h x w patches")
+    sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
 
 
 def _viewed(program: Program, objects: Objects, walker: Walker, key: str, sheet: Sheet) -> str | None:
@@ -499,15 +504,41 @@ def _linear_input(objects: Objects, step: PartCall, key: str) -> str:
 def _put_merge(model: Located, objects: Objects, walker: Walker, step: PartCall, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token, from where embeddings are split into items."""
     sides = {text: place for split in walker.cuts for text, place in _squares(split)}
+    why = "where the embeddings are split into items"
+    named = list(_merge_sizes(model)) or list(_merge_sizes_above(objects, step))
+    if not sides and not named:
+        sides, why = dict(_quotients(model)), "both sides of a grid are divided by it"
     if len(sides) == 1:
         [(side, place)] = sides.items()
-        sheet.put("item.merge", side, place, why="where the embeddings are split into items")
+        sheet.put("item.merge", side, place, why=why)
         return
     candidates = [Candidate(side, "rows are divided by its square", place) for side, place in sides.items()]
-    named = list(_merge_sizes(model)) or list(_merge_sizes_above(objects, step))
     candidates = candidates or [*named, Candidate("1", "nothing divides the rows of an item")]
     what = "the side of the square of rows that becomes one token"
     sheet.ask(Question("item.merge", what, tuple(candidates), (f"{step.place}: the encoder's call",)))
+
+
+def _quotients(model: Located) -> Iterator[tuple[str, SourceLine]]:
+    """Attributes of the model by which its class divides both factors of a product."""
+    for method in model.owner[1].body:
+        nodes = list(ast.walk(method))
+        aliases = {
+            target.id: ast.unparse(node.value)
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in nodes:
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+                continue
+            by = {
+                ast.unparse(side.right) if isinstance(side, ast.BinOp) and isinstance(side.op, ast.FloorDiv) else ""
+                for side in (node.left, node.right)
+            }
+            text = aliases.get(path := by.pop(), path)
+            if not by and re.fullmatch(r"self(\.\w+)+", text):
+                yield text, SourceLine(model.file, node.lineno)
 
 
 def _merge_sizes(model: Located) -> Iterator[Candidate]:

@@ -16,7 +16,7 @@ from scaffold.syntax import assigned_to, find_class, find_method
 if TYPE_CHECKING:
     from scaffold.cut import Way
     from scaffold.descriptor import ReentryPort
-    from scaffold.protocol import ModelAnchor, SourceTree
+    from scaffold.protocol import ModelAnchor, SourceTree, Subclass
     from scaffold.tower.source import Owner
 
 #: The attribute of a class that can encode items on each rank by itself.
@@ -71,6 +71,8 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
 
 def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAnchor) -> Iterator[Diagnostic]:
     """Subclasses of a class on the way that have a method of their own where a parameter is handed on."""
+    from scaffold.cut import Station
+
     entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}
     home = model.path.removesuffix(".py").replace("/", ".")
     heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, home, model.class_name)}
@@ -79,12 +81,13 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
         for heir in find_subclasses(tree, module, station.class_name):
             owner = find_class(tree.parse(heir.path), heir.class_name)
             method = find_method(owner, station.function) if owner is not None else None
+            held = station.held if isinstance(station, Station) else frozenset()
             on_the_way = any((other.file, other.class_name) == (heir.path, heir.class_name) for other in way.changed)
             # Only the port itself hands the parameter to an entry, and only that of the ported class and its heirs.
             alone = station.function in entries and (
                 (heir.path, heir.class_name) not in heirs or heir.class_name in port.model.optout
             )
-            if method is not None and not on_the_way and not alone:
+            if method is not None and not on_the_way and not alone and not (held and _is_apart(tree, heir, held)):
                 yield Diagnostic(
                     "VCG444",
                     f"{heir.class_name} overrides `{station.class_name}.{station.function}`, which gets a parameter",
@@ -92,6 +95,38 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
                     f"port {heir.class_name} by itself, or give an entry below the method",
                     notes=(f"asked for by {port.span(port.encoder_key)}",),
                 )
+
+
+def _is_apart(tree: SourceTree, heir: Subclass, held: frozenset[str]) -> bool:
+    """Whether all objects of a class go into attributes of other names than these, so that no call on the way gets one.
+
+    Nothing but the assignments that make one may name the class, and its file may not assign to these attributes.
+    """
+    for path in tree.containing("vllm", ".py", {heir.class_name}):
+        nodes = list(ast.walk(tree.parse(path)))
+        stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+        made = {
+            id(node.value.func)
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and all(isinstance(target, ast.Attribute) for target in node.targets)
+        }
+        named = {id(node) for node in nodes if _names(node, heir.class_name)}
+        if not named <= made or held & {node.attr for node in stored}:
+            return False
+    return True
+
+
+def _names(node: ast.AST, name: str) -> bool:
+    """Whether a node refers to a class: by its name, in an import, as an attribute of its module or in a text."""
+    spelled = (
+        node.id if isinstance(node, ast.Name) else
+        node.attr if isinstance(node, ast.Attribute) else
+        node.name if isinstance(node, ast.alias) else
+        node.value if isinstance(node, ast.Constant) else ""
+    )  # fmt: skip
+    return spelled == name
 
 
 def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:

@@ -92,7 +92,7 @@ def plan_docs(port: AnyPort, table: TableAnchor) -> FilePlan:
     cells = docs_row(port, table)
     edits = (
         ()
-        if any(row.architecture == port.class_name for row in table.rows)
+        if any(row.architecture == port.architecture for row in table.rows)
         else (AddTableRow(table.columns, cells[0], cells),)
     )
     return FilePlan(table.path, edits, "list the model as supported")
@@ -175,7 +175,7 @@ def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
     cells: list[str] = []
     for column in table.columns:
         if column == "Architecture":
-            cells.append(f"`{port.class_name}`")
+            cells.append(f"`{port.architecture}`")
         elif column == "Models":
             cells.append(", ".join(f"`{name}`" for name in port.docs_models))
         elif column in _MODALITY_COLUMNS:

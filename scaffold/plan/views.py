@@ -149,8 +149,8 @@ class View:
         return {}
 
     @property
-    def covers_offsets(self) -> bool:
-        """Whether offsets, whose buffers are known when a model starts, are padded to cover the rows after a batch."""
+    def pads_offsets(self) -> bool:
+        """Whether there are offsets to pad whose buffers are known only when a model starts."""
         return False
 
     @property
@@ -235,6 +235,8 @@ class RowsView(ReentryView):
     h x w patches, by input."""
 
     item_shape: Code
+    #: The input with a grid for each unit of an item, where it may be several.
+    units: str | None
     values: tuple[tuple[str, Code], ...]
     zeros: tuple[tuple[str, Code], ...]
     #: Those of `values` that vLLM moves to the GPU.
@@ -250,13 +252,20 @@ class RowsView(ReentryView):
     filler_lets: Lets = ()
 
     @property
-    def covers_offsets(self) -> bool:
-        return self.cover_rows
+    def pads_offsets(self) -> bool:
+        return True
+
+    @property
+    def counts(self) -> str | None:
+        """The input that counts the units of an item, where it may be several."""
+        return self.sized[self.units] if self.units else None
 
     @property
     def row_counts(self) -> dict[str, Code]:
         """The number of rows of an item in each input whose items lie behind each other, by an entry `size`: a grid of
-        patches has as many as its product, and precomputed embeddings have one for each token."""
+        patches has as many as its product, precomputed embeddings have one for each token, and units one for each."""
+        if self.units:
+            return dict.fromkeys(self.sized, Code("int(size)"))
         patches, tokens = "int(size.prod())", f"int(size.prod()) // {self.rows_per_token}"
         return {key: Code(tokens if key == self.embeds else patches) for key in self.sized}
 
@@ -721,6 +730,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         budget_lets=(),
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
+        units=port.units,
         values=tuple((key, _nested(names, entry)) for key, entry in port.item.values.items()),
         zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
         moved=port.item.moved,

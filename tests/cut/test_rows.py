@@ -201,7 +201,7 @@ def test_another_form_of_what_the_encoder_gets_is_not_accepted(model: str, relea
     assert {check.code for check in report.checks if not check.passed} == {"VCG657"}, "\n".join(report.lines())
 
 
-PADDED = "values[key] = torch.cat([value, value[-1:].expand(missing)])"
+PADDED = "dst[len(src) :] = src[-1]"
 MUTANTS = (
     Mutant("offsets are not padded", PADDED, "pass", "VCG665", "negative length"),
     Mutant("bound too small", "entries = [num_rows] if sample.ndim else num_rows", "entries = num_rows // 8", "VCG650"),

@@ -43,6 +43,7 @@ FURTHER = (
     ("kimi_k25", "0.30.0"),
     ("kimi_k3", "0.33.0"),
     ("kimi_vl", "0.28.0"),
+    ("lfm2_vl", "0.31.0"),
     ("llava", "0.25.0"),
     ("llava_next", "0.29.0"),
     ("llava_onevision", "0.28.0"),
@@ -112,7 +113,7 @@ def test_every_cell_was_run():
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG441: ")} == {
         f"ernie45_vl {release}" for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0")
     }
-    since_0_27 = ("deepseek_ocr", "deepseek_ocr2", "kimi_k25", "kimi_k3", "kimi_vl", "minimax_m3")
+    since_0_27 = ("deepseek_ocr", "deepseek_ocr2", "kimi_k25", "kimi_k3", "kimi_vl", "lfm2_vl", "minimax_m3")
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG446: ")} == {
         f"{model} {release}"
         for model, first in {"mistral3": "0.29", "pixtral": "0.29", **dict.fromkeys(since_0_27, "0.27")}.items()

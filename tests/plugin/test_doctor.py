@@ -49,12 +49,12 @@ class _Target:
         self.tree = tree
 
 
-QWEN2, LFM2 = "Qwen2VLForConditionalGeneration", "Lfm2VlForConditionalGeneration"
+QWEN2, GEMMA4 = "Qwen2VLForConditionalGeneration", "Gemma4ForConditionalGeneration"
 
 
 @pytest.mark.trees
 @pytest.mark.parametrize(
-    ("environ", "active", "qwen2", "lfm2"),
+    ("environ", "active", "qwen2", "gemma4"),
     [
         ({}, True, ("adapter", "ours", ""), ("vllm", "ours", "there is no adapter")),
         ({"VITCG_DISABLE": "1"}, False, ("vllm", "vllm", "VITCG_DISABLE is set"), None),
@@ -67,7 +67,7 @@ QWEN2, LFM2 = "Qwen2VLForConditionalGeneration", "Lfm2VlForConditionalGeneration
         ({"VLLM_PLUGINS": "other,vitcg"}, True, ("adapter", "ours", ""), None),
     ],
 )
-def test_what_would_serve_a_model(installed, environ, active, qwen2, lfm2):
+def test_what_would_serve_a_model(installed, environ, active, qwen2, gemma4):
     installed("0.33.0")
 
     found = examine(environ)
@@ -75,8 +75,8 @@ def test_what_would_serve_a_model(installed, environ, active, qwen2, lfm2):
     models = {m.architecture: (m.implementation, m.manager, m.why) for m in found.models}
     assert found.active is active
     assert models[QWEN2] == qwen2
-    if lfm2 is not None:
-        assert models[LFM2] == lfm2
+    if gemma4 is not None:
+        assert models[GEMMA4] == gemma4
     assert set(vitcg_adapters.ADAPTERS["v0_30"]) <= set(models)
 
 

@@ -47,6 +47,7 @@ RECIPES = (
     "keye_vl1_5",
     "hyperclovax_vision_v2",
     "llava_onevision2",
+    "lfm2_vl",
     "cosmos3_edge",
     "ovis2_5",
     "gemma4_mm",
