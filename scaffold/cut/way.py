@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,11 +15,12 @@ from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
 from scaffold.descriptor.port import CHAIN_METHOD, LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
-from scaffold.syntax import FunctionNode, bind_call, find_class, name_path
+from scaffold.protocol import find_subclasses
+from scaffold.syntax import FunctionNode, bind_call, dotted, find_class, find_method, name_path
 
 if TYPE_CHECKING:
     from scaffold.descriptor.expressions import Argument
-    from scaffold.protocol import SourceTree
+    from scaffold.protocol import SourceTree, Subclass
     from scaffold.tower.source import Module, Owner, Program
 
 #: A place of the model: the attributes that lead to it from the model itself, which is ().
@@ -34,6 +35,7 @@ EVERY = ("*",)
 #: vLLM's helpers that give each rank some of the items. Graphs hold the items of one rank: a gate turns them off there.
 _SHARDS = "run_dp_sharded"
 
+_ONE_WAY = "`{}` leads to the encoder in one place only"
 _HELP = "write it as the model calls its encoder, seen from the model class; `entry` must lead to it"
 
 
@@ -61,6 +63,16 @@ class Station:
     loop: Loop | None = None
     chain: Chain | None = None
 
+    @classmethod
+    def aside(cls, file: str, class_name: str, function: FunctionNode) -> Station:
+        """A method that gets the parameter because others of its name do, and has no use for it."""
+        return cls(file, class_name, function.name, function.lineno, (), (), ())
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The file, class and name of the method."""
+        return self.file, self.class_name, self.function
+
     @property
     def outlined(self) -> Loop | Chain | None:
         """The statements that a call of a method replaces."""
@@ -76,6 +88,8 @@ class Way:
     notes: tuple[Diagnostic, ...] = ()
     #: Methods from the loop to the attention that get a parameter for the longest sequence. Stations are as with it.
     hoisted: tuple[Hoisted, ...] = ()
+    #: Subclasses that implement an abstract method on the way and have no way themselves, each with the reasons.
+    without: tuple[tuple[str, tuple[Diagnostic, ...]], ...] = ()
 
     @property
     def changed(self) -> tuple[Station | Hoisted, ...]:
@@ -143,6 +157,9 @@ def find_way(
     is the loop over that instead, in a method of that part. With `through`, the last part that is called
     (`self.projector`), it is every run of statements from `call` to the call of that.
 
+    Where a method of the class is abstract, these are the ways of the subclasses that implement it. The abstract method
+    gets the parameter, too, and so does every implementation.
+
     Raises VCG443 where no entry leads there, or where the call on the way has other arguments; VCG448 where the loop or
     the run cannot be a method of its own; VCG449 where `embed_multimodal` changes what an entry makes.
     """
@@ -157,6 +174,13 @@ def find_way(
     for entry, place in entries.items():
         frame = search.method((module, owner), (), entry.removeprefix("self."), {})
         if frame is None or not search.leads(frame):
+            if search.abstract:
+                return _joined(
+                    tree,
+                    search,
+                    lambda heir: find_way(tree, heir.path, heir.class_name, entries, call, span, loop, through),
+                    find_subclasses(tree, dotted(path), class_name),
+                )
             raise DiagnosticError(
                 search.problems
                 or [
@@ -172,6 +196,35 @@ def find_way(
         way = find_way(hoisted_tree(tree, hoisted), path, class_name, entries, call, span, loop, through)
         return replace(way, hoisted=hoisted)
     return Way(tuple(search.stations.values()), tuple(search.left))
+
+
+def _joined(tree: SourceTree, search: _Search, find: Callable[[Subclass], Way], heirs: Iterable[Subclass]) -> Way:
+    """The ways of the subclasses that implement what is abstract. Raises as `find` where none of them has one."""
+    names = [frame.function.name for frame in search.abstract]
+    stations = [Station.aside(frame.module.file, frame.class_name, frame.function) for frame in search.abstract]
+    ways: list[Way] = []
+    without: list[tuple[str, tuple[Diagnostic, ...]]] = []
+    for heir in heirs:
+        owner = find_class(tree.parse(heir.path), heir.class_name)
+        own = [method for name in names if owner is not None and (method := find_method(owner, name)) is not None]
+        try:
+            ways += [find(heir)] if own else []
+        except DiagnosticError as error:
+            without.append((heir.class_name, error.diagnostics))
+            stations += [Station.aside(heir.path, heir.class_name, method) for method in own]
+    if not ways:
+        raise DiagnosticError([problem for _, problems in without for problem in problems])
+    stations = list(dict.fromkeys(station for way in [*ways, Way(tuple(stations))] for station in way.stations))
+    for station in stations:
+        if any(other != station and other.place == station.place for other in stations):
+            search.refuse(tree.span(station.file, station.line), _ONE_WAY.format(station.function))
+            raise DiagnosticError(search.problems)
+    return Way(
+        tuple(stations),
+        tuple(dict.fromkeys(note for way in ways for note in way.notes)),
+        tuple(dict.fromkeys(method for way in ways for method in way.hoisted)),
+        tuple(without),
+    )
 
 
 class _Search:
@@ -197,6 +250,8 @@ class _Search:
         #: The last part that a chain of calls goes through, if there is one.
         self.last: Place | None = tuple(through.split(".")[1:]) if through else None
         self.first_chain: tuple[_Frame, Chain] | None = None
+        #: Methods of the model that were reached and that only subclasses implement.
+        self.abstract: list[_Frame] = []
         self.stations: dict[int, Station] = {}
         self.problems: list[Diagnostic] = []
         self.left: list[Diagnostic] = []
@@ -210,6 +265,8 @@ class _Search:
         if frame.key in self._known:
             return self._known[frame.key]
         self._known[frame.key] = False  # a recursion leads nowhere new
+        if not frame.place and frame.owner is not None and _is_abstract(frame.function):
+            self.abstract.append(frame)
         names = {**frame.names, **dict(_aliases(frame))}
         sites: list[tuple[ast.Call, tuple[int | str, ...]]] = []
         forwards: list[ast.Call] = []
@@ -250,20 +307,33 @@ class _Search:
         found = self.program.method(self.model, PUBLIC_ENTRY)
         if found is None or entry in (f"self.{PUBLIC_ENTRY}", f"self.{PRIVATE_ENTRY}"):
             return
-        module, _, function = found
-        change = find_change(function, entry)
-        if change is None:
+        module, where = self._change(found, entry)
+        if where is None:
             return
-        does = "does not call" if change is function else "changes what it gets of"
+        does = "does not call" if where is found[2] else "changes what it gets of"
         self.problems.append(
             Diagnostic(
                 "VCG449",
                 f"`{PUBLIC_ENTRY}` {does} `{entry}`",
-                module.span(change),
+                module.span(where),
                 f"write `entry: self.{PUBLIC_ENTRY}(**inputs)`: its body moves into a method of its own",
                 notes=(f"asked for by {place}",),
             )
         )
+
+    def _change(self, found: tuple[Module, ast.ClassDef, FunctionNode], entry: str) -> tuple[Module, ast.AST | None]:
+        """Where a method, or one of the model that it calls, changes what `entry` makes; the method if none calls it."""
+        module, _, function = found
+        change = find_change(function, entry)
+        if change is not function:
+            return module, change
+        for node in _calls(function):
+            step = ast.unparse(node.func)
+            following = self.program.method(self.model, step.removeprefix("self.")) if step.startswith("self.") else None
+            if following is not None and entry in {ast.unparse(call.func) for call in _calls(following[2])}:
+                inner = find_change(following[2], entry)
+                return (following[0], inner) if inner is not None else (module, find_change(function, step))
+        return module, function
 
     def _loops(self, frame: _Frame, names: Mapping[str, Place]) -> list[ast.For]:
         """The loops over the encoder's layers in a method of it."""
@@ -411,11 +481,10 @@ class _Search:
         )
         other = self.stations.setdefault(id(frame.function), station)
         if other != station:
-            self._refuse(frame, frame.function, f"`{frame.function.name}` leads to the encoder in one place only")
+            self.refuse(frame.module.span(frame.function), _ONE_WAY.format(station.function))
 
-    def _refuse(self, frame: _Frame, node: ast.AST, message: str) -> None:
-        notes = (f"asked for by {self.span}",)
-        self.problems.append(Diagnostic("VCG443", message, frame.module.span(node), _HELP, notes=notes))
+    def refuse(self, place: Span, message: str) -> None:
+        self.problems.append(Diagnostic("VCG443", message, place, _HELP, notes=(f"asked for by {self.span}",)))
 
     def _units(self, node: ast.Call, frame: _Frame, names: Mapping[str, Place]) -> tuple[int | str, ...] | None:
         """Where a call of the encoder has the units, the pixels first. Its other arguments must be those of `call`."""
@@ -522,6 +591,14 @@ def _is_stub(function: FunctionNode) -> bool:
     keywords = function.args.kwarg
     moved = f"return self.{PRIVATE_ENTRY}({ENCODE}=None, **{keywords.arg})" if keywords else ""
     return function.name == PUBLIC_ENTRY and [ast.unparse(statement) for statement in function.body] == [moved]
+
+
+def _is_abstract(function: FunctionNode) -> bool:
+    """Whether all that a method does is raise `NotImplementedError`."""
+    *above, last = function.body
+    documented = all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in above)
+    raised = last.exc.func if isinstance(last, ast.Raise) and isinstance(last.exc, ast.Call) else getattr(last, "exc", None)
+    return documented and isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
 
 
 def _calls(function: FunctionNode) -> Iterator[ast.Call]:

@@ -30,7 +30,12 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     at = port.span(port.encoder_key)
     way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through)
-    problems = [*_overridden(port, tree, way, model), *_ungated(port, tree, model), *_unknown(port, way)]
+    problems = [
+        *_overridden(port, tree, way, model),
+        *_ungated(port, tree, model),
+        *_unknown(port, way),
+        *_without(port, way),
+    ]
     if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
         problems.append(
             Diagnostic(
@@ -105,6 +110,19 @@ def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
                 f"the loop over the layers takes no `{name}`",
                 port.span(f"forward.unread.{index}"),
                 f"it takes {', '.join(f'`{name}`' for name in taken)}",
+            )
+
+
+def _without(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
+    """Subclasses that implement what is abstract on the way, do not lead to the encoder, and would inherit the port."""
+    for class_name, problems in way.without:
+        if class_name not in port.model.optout:
+            yield from problems
+            yield Diagnostic(
+                "VCG444",
+                f"{class_name} would inherit a port that it has no encoder for",
+                port.span("model.class"),
+                f"list {class_name} under model.optout",
             )
 
 

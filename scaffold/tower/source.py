@@ -220,10 +220,11 @@ class Program:
         """
         key = (id(owner[1]), attribute, returned)
         if key not in self._attributes:
-            self._attributes[key] = self._attribute_class(owner, attribute, returned)
+            self._attributes[key] = self._attribute_class(owner, owner, attribute, returned)
         return self._attributes[key]
 
-    def _attribute_class(self, owner: Owner, attribute: str, returned: bool) -> Owner | None:
+    def _attribute_class(self, holder: Owner, owner: Owner, attribute: str, returned: bool) -> Owner | None:
+        """As `attribute_class`, from `__init__` of `owner`, which is `holder` or a base of it."""
         init = self.method(owner, "__init__")
         if init is None:
             return None
@@ -234,7 +235,7 @@ class Program:
             if sets(node, attribute):
                 for call in ast.walk(node.value):
                     maker = self_attribute(call.func) if returned and isinstance(call, ast.Call) else None
-                    made = self._made_by((module, definer), maker) if maker is not None else None
+                    made = self._made_by(holder, maker) if maker is not None else None
                     if made is not None:
                         return made
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -246,14 +247,22 @@ class Program:
                             return found[0], found[1]
         calls = (call_name(node) for node in ast.walk(function) if isinstance(node, ast.Call))
         base = next(islice(self.lineage((module, definer)), 1, None), None) if "__init__" in calls else None
-        return self._attribute_class(base, attribute, returned) if base is not None else None
+        return self._attribute_class(holder, base, attribute, returned) if base is not None else None
 
     def _made_by(self, owner: Owner, name: str) -> Owner | None:
-        """The one class of the tree of which every `return` of a method makes an object."""
+        """The one class of the tree of which every `return` of a method gives an object that the method makes."""
         found = self.method(owner, name)
         if found is None:
             return None
+        given: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(found[2]):
+            if isinstance(node, ast.Assign):
+                given.setdefault(ast.unparse(node.targets[0]), []).append(node.value)
         values = [node.value for node in ast.walk(found[2]) if isinstance(node, ast.Return)]
+        # A variable is what it is set to, if only once.
+        for index, value in enumerate(values):
+            set_to = given.get(value.id, []) if isinstance(value, ast.Name) else []
+            values[index] = set_to[0] if len(set_to) == 1 else value
         names = {ast.unparse(value.func) if isinstance(value, ast.Call) else "" for value in values}
         made = self.resolve(found[0], names.pop()) if len(names) == 1 else None
         return (made[0], made[1]) if made is not None and isinstance(made[1], ast.ClassDef) else None

@@ -36,6 +36,7 @@ RECIPES = (
     "deepseek_ocr",
     "deepseek_ocr2",
     "unlimited_ocr",
+    "minicpmv",
     "minimax_m3",
     "idefics3",
     "smolvlm",
