@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.cut.chains import Chain, NoChain, find_chain, same_chain, starts_of
@@ -88,7 +89,9 @@ class Way:
     notes: tuple[Diagnostic, ...] = ()
     #: Methods from the loop to the attention that get a parameter for the longest sequence. Stations are as with it.
     hoisted: tuple[Hoisted, ...] = ()
-    #: Subclasses that implement an abstract method on the way and have no way themselves, each with the reasons.
+    #: Subclasses that implement an abstract method on the way or inherit it, by file and name, and why those without a
+    #: way have none.
+    heirs: tuple[tuple[str, str], ...] = ()
     without: tuple[tuple[str, tuple[Diagnostic, ...]], ...] = ()
 
     @property
@@ -200,29 +203,35 @@ def find_way(
 
 def _joined(tree: SourceTree, search: _Search, find: Callable[[Subclass], Way], heirs: Iterable[Subclass]) -> Way:
     """The ways of the subclasses that implement what is abstract. Raises as `find` where none of them has one."""
-    names = [frame.function.name for frame in search.abstract]
-    stations = [Station.aside(frame.module.file, frame.class_name, frame.function) for frame in search.abstract]
-    ways: list[Way] = []
+    program, names = search.program, [frame.function.name for frame in search.abstract]
+    aside = [Station.aside(frame.module.file, frame.class_name, frame.function) for frame in search.abstract]
+    ways: dict[tuple[str, str], Way] = {}
     without: list[tuple[str, tuple[Diagnostic, ...]]] = []
     for heir in heirs:
-        owner = find_class(tree.parse(heir.path), heir.class_name)
-        own = [method for name in names if owner is not None and (method := find_method(owner, name)) is not None]
+        owner = program.owner(heir.path, heir.class_name)
+        found = [method for name in names if (method := program.method(owner, name)) is not None]
+        if all(_is_abstract(function) for _, _, function in found) or _makes_others(owner[1]):
+            continue
         try:
-            ways += [find(heir)] if own else []
+            ways[heir.path, heir.class_name] = find(heir)
         except DiagnosticError as error:
             without.append((heir.class_name, error.diagnostics))
-            stations += [Station.aside(heir.path, heir.class_name, method) for method in own]
+            aside += [Station.aside(module.file, definer.name, function) for module, definer, function in found]
     if not ways:
-        raise DiagnosticError([problem for _, problems in without for problem in problems])
-    stations = list(dict.fromkeys(station for way in [*ways, Way(tuple(stations))] for station in way.stations))
-    for station in stations:
-        if any(other != station and other.place == station.place for other in stations):
+        raise DiagnosticError(list(dict.fromkeys(problem for _, problems in without for problem in problems)))
+    stations: dict[tuple[str, str, str], Station] = {}
+    for station in (station for way in ways.values() for station in way.stations):
+        if stations.setdefault(station.place, station) != station:
             search.refuse(tree.span(station.file, station.line), _ONE_WAY.format(station.function))
-            raise DiagnosticError(search.problems)
+    if search.problems:
+        raise DiagnosticError(search.problems)
+    for station in aside:
+        stations.setdefault(station.place, station)
     return Way(
-        tuple(stations),
-        tuple(dict.fromkeys(note for way in ways for note in way.notes)),
-        tuple(dict.fromkeys(method for way in ways for method in way.hoisted)),
+        tuple(stations.values()),
+        tuple(dict.fromkeys(note for way in ways.values() for note in way.notes)),
+        tuple(dict.fromkeys(method for way in ways.values() for method in way.hoisted)),
+        tuple(ways),
         tuple(without),
     )
 
@@ -307,33 +316,20 @@ class _Search:
         found = self.program.method(self.model, PUBLIC_ENTRY)
         if found is None or entry in (f"self.{PUBLIC_ENTRY}", f"self.{PRIVATE_ENTRY}"):
             return
-        module, where = self._change(found, entry)
-        if where is None:
+        module, _, function = found
+        change = find_change(function, entry)
+        if change is None:
             return
-        does = "does not call" if where is found[2] else "changes what it gets of"
+        does = "does not call" if change is function else "changes what it gets of"
         self.problems.append(
             Diagnostic(
                 "VCG449",
                 f"`{PUBLIC_ENTRY}` {does} `{entry}`",
-                module.span(where),
+                module.span(change),
                 f"write `entry: self.{PUBLIC_ENTRY}(**inputs)`: its body moves into a method of its own",
                 notes=(f"asked for by {place}",),
             )
         )
-
-    def _change(self, found: tuple[Module, ast.ClassDef, FunctionNode], entry: str) -> tuple[Module, ast.AST | None]:
-        """Where a method, or one of the model that it calls, changes what `entry` makes; the method if none calls it."""
-        module, _, function = found
-        change = find_change(function, entry)
-        if change is not function:
-            return module, change
-        for node in _calls(function):
-            step = ast.unparse(node.func)
-            following = self.program.method(self.model, step.removeprefix("self.")) if step.startswith("self.") else None
-            if following is not None and entry in {ast.unparse(call.func) for call in _calls(following[2])}:
-                inner = find_change(following[2], entry)
-                return (following[0], inner) if inner is not None else (module, find_change(function, step))
-        return module, function
 
     def _loops(self, frame: _Frame, names: Mapping[str, Place]) -> list[ast.For]:
         """The loops over the encoder's layers in a method of it."""
@@ -521,7 +517,7 @@ class _Search:
         keywords = {keyword.arg: _place(keyword.value, frame.place, names) for keyword in node.keywords if keyword.arg}
         if _is_super(node.func) and frame.owner is not None:
             assert isinstance(node.func, ast.Attribute)
-            found = self.program.method((frame.module, frame.owner), node.func.attr, inherited=True)
+            found = self._inherited(frame, frame.owner, node.func.attr)
             return found and _framed(found, frame.holder, frame.place, given, keywords)
         if place is None:
             return self._function(node, frame, given, keywords)
@@ -536,6 +532,14 @@ class _Search:
             holder = self.program.attribute_class(holder, name, returned=True)
         found = self.program.method(holder, "forward") if holder is not None and place else None
         return _framed(found, holder, place, given, keywords) if found is not None and holder is not None else None
+
+    def _inherited(
+        self, frame: _Frame, owner: ast.ClassDef, name: str
+    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """What `super().name` is in a method of `owner`, a class of the object or a base of it."""
+        after = dropwhile(lambda member: member[1] is not owner, self.program.lineage(frame.holder))
+        found = (self.program.own_method(member, name) for member in islice(after, 1, None))
+        return next((method for method in found if method is not None), None)
 
     def _function(
         self, node: ast.Call, frame: _Frame, given: list[Place | None], keywords: Mapping[str, Place | None]
@@ -597,8 +601,15 @@ def _is_abstract(function: FunctionNode) -> bool:
     """Whether all that a method does is raise `NotImplementedError`."""
     *above, last = function.body
     documented = all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in above)
-    raised = last.exc.func if isinstance(last, ast.Raise) and isinstance(last.exc, ast.Call) else getattr(last, "exc", None)
+    raised = last.exc if isinstance(last, ast.Raise) else None
+    raised = raised.func if isinstance(raised, ast.Call) else raised
     return documented and isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+
+
+def _makes_others(owner: ast.ClassDef) -> bool:
+    """Whether calling a class makes objects of other classes alone: it has a `__new__` that calls no other."""
+    new = find_method(owner, "__new__")
+    return new is not None and not any(ast.unparse(call.func).endswith(".__new__") for call in _calls(new))
 
 
 def _calls(function: FunctionNode) -> Iterator[ast.Call]:

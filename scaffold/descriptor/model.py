@@ -330,8 +330,8 @@ class Forward(Record):
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
 
 
-#: Arguments of the encoder that some batches have. One that is `absent` from graphs sends its batches to the model's own
-#: code; an `additive` mask is one of zeros where there is none.
+#: Arguments of the encoder that some batches have. One that is `absent` from graphs sends its batches to the model's
+#: own code; an `additive` mask is one of zeros where there is none.
 ABSENT, ADDITIVE = "absent", "additive"
 OPTIONAL = {
     ABSENT: "None, where a graph is replayed",

@@ -11,7 +11,7 @@ from scaffold.descriptor.port import ATTENTION, CHUNK, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
 from scaffold.protocol import find_subclasses
-from scaffold.syntax import assigned_to, find_class, find_method
+from scaffold.syntax import assigned_to, dotted, find_class
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
@@ -75,28 +75,35 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
 
 
 def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAnchor) -> Iterator[Diagnostic]:
-    """Subclasses of a class on the way that have a method of their own where a parameter is handed on."""
+    """Subclasses of a class on the way that run a method of their own, or of another base, where a parameter is handed
+    on."""
+    from scaffold.tower.source import Program
+
+    program = Program(tree)
     entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}
-    home = model.path.removesuffix(".py").replace("/", ".")
-    heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, home, model.class_name)}
+    heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, dotted(model.path), model.class_name)}
+    on_the_way = {(other.file, other.class_name) for other in way.changed}
+    seen: set[tuple[str, str, str]] = set()
     for station in (station for station in way.changed if station.class_name):
-        module = station.file.removesuffix(".py").replace("/", ".")
-        for heir in find_subclasses(tree, module, station.class_name):
-            owner = find_class(tree.parse(heir.path), heir.class_name)
-            method = find_method(owner, station.function) if owner is not None else None
-            on_the_way = any((other.file, other.class_name) == (heir.path, heir.class_name) for other in way.changed)
+        for heir in find_subclasses(tree, dotted(station.file), station.class_name):
+            found = program.method(program.owner(heir.path, heir.class_name), station.function)
+            assert found is not None, "the base has it"
+            module, owner, method = found
             # Only the port itself hands the parameter to an entry, and only that of the ported class and its heirs.
             alone = station.function in entries and (
                 (heir.path, heir.class_name) not in heirs or heir.class_name in port.model.optout
             )
-            if method is not None and not on_the_way and not alone:
-                yield Diagnostic(
-                    "VCG444",
-                    f"{heir.class_name} overrides `{station.class_name}.{station.function}`, which gets a parameter",
-                    tree.span(heir.path, method.lineno),
-                    f"port {heir.class_name} by itself, or give an entry below the method",
-                    notes=(f"asked for by {port.span(port.encoder_key)}",),
-                )
+            place = (module.file, owner.name, station.function)
+            if place[:2] in on_the_way or place in seen or alone:
+                continue
+            seen.add(place)
+            yield Diagnostic(
+                "VCG444",
+                f"{owner.name} overrides `{station.class_name}.{station.function}`, which gets a parameter",
+                tree.span(module.file, method.lineno),
+                f"port {heir.class_name} by itself, or give an entry below the method",
+                notes=(f"asked for by {port.span(port.encoder_key)}",),
+            )
 
 
 def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:

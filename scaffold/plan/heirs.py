@@ -22,8 +22,8 @@ from scaffold.syntax import find_class, made_by
 from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
-    from scaffold.descriptor import AnyPort
     from scaffold.cut import Way
+    from scaffold.descriptor import AnyPort
     from scaffold.plan.methods import Methods
     from scaffold.plan.towers import TowerPlan
     from scaffold.protocol import ProtocolProfile, SourceTree, Subclass
@@ -52,7 +52,7 @@ def plan_heirs(
             remove = (str(signatures.name(_CONFIG)),) if replace else ()
             edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
     notes = list(_notes(port, tree, plan.class_name, heirs))
-    for heir in _overriding(port, tree, plan.way, heirs):
+    for heir in _overriding(tree, plan.way, heirs):
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
         if not replace:
             notes.append(
@@ -74,20 +74,15 @@ def plan_heirs(
     return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(notes))
 
 
-def _overriding(
-    port: AnyPort, tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]
-) -> Iterator[Subclass]:
-    """Subclasses that a way leads into, and their bases, which implement the protocol by themselves."""
+def _overriding(tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]) -> Iterator[Subclass]:
+    """The subclasses that a way leads into, and bases of them, which implement the protocol by themselves."""
     program = Program(tree)
-    inside = {
-        (module.file, owner.name)
-        for station in (way.stations if way is not None else ())
-        for module, owner in (program.lineage(program.owner(station.file, station.class_name)) if station.class_name else ())
-    }
+    lineages = [program.lineage(program.owner(*heir)) for heir in (way.heirs if way is not None else ())]
+    inside = {(module.file, owner.name) for lineage in lineages for module, owner in lineage}
     for heir in heirs:
-        if (heir.path, heir.class_name) in inside and heir.class_name not in port.model.optout:
-            if find_model(tree, heir.path, heir.class_name).protocol_methods:
-                yield heir
+        implements = find_model(tree, heir.path, heir.class_name).protocol_methods
+        if implements and (heir.path, heir.class_name) in inside:
+            yield heir
 
 
 def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:

@@ -165,13 +165,18 @@ class Program:
         self, owner: Owner, name: str, *, inherited: bool = False
     ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
         """The method `name` of a class or of its bases in the tree; `inherited`: of its bases."""
-        for module, node in islice(self.lineage(owner), int(inherited), None):
-            for statement in node.body:
-                if isinstance(statement, FunctionNode) and statement.name == name:
-                    return module, node, statement
-                borrowed = self._borrowed(module, statement, name)
-                if borrowed is not None:
-                    return borrowed
+        found = (self.own_method(one, name) for one in islice(self.lineage(owner), int(inherited), None))
+        return next((method for method in found if method is not None), None)
+
+    def own_method(self, owner: Owner, name: str) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """The method `name` of a class itself."""
+        module, node = owner
+        for statement in node.body:
+            if isinstance(statement, FunctionNode) and statement.name == name:
+                return module, node, statement
+            borrowed = self._borrowed(module, statement, name)
+            if borrowed is not None:
+                return borrowed
         return None
 
     def _borrowed(
@@ -220,22 +225,31 @@ class Program:
         """
         key = (id(owner[1]), attribute, returned)
         if key not in self._attributes:
-            self._attributes[key] = self._attribute_class(owner, owner, attribute, returned)
+            self._attributes[key] = self._attribute_class(owner, attribute, returned)
         return self._attributes[key]
 
-    def _attribute_class(self, holder: Owner, owner: Owner, attribute: str, returned: bool) -> Owner | None:
-        """As `attribute_class`, from `__init__` of `owner`, which is `holder` or a base of it."""
-        init = self.method(owner, "__init__")
-        if init is None:
-            return None
-        module, definer, function = init
+    def _attribute_class(self, owner: Owner, attribute: str, returned: bool) -> Owner | None:
+        for member in self.lineage(owner):
+            init = self.own_method(member, "__init__")
+            if init is None:
+                continue
+            made = self._set_to(owner, init[0], init[2], attribute, returned)
+            calls = (call_name(node) for node in ast.walk(init[2]) if isinstance(node, ast.Call))
+            if made is not None or "__init__" not in calls:
+                return made
+        return None
+
+    def _set_to(
+        self, owner: Owner, module: Module, function: FunctionNode, attribute: str, returned: bool
+    ) -> Owner | None:
+        """The class of what a method of `owner` sets an attribute to."""
         for node in ast.walk(function):
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
             if sets(node, attribute):
                 for call in ast.walk(node.value):
                     maker = self_attribute(call.func) if returned and isinstance(call, ast.Call) else None
-                    made = self._made_by(holder, maker) if maker is not None else None
+                    made = self._made_by(owner, maker) if maker is not None else None
                     if made is not None:
                         return made
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -245,9 +259,7 @@ class Program:
                             found = self.resolve(found[0], returns.id) if isinstance(returns, ast.Name) else None
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
-        calls = (call_name(node) for node in ast.walk(function) if isinstance(node, ast.Call))
-        base = next(islice(self.lineage((module, definer)), 1, None), None) if "__init__" in calls else None
-        return self._attribute_class(holder, base, attribute, returned) if base is not None else None
+        return None
 
     def _made_by(self, owner: Owner, name: str) -> Owner | None:
         """The one class of the tree of which every `return` of a method gives an object that the method makes."""
