@@ -223,8 +223,7 @@ def _joined(tree: SourceTree, search: _Search, find: Callable[[Subclass], Way], 
     for station in (station for way in ways.values() for station in way.stations):
         if stations.setdefault(station.place, station) != station:
             search.refuse(tree.span(station.file, station.line), _ONE_WAY.format(station.function))
-    if search.problems:
-        raise DiagnosticError(search.problems)
+            raise DiagnosticError(search.problems)
     for station in aside:
         stations.setdefault(station.place, station)
     return Way(
