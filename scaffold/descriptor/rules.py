@@ -653,11 +653,13 @@ def padding_can_be_hidden(context: Context) -> Problems:
         yield context.at_key(
             "VCG346", "one mask hides the padding of units", f"forward.with.{name}", "say `absent`, or its shape"
         )
-    if masks and (len(port.forward.unit or ()) != 2 or port.forward.axis):
+    unit, axis = port.forward.unit or (), port.forward.axis
+    if masks and (len(unit) != 2 or axis):
+        key = "axis" if axis else "unit" if unit else f"with.{masks[0]}"
         yield context.at_key(
             "VCG346",
             f"`{masks[0]}` hides rows of padding, and the units of this call have none",
-            f"forward.with.{masks[0]}",
+            f"forward.{key}",
             "say what the call gets of a unit, as `unit: [rows, width]`, with the units on axis 0",
         )
 
