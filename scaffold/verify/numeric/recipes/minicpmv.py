@@ -126,4 +126,4 @@ class MiniCPMV(Recipe):
         )  # fmt: skip
 
 
-RECIPE = MiniCPMV(4.5)
+RECIPE = MiniCPMV(2.6)
