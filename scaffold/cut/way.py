@@ -535,7 +535,7 @@ class _Search:
     def _inherited(
         self, frame: _Frame, owner: ast.ClassDef, name: str
     ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
-        """What `super().name` is in a method of `owner`, a class of the object or a base of it."""
+        """The method that a call of `super()` reaches from a method of `owner`."""
         after = dropwhile(lambda member: member[1] is not owner, self.program.lineage(frame.holder))
         found = (self.program.own_method(member, name) for member in islice(after, 1, None))
         return next((method for method in found if method is not None), None)
