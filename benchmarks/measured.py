@@ -42,6 +42,7 @@ NAMES = {
     "mllama4": "Llama 4",
     "cohere_compass": "Cohere Compass",
     "deepseek_vl2": "DeepSeek-VL2",
+    "minicpmv": "MiniCPM-V",
     "minimax_m3": "MiniMax-M3",
     "idefics3": "Idefics3",
     "molmo2": "Molmo 2",

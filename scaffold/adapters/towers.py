@@ -133,6 +133,8 @@ def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
     except DiagnosticError as error:
         codes = ", ".join(sorted({item.code for item in error.diagnostics}))
         return TowerAnswer(None, f"the release does not fit ({codes})")
+    if plan.way is not None and plan.way.heirs:
+        return TowerAnswer(None, "its methods go into a class whose subclasses vLLM makes")
     split = {(edit.class_name, edit.replaces) for edit in plan.split.edits} if plan.split else set()
     # An adapter finds the way to a cut's encoder when the model is made.
     edits = [edit for edits in plan.edits.values() for edit in edits] if plan.way is None else []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.cut.chains import Chain, NoChain, find_chain, same_chain, starts_of
@@ -15,11 +16,12 @@ from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
 from scaffold.descriptor.port import CHAIN_METHOD, LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
-from scaffold.syntax import FunctionNode, bind_call, find_class, name_path
+from scaffold.protocol import find_subclasses
+from scaffold.syntax import FunctionNode, bind_call, dotted, find_class, find_method, name_path
 
 if TYPE_CHECKING:
     from scaffold.descriptor.expressions import Argument
-    from scaffold.protocol import SourceTree
+    from scaffold.protocol import SourceTree, Subclass
     from scaffold.tower.source import Module, Owner, Program
 
 #: A place of the model: the attributes that lead to it from the model itself, which is ().
@@ -34,6 +36,7 @@ EVERY = ("*",)
 #: vLLM's helpers that give each rank some of the items. Graphs hold the items of one rank: a gate turns them off there.
 _SHARDS = "run_dp_sharded"
 
+_ONE_WAY = "`{}` leads to the encoder in one place only"
 _HELP = "write it as the model calls its encoder, seen from the model class; `entry` must lead to it"
 
 
@@ -64,6 +67,16 @@ class Station:
     chain: Chain | None = None
     held: frozenset[str] = field(default=frozenset(), compare=False)
 
+    @classmethod
+    def aside(cls, file: str, class_name: str, function: FunctionNode) -> Station:
+        """A method that gets the parameter because others of its name do, and has no use for it."""
+        return cls(file, class_name, function.name, function.lineno, (), (), ())
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The file, class and name of the method."""
+        return self.file, self.class_name, self.function
+
     @property
     def outlined(self) -> Loop | Chain | None:
         """The statements that a call of a method replaces."""
@@ -79,6 +92,10 @@ class Way:
     notes: tuple[Diagnostic, ...] = ()
     #: Methods from the loop to the attention that get a parameter for the longest sequence. Stations are as with it.
     hoisted: tuple[Hoisted, ...] = ()
+    #: Subclasses that implement an abstract method on the way or inherit it, by file and name, and why those without a
+    #: way have none.
+    heirs: tuple[tuple[str, str], ...] = ()
+    without: tuple[tuple[str, tuple[Diagnostic, ...]], ...] = ()
 
     @property
     def changed(self) -> tuple[Station | Hoisted, ...]:
@@ -146,6 +163,9 @@ def find_way(
     is the loop over that instead, in a method of that part. With `through`, the last part that is called
     (`self.projector`), it is every run of statements from `call` to the call of that.
 
+    Where a method of the class is abstract, these are the ways of the subclasses that implement it. The abstract method
+    gets the parameter, too, and so does every implementation.
+
     Raises VCG443 where no entry leads there, or where the call on the way has other arguments; VCG448 where the loop or
     the run cannot be a method of its own; VCG449 where `embed_multimodal` changes what an entry makes.
     """
@@ -160,6 +180,13 @@ def find_way(
     for entry, place in entries.items():
         frame = search.method((module, owner), (), entry.removeprefix("self."), {})
         if frame is None or not search.leads(frame):
+            if search.abstract:
+                return _joined(
+                    tree,
+                    search,
+                    lambda heir: find_way(tree, heir.path, heir.class_name, entries, call, span, loop, through),
+                    find_subclasses(tree, dotted(path), class_name),
+                )
             raise DiagnosticError(
                 search.problems
                 or [
@@ -175,6 +202,40 @@ def find_way(
         way = find_way(hoisted_tree(tree, hoisted), path, class_name, entries, call, span, loop, through)
         return replace(way, hoisted=hoisted)
     return Way(tuple(search.stations.values()), tuple(search.left))
+
+
+def _joined(tree: SourceTree, search: _Search, find: Callable[[Subclass], Way], heirs: Iterable[Subclass]) -> Way:
+    """The ways of the subclasses that implement what is abstract. Raises as `find` where none of them has one."""
+    program, names = search.program, [frame.function.name for frame in search.abstract]
+    aside = [Station.aside(frame.module.file, frame.class_name, frame.function) for frame in search.abstract]
+    ways: dict[tuple[str, str], Way] = {}
+    without: list[tuple[str, tuple[Diagnostic, ...]]] = []
+    for heir in heirs:
+        owner = program.owner(heir.path, heir.class_name)
+        found = [method for name in names if (method := program.method(owner, name)) is not None]
+        if all(_is_abstract(function) for _, _, function in found) or _makes_others(owner[1]):
+            continue
+        try:
+            ways[heir.path, heir.class_name] = find(heir)
+        except DiagnosticError as error:
+            without.append((heir.class_name, error.diagnostics))
+            aside += [Station.aside(module.file, definer.name, function) for module, definer, function in found]
+    if not ways:
+        raise DiagnosticError(list(dict.fromkeys(problem for _, problems in without for problem in problems)))
+    stations: dict[tuple[str, str, str], Station] = {}
+    for station in (station for way in ways.values() for station in way.stations):
+        if stations.setdefault(station.place, station) != station:
+            search.refuse(tree.span(station.file, station.line), _ONE_WAY.format(station.function))
+            raise DiagnosticError(search.problems)
+    for station in aside:
+        stations.setdefault(station.place, station)
+    return Way(
+        tuple(stations.values()),
+        tuple(dict.fromkeys(note for way in ways.values() for note in way.notes)),
+        tuple(dict.fromkeys(method for way in ways.values() for method in way.hoisted)),
+        tuple(ways),
+        tuple(without),
+    )
 
 
 class _Search:
@@ -200,6 +261,8 @@ class _Search:
         #: The last part that a chain of calls goes through, if there is one.
         self.last: Place | None = tuple(through.split(".")[1:]) if through else None
         self.first_chain: tuple[_Frame, Chain] | None = None
+        #: Methods of the model that were reached and that only subclasses implement.
+        self.abstract: list[_Frame] = []
         self.stations: dict[int, Station] = {}
         self.problems: list[Diagnostic] = []
         self.left: list[Diagnostic] = []
@@ -213,6 +276,8 @@ class _Search:
         if frame.key in self._known:
             return self._known[frame.key]
         self._known[frame.key] = False  # a recursion leads nowhere new
+        if not frame.place and frame.owner is not None and _is_abstract(frame.function):
+            self.abstract.append(frame)
         names = {**frame.names, **dict(_aliases(frame))}
         sites: list[tuple[ast.Call, tuple[int | str, ...]]] = []
         forwards: list[ast.Call] = []
@@ -415,12 +480,11 @@ class _Search:
         )
         other = self.stations.get(id(frame.function), station)
         if other != station:
-            self._refuse(frame, frame.function, f"`{frame.function.name}` leads to the encoder in one place only")
+            self.refuse(frame.module.span(frame.function), _ONE_WAY.format(station.function))
         self.stations[id(frame.function)] = replace(other, held=other.held | station.held)
 
-    def _refuse(self, frame: _Frame, node: ast.AST, message: str) -> None:
-        notes = (f"asked for by {self.span}",)
-        self.problems.append(Diagnostic("VCG443", message, frame.module.span(node), _HELP, notes=notes))
+    def refuse(self, place: Span, message: str) -> None:
+        self.problems.append(Diagnostic("VCG443", message, place, _HELP, notes=(f"asked for by {self.span}",)))
 
     def _units(self, node: ast.Call, frame: _Frame, names: Mapping[str, Place]) -> tuple[int | str, ...] | None:
         """Where a call of the encoder has the units, the pixels first. Its other arguments must be those of `call`."""
@@ -457,7 +521,7 @@ class _Search:
         keywords = {keyword.arg: _place(keyword.value, frame.place, names) for keyword in node.keywords if keyword.arg}
         if _is_super(node.func) and frame.owner is not None:
             assert isinstance(node.func, ast.Attribute)
-            found = self.program.method((frame.module, frame.owner), node.func.attr, inherited=True)
+            found = self._inherited(frame, frame.owner, node.func.attr)
             return found and _framed(found, frame.holder, frame.place, given, keywords)
         if place is None:
             return self._function(node, frame, given, keywords)
@@ -472,6 +536,14 @@ class _Search:
             holder = self.program.attribute_class(holder, name, returned=True)
         found = self.program.method(holder, "forward") if holder is not None and place else None
         return _framed(found, holder, place, given, keywords) if found is not None and holder is not None else None
+
+    def _inherited(
+        self, frame: _Frame, owner: ast.ClassDef, name: str
+    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """The method that a call of `super()` reaches from a method of `owner`."""
+        after = dropwhile(lambda member: member[1] is not owner, self.program.lineage(frame.holder))
+        found = (self.program.own_method(member, name) for member in islice(after, 1, None))
+        return next((method for method in found if method is not None), None)
 
     def _function(
         self, node: ast.Call, frame: _Frame, given: list[Place | None], keywords: Mapping[str, Place | None]
@@ -527,6 +599,21 @@ def _is_stub(function: FunctionNode) -> bool:
     keywords = function.args.kwarg
     moved = f"return self.{PRIVATE_ENTRY}({ENCODE}=None, **{keywords.arg})" if keywords else ""
     return function.name == PUBLIC_ENTRY and [ast.unparse(statement) for statement in function.body] == [moved]
+
+
+def _is_abstract(function: FunctionNode) -> bool:
+    """Whether all that a method does is raise `NotImplementedError`."""
+    *above, last = function.body
+    documented = all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in above)
+    raised = last.exc if isinstance(last, ast.Raise) else None
+    raised = raised.func if isinstance(raised, ast.Call) else raised
+    return documented and isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+
+
+def _makes_others(owner: ast.ClassDef) -> bool:
+    """Whether calling a class makes objects of other classes alone: it has a `__new__` that calls no other."""
+    new = find_method(owner, "__new__")
+    return new is not None and not any(ast.unparse(call.func).endswith(".__new__") for call in _calls(new))
 
 
 def _calls(function: FunctionNode) -> Iterator[ast.Call]:

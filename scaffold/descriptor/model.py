@@ -336,8 +336,14 @@ class Forward(Record):
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
 
 
-#: An argument of the encoder that some batches have: those run in the model's own code.
-ABSENT = {"absent": "None, where a graph is replayed"}
+#: Arguments of the encoder that some batches have. One that is `absent` from graphs sends its batches to the model's
+#: own code; an `additive` mask is one of zeros where there is none.
+ABSENT, ADDITIVE = "absent", "additive"
+OPTIONAL = {
+    ABSENT: "None, where a graph is replayed",
+    ADDITIVE: "None or a mask `[n, 1, 1, rows]` that attention adds, lowest in rows of padding: units may be shorter "
+    "than those of `unit`, and graphs pad them",
+}
 
 
 class UnitInput(Record):
@@ -369,13 +375,13 @@ class CutForward(Record):
     with_: Mapping[str, str | UnitInput] = declare(
         Table(
             Shape(
-                "absent or {shape: [...], dtype: DTYPE}",
-                scalar=Choice("an argument", ABSENT),
+                "absent, additive or {shape: [...], dtype: DTYPE}",
+                scalar=Choice("an argument", OPTIONAL),
                 mapping=Section(UnitInput),
             ),
             "an argument name",
         ),
-        "further arguments that have an entry for each unit, or that no graph holds",
+        "further arguments that have an entry for each unit, that hide padding, or that no graph holds",
         default={},
         examples=[{"mask": {"shape": ["side // patch", "side // patch"], "dtype": "bool"}}],
     )

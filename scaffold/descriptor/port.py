@@ -22,6 +22,7 @@ from scaffold.descriptor.expressions import (
     walk,
 )
 from scaffold.descriptor.model import (
+    ADDITIVE,
     FIELD,
     After,
     Assembly,
@@ -325,6 +326,11 @@ class CutPort(ReentryPort):
     @property
     def encoder_key(self) -> str:
         return "forward.call"
+
+    @property
+    def mask(self) -> str | None:
+        """The argument that hides the padding of units which are shorter than the others."""
+        return next((name for name, entry in self.forward.with_.items() if entry == ADDITIVE), None)
 
 
 class CropsPort(ReentryPort):

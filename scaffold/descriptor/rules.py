@@ -20,7 +20,7 @@ from scaffold.descriptor.expressions import (
     Name,
     walk,
 )
-from scaffold.descriptor.model import Count, CutModality, Helper, Sequences, TestEntry
+from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Helper, Sequences, TestEntry
 from scaffold.descriptor.port import (
     CHUNK,
     PORTS,
@@ -643,6 +643,27 @@ def result_has_features(context: Context) -> Problems:
         )
 
 
+def padding_can_be_hidden(context: Context) -> Problems:
+    """A mask hides the rows that pad the units which the encoder gets, on their first axis: VCG346."""
+    port = context.port
+    if not isinstance(port, CutPort) or not port.forward:
+        return
+    masks = [name for name, entry in (port.forward.with_ or {}).items() if entry == ADDITIVE]
+    for name in masks[1:]:
+        yield context.at_key(
+            "VCG346", "one mask hides the padding of units", f"forward.with.{name}", "say `absent`, or its shape"
+        )
+    unit, axis = port.forward.unit or (), port.forward.axis
+    if masks and (len(unit) != 2 or axis):
+        key = "axis" if axis else "unit" if unit else f"with.{masks[0]}"
+        yield context.at_key(
+            "VCG346",
+            f"`{masks[0]}` hides rows of padding, and the units of this call have none",
+            f"forward.{key}",
+            "say what the call gets of a unit, as `unit: [rows, width]`, with the units on axis 0",
+        )
+
+
 def items_can_be_made(context: Context) -> Problems:
     """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG340 to VCG345."""
     port = context.port
@@ -872,6 +893,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     row_width_is_read,
     fields_are_complete,
     result_has_features,
+    padding_can_be_hidden,
     items_can_be_made,
     paths_are_consistent,
     model_is_consistent,

@@ -11,7 +11,7 @@ from scaffold.descriptor.port import ATTENTION, CHUNK, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
 from scaffold.protocol import find_subclasses
-from scaffold.syntax import assigned_to, find_class, find_method
+from scaffold.syntax import assigned_to, dotted, find_class
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
@@ -30,7 +30,12 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     at = port.span(port.encoder_key)
     way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through)
-    problems = [*_overridden(port, tree, way, model), *_ungated(port, tree, model), *_unknown(port, way)]
+    problems = [
+        *_overridden(port, tree, way, model),
+        *_ungated(port, tree, model),
+        *_unknown(port, way),
+        *_without(port, way),
+    ]
     if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
         problems.append(
             Diagnostic(
@@ -70,31 +75,37 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
 
 
 def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAnchor) -> Iterator[Diagnostic]:
-    """Subclasses of a class on the way that have a method of their own where a parameter is handed on."""
+    """Subclasses of a class on the way that run a method of their own, or of another base, where a parameter is handed
+    on."""
     from scaffold.cut import Station
+    from scaffold.tower.source import Program
 
+    program = Program(tree)
     entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}
-    home = model.path.removesuffix(".py").replace("/", ".")
-    heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, home, model.class_name)}
+    heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, dotted(model.path), model.class_name)}
+    on_the_way = {(other.file, other.class_name) for other in way.changed}
+    seen: set[tuple[str, str, str]] = set()
     for station in (station for station in way.changed if station.class_name):
-        module = station.file.removesuffix(".py").replace("/", ".")
-        for heir in find_subclasses(tree, module, station.class_name):
-            owner = find_class(tree.parse(heir.path), heir.class_name)
-            method = find_method(owner, station.function) if owner is not None else None
-            held = station.held if isinstance(station, Station) else frozenset()
-            on_the_way = any((other.file, other.class_name) == (heir.path, heir.class_name) for other in way.changed)
+        held = station.held if isinstance(station, Station) else frozenset()
+        for heir in find_subclasses(tree, dotted(station.file), station.class_name):
+            found = program.method(program.owner(heir.path, heir.class_name), station.function)
+            assert found is not None, "the base has it"
+            module, owner, method = found
             # Only the port itself hands the parameter to an entry, and only that of the ported class and its heirs.
             alone = station.function in entries and (
                 (heir.path, heir.class_name) not in heirs or heir.class_name in port.model.optout
             )
-            if method is not None and not on_the_way and not alone and not (held and _is_apart(tree, heir, held)):
-                yield Diagnostic(
-                    "VCG444",
-                    f"{heir.class_name} overrides `{station.class_name}.{station.function}`, which gets a parameter",
-                    tree.span(heir.path, method.lineno),
-                    f"port {heir.class_name} by itself, or give an entry below the method",
-                    notes=(f"asked for by {port.span(port.encoder_key)}",),
-                )
+            place = (module.file, owner.name, station.function)
+            if place[:2] in on_the_way or place in seen or alone or (held and _is_apart(tree, heir, held)):
+                continue
+            seen.add(place)
+            yield Diagnostic(
+                "VCG444",
+                f"{owner.name} overrides `{station.class_name}.{station.function}`, which gets a parameter",
+                tree.span(module.file, method.lineno),
+                f"port {heir.class_name} by itself, or give an entry below the method",
+                notes=(f"asked for by {port.span(port.encoder_key)}",),
+            )
 
 
 def _is_apart(tree: SourceTree, heir: Subclass, held: frozenset[str]) -> bool:
@@ -140,6 +151,19 @@ def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
                 f"the loop over the layers takes no `{name}`",
                 port.span(f"forward.unread.{index}"),
                 f"it takes {', '.join(f'`{name}`' for name in taken)}",
+            )
+
+
+def _without(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
+    """Subclasses that implement what is abstract on the way, do not lead to the encoder, and would inherit the port."""
+    for class_name, problems in way.without:
+        if class_name not in port.model.optout:
+            yield from problems
+            yield Diagnostic(
+                "VCG444",
+                f"{class_name} would inherit a port that it has no encoder for",
+                port.span("model.class"),
+                f"list {class_name} under model.optout",
             )
 
 

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.edit.operations import AddImport, Edit, PutMethods
-from scaffold.protocol import find_subclasses
+from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
+from scaffold.plan.leftovers import find_leftovers
+from scaffold.protocol import find_model, find_subclasses
 from scaffold.render import Signatures, render_template
 from scaffold.syntax import find_class, made_by
+from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
+    from scaffold.cut import Way
     from scaffold.descriptor import AnyPort
+    from scaffold.plan.methods import Methods
+    from scaffold.plan.towers import TowerPlan
     from scaffold.protocol import ProtocolProfile, SourceTree, Subclass
 
 _CONFIG = "get_encoder_cudagraph_config"
@@ -34,11 +39,10 @@ class Heirs:
     notes: tuple[Diagnostic, ...]
 
 
-def plan_heirs(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower: str | None, *, replace: bool) -> Heirs:
-    """The changes that subclasses of the ported class need. Opt-outs of classes that the release lacks are left out.
-
-    `tower` is the class of the tower that the port asks for metadata.
-    """
+def plan_heirs(
+    port: AnyPort, tree: SourceTree, profile: ProtocolProfile, plan: TowerPlan, methods: Methods, *, replace: bool
+) -> Heirs:
+    """The changes that subclasses of the ported class need. Opt-outs of classes that the release lacks are left out."""
     heirs = find_subclasses(tree, port.module, port.class_name)
     signatures = Signatures(profile)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
@@ -47,7 +51,38 @@ def plan_heirs(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower:
             source = render_template("common/optout.py.jinja", signature=signatures)
             remove = (str(signatures.name(_CONFIG)),) if replace else ()
             edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
-    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(_notes(port, tree, tower, heirs)))
+    notes = list(_notes(port, tree, plan.class_name, heirs))
+    for heir in _overriding(tree, plan.way, heirs):
+        name = f"{heir.class_name} ({heir.path}:{heir.line})"
+        if not replace:
+            notes.append(
+                Diagnostic(
+                    "VCG428",
+                    f"{name} has an implementation of its own, which overrides the port",
+                    port.span("model.class"),
+                    "add --replace to take it out",
+                    Severity.WARNING,
+                )
+            )
+            continue
+        anchor = find_model(tree, heir.path, heir.class_name)
+        others = [methods.source, *(edit.source for edit in plan.edits.get(heir.path, ()) if hasattr(edit, "source"))]
+        left = find_leftovers(tree, anchor, "", [*others, *(name for _, name in methods.imports)])
+        gone = (*anchor.protocol_methods, *left.methods)
+        edits[heir.path] += [*left.typing, *(DropDefinition(name, heir.class_name) for name in gone), *left.edits]
+        notes += left.notes
+    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(notes))
+
+
+def _overriding(tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]) -> Iterator[Subclass]:
+    """The subclasses that a way leads into, and bases of them, which implement the protocol by themselves."""
+    program = Program(tree)
+    lineages = [program.lineage(program.owner(*heir)) for heir in (way.heirs if way is not None else ())]
+    inside = {(module.file, owner.name) for lineage in lineages for module, owner in lineage}
+    for heir in heirs:
+        implements = find_model(tree, heir.path, heir.class_name).protocol_methods
+        if implements and (heir.path, heir.class_name) in inside:
+            yield heir
 
 
 def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:

@@ -39,7 +39,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
     methods = render_methods(port, profile, tower.facts)
-    heirs = plan_heirs(port, tree, profile, tower.class_name, replace=replace)
+    heirs = plan_heirs(port, tree, profile, tower, methods, replace=replace)
     ported, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
     files += [plan_mixin(tree, methods.mixin)] if methods.mixin else []

@@ -22,7 +22,7 @@ from scaffold.descriptor.expressions import (
     expression_of,
     parse_expression,
 )
-from scaffold.descriptor.model import Count, SizedField, UnitInput
+from scaffold.descriptor.model import ABSENT, Count, SizedField, UnitInput
 from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
@@ -203,6 +203,8 @@ class CutView(ReentryView):
     buffers: tuple[UnitBuffer, ...]
     #: Arguments of the encoder that no graph holds.
     absent: list[str]
+    #: The argument that hides the padding of shorter units.
+    mask: str | None
     #: Parameters of what stands in for the encoder, and those of them that a graph reads.
     unit_parameters: Code
     units: Code
@@ -217,7 +219,7 @@ class CutView(ReentryView):
     @property
     def wraps(self) -> bool:
         """Whether the encoder takes or gives something else than units and their features."""
-        return bool(self.absent) or self.features is not None
+        return bool(self.absent) or self.mask is not None or self.features is not None
 
     @property
     def input_key(self) -> str:
@@ -650,14 +652,21 @@ def _entry(modality: CutModality, encode: str, facts: TreeFacts) -> Entry:
 
 def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
     names = Names.of(port)
-    given = {name: entry for name, entry in port.forward.with_.items() if isinstance(entry, UnitInput)}
     pixels = next(iter(port.modalities.values())).pixels
+    unit = [names.code(side) for side in port.forward.unit or port.pixels.shape]
+    absent = [name for name, entry in port.forward.with_.items() if entry == ABSENT]
+    mask = port.mask
+    given = {
+        name: UnitBuffer(name, _joined(map(names.code, entry.shape)), Code(f"torch.{entry.dtype}"))
+        if isinstance(entry, UnitInput)
+        else UnitBuffer(name, Code(f"1, 1, {unit[0]}"), Code("dtype"))
+        for name, entry in port.forward.with_.items()
+        if entry != ABSENT
+    }
     keys = {"pixels": pixels} | {name: name for name in given}
-    unit = _joined(names.code(side) for side in port.forward.unit or port.pixels.shape)
-    absent = [name for name in port.forward.with_ if name not in given]
     return CutView(
         **_shared(port, profile, facts),
-        **_reentry(port, facts, "encode_units" if absent or _features(port) else "encode"),
+        **_reentry(port, facts, "encode_units" if absent or mask or _features(port) else "encode"),
         buffer_keys=list(keys.values()),
         budget_min=Code("self._encoder_cudagraph_features[:-1].numel()"),
         budget_why="Tokens of one unit.",
@@ -667,16 +676,12 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
             {name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}" for name, key in keys.items()}
             | dict.fromkeys(absent, "None"),
         ),
-        buffers=(
-            UnitBuffer(pixels, unit, Code("dtype")),
-            *(
-                UnitBuffer(name, _joined(names.code(side) for side in entry.shape), Code(f"torch.{entry.dtype}"))
-                for name, entry in given.items()
-            ),
-        ),
+        buffers=(UnitBuffer(pixels, _joined(unit), Code("dtype")), *given.values()),
         absent=absent,
+        mask=mask,
         unit_parameters=_joined(
-            f"{name}: torch.Tensor{' | None' * (name in absent)}" for name in ("units", *port.forward.with_)
+            f"{name}: torch.Tensor{' | None' * (name in absent or name == mask)}"
+            for name in ("units", *port.forward.with_)
         ),
         units=_joined([f"units{'.squeeze(0)' if port.forward.axis else ''}", *given]),
         layers=_joined(

@@ -165,13 +165,18 @@ class Program:
         self, owner: Owner, name: str, *, inherited: bool = False
     ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
         """The method `name` of a class or of its bases in the tree; `inherited`: of its bases."""
-        for module, node in islice(self.lineage(owner), int(inherited), None):
-            for statement in node.body:
-                if isinstance(statement, FunctionNode) and statement.name == name:
-                    return module, node, statement
-                borrowed = self._borrowed(module, statement, name)
-                if borrowed is not None:
-                    return borrowed
+        found = (self.own_method(one, name) for one in islice(self.lineage(owner), int(inherited), None))
+        return next((method for method in found if method is not None), None)
+
+    def own_method(self, owner: Owner, name: str) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+        """The method `name` of a class itself."""
+        module, node = owner
+        for statement in node.body:
+            if isinstance(statement, FunctionNode) and statement.name == name:
+                return module, node, statement
+            borrowed = self._borrowed(module, statement, name)
+            if borrowed is not None:
+                return borrowed
         return None
 
     def _borrowed(
@@ -224,17 +229,27 @@ class Program:
         return self._attributes[key]
 
     def _attribute_class(self, owner: Owner, attribute: str, returned: bool) -> Owner | None:
-        init = self.method(owner, "__init__")
-        if init is None:
-            return None
-        module, definer, function = init
+        for member in self.lineage(owner):
+            init = self.own_method(member, "__init__")
+            if init is None:
+                continue
+            made = self._set_to(owner, init[0], init[2], attribute, returned)
+            calls = (call_name(node) for node in ast.walk(init[2]) if isinstance(node, ast.Call))
+            if made is not None or "__init__" not in calls:
+                return made
+        return None
+
+    def _set_to(
+        self, owner: Owner, module: Module, function: FunctionNode, attribute: str, returned: bool
+    ) -> Owner | None:
+        """The class of what a method of `owner` sets an attribute to."""
         for node in ast.walk(function):
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
             if sets(node, attribute):
                 for call in ast.walk(node.value):
                     maker = self_attribute(call.func) if returned and isinstance(call, ast.Call) else None
-                    made = self._made_by((module, definer), maker) if maker is not None else None
+                    made = self._made_by(owner, maker) if maker is not None else None
                     if made is not None:
                         return made
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -244,16 +259,22 @@ class Program:
                             found = self.resolve(found[0], returns.id) if isinstance(returns, ast.Name) else None
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
-        calls = (call_name(node) for node in ast.walk(function) if isinstance(node, ast.Call))
-        base = next(islice(self.lineage((module, definer)), 1, None), None) if "__init__" in calls else None
-        return self._attribute_class(base, attribute, returned) if base is not None else None
+        return None
 
     def _made_by(self, owner: Owner, name: str) -> Owner | None:
-        """The one class of the tree of which every `return` of a method makes an object."""
+        """The one class of the tree of which every `return` of a method gives an object that the method makes."""
         found = self.method(owner, name)
         if found is None:
             return None
+        given: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(found[2]):
+            if isinstance(node, ast.Assign):
+                given.setdefault(ast.unparse(node.targets[0]), []).append(node.value)
         values = [node.value for node in ast.walk(found[2]) if isinstance(node, ast.Return)]
+        # A variable is what it is set to, if only once.
+        for index, value in enumerate(values):
+            set_to = given.get(value.id, []) if isinstance(value, ast.Name) else []
+            values[index] = set_to[0] if len(set_to) == 1 else value
         names = {ast.unparse(value.func) if isinstance(value, ast.Call) else "" for value in values}
         made = self.resolve(found[0], names.pop()) if len(names) == 1 else None
         return (made[0], made[1]) if made is not None and isinstance(made[1], ast.ClassDef) else None

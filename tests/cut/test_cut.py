@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
-import shutil
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,31 +74,6 @@ def test_the_way_is_found_and_proven(model: Model, release_tree: Any) -> None:
 )
 def test_a_second_run_finds_nothing_to_do(port: CutPort | RowsPort, release_tree: Any, ported: Any) -> None:
     assert not prepare_port(port, ported(port, prepare_port(port, release_tree(RELEASE)))).changed
-
-
-@pytest.fixture
-def ported(release_tree: Any, tmp_path: Path) -> Any:
-    """`ported(port, prepared)`: the release with what was prepared."""
-
-    def write(port: CutPort | RowsPort, prepared: Any) -> SourceTree:
-        source, root = release_tree(RELEASE).root, tmp_path / "tree"
-        for folder in ("vllm", "tests/models", "docs", "examples", "tools/pre_commit"):
-            shutil.copytree(source / folder, root / folder, copy_function=link)
-        shutil.copy(source / "PKG-INFO", root)
-        for change in prepared.changed:
-            (root / change.path).unlink(missing_ok=True)
-            (root / change.path).write_bytes(change.after)
-        return open_tree(root, label="tree")
-
-    return write
-
-
-def link(source: str, target: str) -> None:
-    """A hard link, which takes no time; a copy where the folders are on different disks."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy(source, target)
 
 
 def test_a_port_is_completed_on_a_way_that_stands(release_tree: Any, ported: Any) -> None:

@@ -680,6 +680,22 @@ MISTAKES = [
 11:39 error[VCG301] at 'mask': a call cannot pass `mask`
     help: known here: pixels
 """)),
+    Mistake("a mask of units on another axis", "cut", [("self.encoder(pixels)", '"self.encoder(pixels, mask)"'), ("result: [_, features]}", "unit: [side, side], with: {mask: additive}}")], snapshot("""\
+11:47 error[VCG346] at 'axis': `mask` hides rows of padding, and the units of this call have none
+    help: say what the call gets of a unit, as `unit: [rows, width]`, with the units on axis 0
+""")),
+    Mistake("a mask without rows to hide", "cut", [("self.encoder(pixels)", '"self.encoder(pixels, mask)"'), ("axis: 1, result: [_, features]}", "with: {mask: additive}}")], snapshot("""\
+11:54 error[VCG346] at 'mask': `mask` hides rows of padding, and the units of this call have none
+    help: say what the call gets of a unit, as `unit: [rows, width]`, with the units on axis 0
+""")),
+    Mistake("a mask of units of three sides", "cut", [("self.encoder(pixels)", '"self.encoder(pixels, mask)"'), ("axis: 1, result: [_, features]}", "unit: [side, side, side], with: {mask: additive}}")], snapshot("""\
+11:47 error[VCG346] at 'unit': `mask` hides rows of padding, and the units of this call have none
+    help: say what the call gets of a unit, as `unit: [rows, width]`, with the units on axis 0
+""")),
+    Mistake("two masks", "cut", [("self.encoder(pixels)", '"self.encoder(pixels, mask, other)"'), ("axis: 1, result: [_, features]}", "unit: [side, side], with: {mask: additive, other: additive}}")], snapshot("""\
+11:97 error[VCG346] at 'other': one mask hides the padding of units
+    help: say `absent`, or its shape
+""")),
     Mistake("a tuple and layers", "cut", [("features]}", "features], layers: [side]}")], snapshot("""\
 11:71 error[VCG344] at 'layers': the result is a tuple or a list of layers, not both
     help: delete one of `result` and `layers`

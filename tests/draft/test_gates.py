@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trees
 
 GATED = {"cohere_compass", "qwen2_5_vl", "qwen3_vl"}
 #: Gates on other things than pruning: on how the processor cuts images, and on data-parallel towers.
-OTHER_GATES = {"kimi_k25", "nano_nemotron_vl"}
+OTHER_GATES = {"kimi_k25", "minicpmv", "nano_nemotron_vl"}
 FIRST = "0.20.0"
 #: From here on GLM-4.1V has the attribute that upstream's port asks, and still nothing that prunes.
 SET = "0.24.0"

@@ -47,6 +47,7 @@ FURTHER = (
     ("llava", "0.25.0"),
     ("llava_next", "0.29.0"),
     ("llava_onevision", "0.28.0"),
+    ("minicpmv", "0.29.0"),
     ("minimax_m3", "0.32.0"),
     ("mistral3", "0.32.0"),
     ("molmo2", "0.26.0"),

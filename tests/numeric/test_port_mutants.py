@@ -214,6 +214,40 @@ QWEN3_FLASHINFER = (
     ),
 )
 
+MINICPMV = (
+    Mutant(
+        "the mask does not hide the padding",
+        "value=lowest",
+        "value=0.0",
+        "VCG650",
+    ),
+    Mutant(
+        "a mask of the capture",
+        "return encode(units, mask)[:, :num_rows]",
+        "return encode(units, torch.zeros_like(mask))[:, :num_rows]",
+        "VCG650",
+    ),
+    Mutant(
+        "the result keeps its padding",
+        "return encode(units, mask)[:, :num_rows]",
+        "return encode(units, mask)",
+        "VCG654",
+    ),
+    Mutant(
+        "a longer slice is cut",
+        "length, device",
+        "unit[-1], device",
+        "VCG654",
+        also=("if padding[1] < 0:", "if False:"),
+    ),
+    Mutant(
+        "videos are taken for images",
+        'items.get("video_pixel_values") or items.get("pixel_values", [])',
+        'items.get("pixel_values", [])',
+        "VCG657",
+    ),
+)
+
 #: release, model, attention tail, with edges -> the mutants of its port.
 Key = tuple[str, str, str, bool]
 TABLE: dict[Key, tuple[Mutant, ...]] = {
@@ -222,6 +256,7 @@ TABLE: dict[Key, tuple[Mutant, ...]] = {
     ("0.33.0", "internvl", "fa2", True): INTERNVL_EDGES,
     ("0.33.0", "qwen3_vl", "cudnn", False): QWEN3_FLASHINFER,
     ("0.26.0", "qwen2_5_vl", "fa3", False): QWEN25_TAIL,
+    ("0.33.0", "minicpmv", "fa2", False): MINICPMV,
 }
 CASES = [(key, mutant) for key, mutants in TABLE.items() for mutant in mutants]
 ON_EDGES = [(key, mutant) for key, mutant in CASES if key[-1]]

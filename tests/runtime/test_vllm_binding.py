@@ -15,6 +15,7 @@ from scaffold.runtime.vllm import EncoderCudaGraphManager
 from scaffold.runtime.vllm.dialect import read_dialect
 from scaffold.runtime.vllm.manager import _in_words
 from scaffold.runtime.vllm.settings import _CHECKS, _FROM_OPTIONS, VARIABLE, Settings, read_settings
+from scaffold.workflow import load_port, prepare_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,6 +119,27 @@ def test_every_shipped_adapter_gives_what_eager_gives(version, generation, sampl
         assert set(report[model]["reasons"]) <= REASONS, model
         if "icons" in report[model]:
             assert report[model]["icons"] == [4, 12], model  # of 4 and 10 tokens
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("version", [pytest.param("0.24.0", marks=pytest.mark.slow), "0.28.0", "0.33.0"])
+def test_a_port_without_adapters_gives_what_eager_gives(version, release_tree, tmp_path):
+    """MiniCPM-V's methods go into a class whose subclasses vLLM makes, so there is none but the port in a tree."""
+    source, root = release_tree(version), tmp_path / "tree"
+    for path in source.root.glob("**/*"):
+        relpath = path.relative_to(source.root)
+        if path.is_file() and relpath.parts[0] == "vllm":
+            (root / relpath.parent).mkdir(parents=True, exist_ok=True)
+            (root / relpath).symlink_to(path)
+    for change in prepare_port(load_port("minicpmv"), source, replace=True).package:
+        (root / change.path).unlink(missing_ok=True)
+        (root / change.path).write_bytes(change.after)
+    report = run_models(root, "fa3", ["minicpmv"])
+    assert report["wrong"] == []
+    assert report["minicpmv"]["hits"] > 100
+    assert report["minicpmv"]["reused"] > 0
+    assert set(report["minicpmv"]["reasons"]) <= REASONS
 
 
 @pytest.mark.trees

@@ -346,6 +346,13 @@ CODES: tuple[Code, ...] = (
         "see how the model calls its encoder. So `item.shape` is the shape of the pixels of h x w patches: it has `h` "
         "and `w` once each.",
     ),
+    Code(
+        "VCG346",
+        "a mask has no padding to hide",
+        "An `additive` mask lets graphs take units with fewer rows than theirs: the port pads them, and the mask keeps "
+        "attention off the padding. That needs units of rows on axis 0, as `forward.unit: [rows, width]` says, and one "
+        "mask for them.",
+    ),
     # --- integration
     Code(
         "VCG360",

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
-from scaffold.verify.numeric.graphs import DEVICE, Lab
+from scaffold.verify.numeric.graphs import DEVICE, Lab, tensors_in
 from scaffold.verify.numeric.model import Check
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, configure
 
@@ -128,9 +128,8 @@ def place_inputs(lab: Lab, recipe: Recipe, inputs: Mapping[str, Any]) -> Inputs:
     """A copy of the inputs, each marked as being where the runner would put it."""
     placed, on_host = copy_inputs(inputs), recipe.on_host(inputs)
     for key, value in placed.items():
-        for tensor in value if isinstance(value, list) else [value]:
-            if isinstance(tensor, torch.Tensor) and key not in on_host:
-                lab.place(tensor)
+        for tensor in tensors_in(value) if key not in on_host else ():
+            lab.place(tensor)
     return placed
 
 
