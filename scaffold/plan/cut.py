@@ -83,7 +83,7 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
     program = Program(tree)
     entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}
     heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, dotted(model.path), model.class_name)}
-    on_the_way = {(other.file, other.class_name) for other in way.changed}
+    on_the_way = {(other.file, other.class_name, other.function) for other in way.changed}
     seen: set[tuple[str, str, str]] = set()
     for station, root in _handed(way, tree):
         for heir in find_subclasses(tree, dotted(root[0]), root[1]):
@@ -96,7 +96,7 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
                 (heir.path, heir.class_name) not in heirs or heir.class_name in port.model.optout
             )
             place = (module.file, owner.name, station.function)
-            if place[:2] in on_the_way or place in seen or alone:
+            if place in on_the_way | seen or alone:
                 continue
             seen.add(place)
             yield Diagnostic(
