@@ -11,10 +11,11 @@ from scaffold.descriptor.port import ATTENTION, CHUNK, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
 from scaffold.protocol import find_subclasses
-from scaffold.syntax import assigned_to, dotted, find_class
+from scaffold.syntax import assigned_to, dotted, find_class, find_method
 
 if TYPE_CHECKING:
-    from scaffold.cut import Way
+    from scaffold.cut import Station, Way
+    from scaffold.cut.hoist import Hoisted
     from scaffold.descriptor import ReentryPort
     from scaffold.protocol import ModelAnchor, SourceTree, Subclass
     from scaffold.tower.source import Owner
@@ -83,20 +84,22 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
     program = Program(tree)
     entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}
     heirs = {(heir.path, heir.class_name) for heir in find_subclasses(tree, dotted(model.path), model.class_name)}
-    on_the_way = {(other.file, other.class_name) for other in way.changed}
+    on_the_way = {(other.file, other.class_name, other.function) for other in way.changed}
     seen: set[tuple[str, str, str]] = set()
-    for station in (station for station in way.changed if station.class_name):
-        held = station.held if isinstance(station, Station) else frozenset()
-        for heir in find_subclasses(tree, dotted(station.file), station.class_name):
+    for station, root in _handed(way, tree):
+        own = root == (station.file, station.class_name)
+        held = station.held if own and isinstance(station, Station) else frozenset()
+        for heir in find_subclasses(tree, dotted(root[0]), root[1]):
             found = program.method(program.owner(heir.path, heir.class_name), station.function)
-            assert found is not None, "the base has it"
+            if found is None:
+                continue
             module, owner, method = found
             # Only the port itself hands the parameter to an entry, and only that of the ported class and its heirs.
             alone = station.function in entries and (
                 (heir.path, heir.class_name) not in heirs or heir.class_name in port.model.optout
             )
             place = (module.file, owner.name, station.function)
-            if place[:2] in on_the_way or place in seen or alone or (held and _is_apart(tree, heir, held)):
+            if place in on_the_way | seen or alone or (held and _is_apart(tree, heir, held)):
                 continue
             seen.add(place)
             yield Diagnostic(
@@ -106,6 +109,22 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
                 f"port {heir.class_name} by itself, or give an entry below the method",
                 notes=(f"asked for by {port.span(port.encoder_key)}",),
             )
+
+
+def _handed(way: Way, tree: SourceTree) -> Iterator[tuple[Station | Hoisted, tuple[str, str]]]:
+    """Methods that get a parameter, each with the classes (file, name) whose subclasses may be handed it.
+
+    That is a method's own class, and every class with a method on the way that calls it: there `self` may be an object
+    of another subclass.
+    """
+    for method in (method for method in way.changed if method.class_name):
+        yield method, (method.file, method.class_name)
+        for station in (station for station in way.stations if station.class_name != method.class_name):
+            owner = find_class(tree.parse(station.file), station.class_name)
+            function = find_method(owner, station.function) if owner is not None else None
+            calls = (node.func for node in ast.walk(function or ast.Pass()) if isinstance(node, ast.Call))
+            if f"self.{method.function}" in map(ast.unparse, calls):
+                yield method, (station.file, station.class_name)
 
 
 def _is_apart(tree: SourceTree, heir: Subclass, held: frozenset[str]) -> bool:

@@ -181,7 +181,7 @@ def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
         elif column in _MODALITY_COLUMNS:
             cells.append(table.yes if _MODALITY_COLUMNS[column] in port.tested_modalities else table.no)
         elif column in _MULTI_PATH_COLUMNS:
-            cells.append(table.yes if port.layout == "paths" else table.no)
+            cells.append(table.yes if port.layout in ("paths", "crops") else table.no)
         else:
             # A column that a future release may add: a person must look at it.
             cells.append("")

@@ -122,6 +122,16 @@ def test_a_method_of_another_base_of_a_subclass_is_seen(copied_tree: Any) -> Non
     assert (problem.code, "Other overrides" in problem.message) == ("VCG444", True)
 
 
+def test_a_port_of_one_version_would_break_the_others(release_tree: Any) -> None:
+    """A method of their base would hand them a parameter that they do not take."""
+    found = messages(release_tree(PRISTINE), {"model.class": "MiniCPMV2_6", "model.optout": None})
+    assert {code for code, _ in found} == {"VCG444"}
+    assert {message.partition(" overrides ")[0] for _, message in found} == {
+        *("MiniCPMV2_0", "MiniCPMV2_5", "MiniCPMV4_0", "MiniCPMV4_5"),
+        *("MiniCPMVBaseModel", "MiniCPMOBaseModel"),
+    }
+
+
 # -- an implementation in subclasses ----------------------------------------------------------------------------------
 
 UPSTREAM = "_MiniCPMVEncoderCudaGraphMixin"

@@ -37,7 +37,6 @@ RECIPES = (
     "deepseek_ocr2",
     "unlimited_ocr",
     "minicpmv",
-    "minicpmv4_5",
     "minimax_m3",
     "idefics3",
     "smolvlm",

@@ -1,0 +1,26 @@
+"""MiniCPM-V's port serves every version that inherits it; the support matrix runs 2.6."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffold.verify.numeric import check_numerics_all
+from scaffold.workflow import load_port, numeric_requests
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+
+@pytest.mark.parametrize("release", ["0.28.0", "0.33.0"])
+@pytest.mark.parametrize("version", [2.5, 4.0, 4.5])
+def test_every_version_gives_what_eager_gives(version: float, release: str, release_tree: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        f"from scaffold.verify.numeric.recipes import minicpmv\n\nRECIPE = type(minicpmv.RECIPE)({version})\n"
+    )
+    [report] = check_numerics_all(numeric_requests(load_port("minicpmv"), release_tree(release), recipe=str(recipe)))
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits > 100
