@@ -123,7 +123,7 @@ def test_adapters_fit_every_release(
         checked += 1
         spec = load_port(name)
         mixin = mixin_of(mixins, generation, source)
-        assert prove_conformance(source, spec.class_name, profile, name, mixin) == ()
+        assert prove_conformance(source, spec.architecture, profile, name, mixin) == ()
         assert missing_imports(tree, source) + missing_imports(tree, mixin) == []
         # A helper of ours must not replace a method that the release's class uses for something else.
         model = find_model(tree, spec.module, spec.class_name)
@@ -270,7 +270,7 @@ def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
     tokens = MarkdownIt("commonmark").enable("table").parse(page)
     rows = [token for token in tokens if token.type == "tr_open"]
     assert len(rows) == 1 + len(shipped_names()) + 1 + len(GENERATIONS)
-    assert all(f"| `{load_port(name).class_name}` |" in page for name in shipped_names())
+    assert all(f"| `{load_port(name).architecture}` |" in page for name in shipped_names())
     assert page.count("\n* ") == len({(entry.source.name, entry.reason) for entry in outputs.refused})
 
 
