@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from release_process import prepare_release
 
 from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, start_distributed
+from scaffold.workflow import load_port
 
 
 def main() -> int:
@@ -47,7 +48,7 @@ def main() -> int:
             for name in sys.argv[3:]:
                 model, _, generation = name.partition("@")
                 recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
-                adapter = f"vitcg_adapters.{generation}.{model}:{recipe.host_class}" if generation else None
+                adapter = f"vitcg_adapters.{generation}.{model}:{load_port(model).architecture}" if generation else None
                 with torch.inference_mode():
                     report[name] = check(recipe, adapter, report)
     print(json.dumps(report))
