@@ -426,6 +426,8 @@ class EncoderGraphManager:
     def _count(self, step: Step, outputs: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
         """Note one batch in the statistics and the trace. Returns the paths that ran eager."""
         items = len(step.indices)
+        if not step.runs:  # the model says that graphs hold nothing of these items
+            self.stats.miss("other-call", items)
         eager = []
         for run in step.runs:
             if self.trace is not None and not self._claims_too_much(run, outputs.get(run.path)):

@@ -151,6 +151,20 @@ def test_what_no_graph_holds_is_encoded_by_the_model():
     assert (dict(manager.stats.reasons), manager.stats.hits) == ({"other-call": 1}, 0)
 
 
+def test_items_without_tokens_on_any_path_are_eager():
+    """A port says so of units that no graph holds."""
+    tower = Surrounded()
+    honest = tower.items
+    tower.items = lambda inputs: [  # type: ignore[method-assign]
+        replace(item, path_tokens={"default": 0 if item.cost > 2 else item.tokens}) for item in honest(inputs)
+    ]
+    manager = make_manager(tower, [4, 8])
+    assert_equals_eager(manager, tower.call([3]))
+    assert (dict(manager.stats.reasons), manager.stats.hits) == ({"other-call": 1}, 0)
+    assert_equals_eager(manager, tower.call([2, 3]))
+    assert manager.stats.hits + manager.stats.misses == 3
+
+
 @pytest.mark.parametrize(("slope", "batches"), [(1.0, 2), (0.5, 1)])
 def test_batches_in_turn_lose_to_one_eager_call(slope, batches):
     """Two batches fill their graphs. Where a token costs less in a larger call, all of them run eager at once."""
