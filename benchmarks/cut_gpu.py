@@ -24,12 +24,14 @@ same weights, in both managers.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import random
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import SimpleNamespace
@@ -67,6 +69,20 @@ PAGES = {
     "1 page, 4 crops": [(2, 2)],
     "4 pages, 8 crops": [(1, 1), (2, 2), (1, 1), (2, 2)],
     "4 pages, 24 crops": [(2, 3)] * 4,
+}
+#: Grids of patches `(height, width)` of the tiles of each image: a small one, and large ones with a thumbnail.
+TILED = {
+    "1 image": [[(30, 34)]],
+    "1 image, 5 tiles": [[(32, 32)] * 4 + [(30, 34)]],
+    "4 mixed, 13 tiles": [[(30, 34)], [(32, 32)] * 4 + [(30, 34)], [(16, 20)], [(32, 32)] * 5 + [(24, 40)]],
+    "8 images": [[(26, 38)]] * 8,
+}
+#: Slices `(height, width)` in patches.
+SLICED = {
+    "1 image, 1 slice": [[(32, 32)]],
+    "1 image, 5 slices": [[(28, 36), *[(31, 33)] * 4]],
+    "4 images, 12 slices": [[(28, 36), *[(31, 33)] * 2]] * 4,
+    "8 images, 8 slices": [[(30, 34)]] * 8,
 }
 TURNS = 25
 #: Turns that do not count. In the first of them our manager captures; a trial of both ways takes up to 16 calls.
@@ -205,6 +221,66 @@ def _deepseek_ocr(columns: int) -> Callable[[], Any]:
     return config
 
 
+def _lfm2_vl() -> Any:
+    from transformers.models.lfm2_vl.configuration_lfm2_vl import Lfm2VlConfig
+
+    # The context of an engine's run, which the tower does not ask for.
+    module: Any = importlib.import_module("vllm.model_executor.models.lfm2_vl")
+    module.set_forward_context = lambda *_: nullcontext()
+    vision = {
+        "model_type": "siglip2_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "num_patches": 256, "patch_size": 16,
+    }  # fmt: skip
+    text = {"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 1}
+    return Lfm2VlConfig(vision_config=vision, text_config=text, downsample_factor=2, projector_hidden_size=2560)
+
+
+def _tiled(images: Sequence[Sequence[tuple[int, int]]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Tiles padded to one number of patches, with their sizes on the host."""
+    import torch
+
+    tiles = [tile for image in images for tile in image]
+    pixels = noise(len(tiles), max(height * width for height, width in tiles), 3 * 16 * 16)
+    counts = torch.tensor([len(image) for image in images])
+    return {"pixel_values": pixels, "spatial_shapes": torch.tensor(tiles), "num_patches": counts}
+
+
+def _minicpmv() -> Any:
+    from transformers import Idefics2Config, PretrainedConfig
+
+    vision = Idefics2Config().vision_config
+    vision.update(
+        {
+            "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+            "image_size": 980, "patch_size": 14,
+        }
+    )  # fmt: skip
+    config = PretrainedConfig(
+        version=2.6, hidden_size=3584, vocab_size=99, image_size=448, query_num=64, drop_vision_last_layer=False
+    )
+    config.vision_config = vision
+    return config
+
+
+def _minicpm_texts() -> dict[str, Any]:
+    """Stand-ins for the language models of all versions."""
+    from scaffold.verify.numeric.recipes.minicpmv import RECIPE
+
+    return dict(RECIPE.stand_ins)
+
+
+def _sliced(images: Sequence[Sequence[tuple[int, int]]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Slices as rows of patches, of one length each."""
+    import torch
+    from manager_gpu import DEVICE
+
+    return {
+        "pixel_values": [[noise(3, 14, 14 * height * width) for height, width in image] for image in images],
+        "image_sizes": torch.tensor([(14 * image[0][1], 14 * image[0][0]) for image in images]),
+        "tgt_sizes": [torch.tensor(image, device=DEVICE) for image in images],
+    }
+
+
 def _pages(side: int) -> Callable[[Sequence[tuple[int, int]], Callable[..., Any]], dict[str, Any]]:
     """Whole pages, and crops of some of them."""
 
@@ -288,6 +364,8 @@ SUBJECTS = {
     "deepseek_ocr": Subject("DeepseekOCRForCausalLM", "deepseek_ocr", _deepseek_ocr(2048), PAGES, _pages(640),
                             whole=True),
     "deepseek_ocr2": Subject("DeepseekOCR2ForCausalLM", "deepseek_ocr2", _deepseek_ocr(896), PAGES, _pages(768)),
+    "lfm2_vl": Subject("Lfm2VLForConditionalGeneration", "lfm2_vl", _lfm2_vl, TILED, _tiled, whole=True),
+    "minicpmv": Subject("MiniCPMV", "minicpmv", _minicpmv, SLICED, _sliced, _minicpm_texts),
     "kimi_vl": Subject("KimiVLForConditionalGeneration", "kimi_vl", _kimi_vl, GRIDS, _rows, whole=True),
     "idefics3": Subject("Idefics3ForConditionalGeneration", "idefics3", _idefics3,
                         {"1 image, 1 tile": [1], "1 image, 5 tiles": [5], "4 images, 20 tiles": [5] * 4,
