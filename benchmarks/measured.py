@@ -50,6 +50,7 @@ NAMES = {
     "kimi_k25": "Kimi-K2.5",
     "kimi_k3": "Kimi-K3",
     "lfm2_vl": "LFM2-VL",
+    "deepseek_v4": "DeepSeek-V4",
 }
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from scaffold.protocol import ModelAnchor, SourceTree, Subclass
     from scaffold.tower.source import Owner
 
+#: What a method gets, by the number of its parameters.
+_GETS = {1: "gets the longest sequence", 2: "gets offsets of sequences"}
 #: The attribute of a class that can encode items on each rank by itself.
 _DATA_PARALLEL = "supports_encoder_tp_data"
 
@@ -29,7 +31,8 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
 
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     at = port.span(port.encoder_key)
-    way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through)
+    per_item = isinstance(port, RowsPort) and port.per_item
+    way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through, per_item)
     problems = [*_overridden(port, tree, way, model), *_ungated(port, tree, model), *_unknown(port, way)]
     if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
         problems.append(
@@ -64,8 +67,7 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
         )
         for station in way.stations
     ) + tuple(
-        Fact("gets the longest sequence", f"{method.class_name}.{method.function}", method.file)
-        for method in way.hoisted
+        Fact(_GETS[len(method.names)], f"{method.class_name}.{method.function}", method.file) for method in way.hoisted
     )
 
 
