@@ -22,7 +22,7 @@ from scaffold.syntax import Bound, FunctionNode, bind_call, find_class, find_met
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
 
-#: What a layer gets that the model tells nothing about sequences.
+#: The parameters of a layer that the model tells nothing about sequences.
 SEQUENCES = (OFFSETS, LONGEST)
 _ANNOTATION = "torch.Tensor | None"
 #: The parameters' lines in a docstring.
@@ -46,7 +46,7 @@ class Hoisted:
 
     @property
     def documentation(self) -> dict[str, str]:
-        """What a docstring says of each parameter."""
+        """The sentence of a docstring for each parameter."""
         return _TOLD if self.names == SEQUENCES else {LONGEST: _BOUND}
 
 

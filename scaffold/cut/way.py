@@ -362,7 +362,7 @@ class _Search:
         return self._hands_on(frame, _calls_of(loop), self._in_loop(loop, names))
 
     def _in_loop(self, loop: ast.For, names: Mapping[str, Place]) -> dict[str, Place]:
-        """What names stand for in the loop, where one is a layer."""
+        """The parts that names stand for in the loop, where one is a layer."""
         assert self.layers is not None, "there is a loop over them"
         *_, layer = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
         return {**names, layer: self.layers}

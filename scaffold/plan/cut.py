@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scaffold.protocol import ModelAnchor, SourceTree, Subclass
     from scaffold.tower.source import Owner
 
-#: What a method gets, by the number of its parameters.
+#: A fact about a method, by the number of parameters that it gets.
 _GETS = {1: "gets the longest sequence", 2: "gets offsets of sequences"}
 #: The attribute of a class that can encode items on each rank by itself.
 _DATA_PARALLEL = "supports_encoder_tp_data"
