@@ -53,6 +53,7 @@ NAMES = {
     "deepseek_ocr": "DeepSeek-OCR",
     "deepseek_ocr2": "DeepSeek-OCR 2",
     "lfm2_vl": "LFM2-VL",
+    "deepseek_v4": "DeepSeek-V4",
 }
 
 

@@ -145,12 +145,11 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
     from scaffold.cut import prove_cut
 
     found: list[Diagnostic] = []
-    hoisted = frozenset((one.class_name, one.function) for one in plan.way.hoisted)
     for path in dict.fromkeys(method.file for method in plan.way.changed):
         methods = frozenset((one.class_name, one.function) for one in plan.way.changed if one.file == path)
         file = next(file for file in planned if file.path == path)
         assert file.before is not None, "a way leads through files that are there"
-        found += prove_cut(file.before, file.after, methods, path, hoisted)
+        found += prove_cut(file.before, file.after, methods, path, plan.way.parameters)
     return tuple(found)
 
 

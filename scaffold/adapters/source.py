@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.support import tower_answer
-from scaffold.descriptor import PackedPort, ReentryPort
+from scaffold.descriptor import PackedPort, ReentryPort, RowsPort
 from scaffold.plan.methods import render_methods
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import Code, render_template
@@ -74,7 +74,8 @@ def _cut(port: ReentryPort) -> dict[str, Any]:
     entries = dict.fromkeys(modality.entry.path for modality in port.modalities.values())
     encoder = port.encoder
     call = encoder if isinstance(encoder, str) else encoder.python()
-    further = {"loop": port.loop, "through": port.through}
+    per_item = isinstance(port, RowsPort) and port.per_item
+    further = {"loop": port.loop, "through": port.through, "per_item": per_item}
     return {"entries": list(entries), "call": call, **{name: value for name, value in further.items() if value}}
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scaffold.plan.views import TreeFacts
     from scaffold.protocol import Generation, SourceTree
 
+_NOWHERE = "its releases have nothing of the model that a graph could hold"
 _FILE = Path(__file__).with_name("towers.json")
 
 
@@ -48,7 +49,8 @@ def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
     from scaffold.plan.views import TreeFacts
 
     if not isinstance(port, PackedPort) and port.gate is None:
-        return TowerAnswer(TreeFacts())
+        nowhere = {generation.first, generation.last} <= set(unfit_releases(port, generation))
+        return TowerAnswer(None, _NOWHERE) if nowhere else TowerAnswer(TreeFacts())
     record = _records().get(port.name)
     if record is None or record["asks"] != demands(port):
         return TowerAnswer(None, "whether its tower is split is known of a tree only")
@@ -72,7 +74,7 @@ def demands(port: AnyPort) -> str:
     """A hash of what a descriptor asks of its tower and model class; the rest of it may change."""
     asked: list[Any] = [port.module, port.class_name, port.gate]
     if isinstance(port, RowsPort):
-        asked += [port.encoder, port.loop]
+        asked += [port.encoder, port.loop, *(["per item"] if port.per_item else [])]
     if isinstance(port, PackedPort):
         attention = {name: entry.replace(why=None) for name, entry in port.attention.items()}
         asked += [port.tower, port.split, attention, port.buffers, port.pixels.dtype, port.frames_info]

@@ -7,10 +7,10 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from scaffold.cut.chains import Chain, chain_method
-from scaffold.cut.hoist import BOUND, documented, hoisted_source, hoisted_tree, method_lines
+from scaffold.cut.hoist import documented, hoisted_source, hoisted_tree, method_lines, with_documentation
 from scaffold.cut.loops import loop_method
 from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called, end_of
-from scaffold.descriptor.port import LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
+from scaffold.descriptor.port import LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.operations import AddImport, ReplaceFunction, ReplaceMethod
 from scaffold.syntax import FunctionNode, first_line
@@ -29,18 +29,19 @@ _DOCUMENTATION = "What is called in the place of the encoder, if anything."
 def cut_methods(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> tuple[MethodEdit, ...]:
     """The methods of a way with the parameter, which returns a `result`. Raises VCG444 where one cannot have it.
 
-    Those with a parameter for the longest sequence are among them.
+    Those with parameters for sequences are among them.
     """
     arguments = "..." if way.every else f"[{', '.join(['torch.Tensor'] * way.units)}]"
     annotation = f"Callable[{arguments}, {result}] | None"
     tree = hoisted_tree(tree, way.hoisted)
+    hoisted = {place_of(one): one for one in way.hoisted}
     edits = [
         MethodEdit(
             station.file,
             station.class_name,
             station.function,
             _added(station),
-            _source(tree, station, annotation, hoisted=any(place_of(one) == place_of(station) for one in way.hoisted)),
+            _source(tree, station, annotation, hoisted.get(place_of(station))),
         )
         for station in way.stations
     ]
@@ -85,7 +86,7 @@ def _imports(module: ast.Module, name: str) -> bool:
     )
 
 
-def _source(tree: SourceTree, station: Station, callable_type: str, *, hoisted: bool) -> str:
+def _source(tree: SourceTree, station: Station, callable_type: str, hoisted: Hoisted | None) -> str:
     """The method with its parameter, without indentation."""
     from scaffold.cut.rewriting import Cut
 
@@ -116,10 +117,10 @@ def _source(tree: SourceTree, station: Station, callable_type: str, *, hoisted: 
         lines[first : last + 1] = [_call(outlined, lines[first])]
         text = textwrap.dedent("\n".join(lines)) + "\n"
     shift = len(lines[0]) - len(lines[0].lstrip())
-    cut = Cut(text, start, shift, ENCODE, callable_type, station.forwards)
+    cut = Cut(text, start, shift, (ENCODE,), callable_type, station.forwards)
     cut.sites = {} if outlined is not None else dict(zip(station.sites, station.units, strict=True))
     cut.every = EVERY
-    changed = documented(cut.code(), LONGEST, BOUND) if hoisted else cut.code()
+    changed = with_documentation(cut.code(), hoisted) if hoisted is not None else cut.code()
     changed = documented(changed, ENCODE, _DOCUMENTATION)
     if station.function != PUBLIC_ENTRY:
         return changed + helper

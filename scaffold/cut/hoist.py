@@ -1,8 +1,11 @@
-"""A parameter for the longest sequence, from the loop over an encoder's layers to the attention that needs it.
+"""Parameters for offsets and the longest sequence, from the loop over an encoder's layers to attention.
 
 Some layers compute the longest sequence from the offsets, beside their attention. On a GPU attention waits for that
 value, and no capture survives it. With a parameter `max_seqlen` they compute it where they get none, which is in all of
 the model's own code, and a graph hands them a bound: the number of its rows.
+
+Other encoders get one item a call, and their attention no offsets: all rows are one sequence. With the parameters
+`cu_seqlens` and `max_seqlen`, which the model's own code leaves out, a graph holds the rows of several items.
 """
 
 from __future__ import annotations
@@ -13,20 +16,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scaffold.descriptor.port import LONGEST
-from scaffold.syntax import FunctionNode, find_class, find_method, first_line
+from scaffold.descriptor.port import LONGEST, OFFSETS
+from scaffold.syntax import Bound, FunctionNode, bind_call, find_class, find_method, first_line
 
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
 
+#: The parameters of a layer that the model tells nothing about sequences.
+SEQUENCES = (OFFSETS, LONGEST)
 _ANNOTATION = "torch.Tensor | None"
-#: The parameter's line in a docstring.
-BOUND = "A bound of the longest sequence; from the offsets if not given."
+#: The parameters' lines in a docstring.
+_BOUND = "A bound of the longest sequence; from the offsets if not given."
+_TOLD = {OFFSETS: "Where sequences end; all rows are one if not given.", LONGEST: "A bound of the longest sequence."}
 
 
 @dataclass(frozen=True)
 class Hoisted:
-    """A method that gets the parameter. `calls` hand it on; without any the method computes the longest sequence.
+    """A method that gets the parameters `names`. `calls` hand them on; without any the method computes the longest
+    sequence.
 
     They are `(line, column)` of their ends in the file's syntax tree, columns in bytes.
     """
@@ -35,6 +42,12 @@ class Hoisted:
     class_name: str
     function: str
     calls: tuple[tuple[int, int], ...] = ()
+    names: tuple[str, ...] = (LONGEST,)
+
+    @property
+    def documentation(self) -> dict[str, str]:
+        """The sentence of a docstring for each parameter."""
+        return _TOLD if self.names == SEQUENCES else {LONGEST: _BOUND}
 
 
 def find_computed(function: FunctionNode) -> ast.Assign | None:
@@ -66,10 +79,20 @@ def is_set(function: FunctionNode) -> bool:
     return LONGEST in _stores(function)
 
 
-def has_room(function: FunctionNode) -> bool:
-    """Whether a method may get the parameter to hand it on: it has no such name yet, and runs as it is written."""
-    words = (getattr(node, "id", None) or getattr(node, "arg", None) for node in ast.walk(function))
-    return LONGEST not in words and not function.decorator_list
+def has_room(function: FunctionNode, names: tuple[str, ...] = (LONGEST,)) -> bool:
+    """Whether a method may get parameters to hand them on: it has no such names yet, and runs as it is written."""
+    words = {getattr(node, "id", None) or getattr(node, "arg", None) for node in ast.walk(function)}
+    return not words & set(names) and not function.decorator_list
+
+
+def takes_sequences(function: FunctionNode) -> bool:
+    """Whether a method has both parameters already, and takes nothing for all rows being one sequence."""
+    bound: Bound[ast.expr] = bind_call(function, (), {}, skip_first=True)
+    return all(_is_none(bound.defaults.get(name)) for name in SEQUENCES)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def hoisted_tree(tree: SourceTree, hoisted: Iterable[Hoisted]) -> SourceTree:
@@ -90,14 +113,21 @@ def hoisted_tree(tree: SourceTree, hoisted: Iterable[Hoisted]) -> SourceTree:
 def hoisted_source(tree: SourceTree, one: Hoisted) -> str:
     """A method of such a tree, without indentation."""
     _, lines = method_lines(tree, one.file, one.class_name, one.function)
-    return documented(textwrap.dedent("\n".join(lines)) + "\n", LONGEST, BOUND)
+    return with_documentation(textwrap.dedent("\n".join(lines)) + "\n", one)
+
+
+def with_documentation(source: str, one: Hoisted) -> str:
+    """The method with its parameters in its docstring, if that one lists the others."""
+    for name, text in one.documentation.items():
+        source = documented(source, name, text)
+    return source
 
 
 def _with_parameter(function: FunctionNode, lines: list[str], shift: int, one: Hoisted) -> str:
     from scaffold.cut.rewriting import Hoist
 
     text = textwrap.dedent("\n".join(lines)) + "\n"
-    hoist = Hoist(text, first_line(function), shift, LONGEST, _ANNOTATION, one.calls)
+    hoist = Hoist(text, first_line(function), shift, one.names, _ANNOTATION, one.calls)
     computed = find_computed(function) if not one.calls else None
     hoist.statement = (computed.end_lineno or 0, computed.end_col_offset or 0) if computed is not None else None
     return hoist.code()

@@ -30,33 +30,34 @@ def cut_at_load(
     call: str,
     loop: str | None = None,
     through: str | None = None,
+    per_item: bool = False,
 ) -> None:
     """Give the methods of `model` (which was just made) on the way to its encoder the parameter `encode`.
 
     `owner` is the release's class of the model; `entries` and `call` are what the descriptor says: where embeddings are
     made (`self._process_image_input`), and the encoder's call, or the encoder alone where all of its arguments are
     handed over; `loop` is what the encoder loops over, where that loop is recorded instead; `through` is the last part
-    that is called, where the statements from `call` to it are.
+    that is called, where the statements from `call` to it are; `per_item` says that the layers get offsets.
     Raises `DiagnosticError` VCG462 when the source of a class is not there, is not what runs, or has no such way;
     `model` is as it was then.
     """
     cls: Any = owner
-    give_methods(model, _cut(cls, tuple(entries), call, loop, through))
+    give_methods(model, _cut(cls, tuple(entries), call, loop, through, per_item))
 
 
 @cache
 def _cut(
-    owner: type[Any], entries: tuple[str, ...], call: str, loop: str | None, through: str | None
+    owner: type[Any], entries: tuple[str, ...], call: str, loop: str | None, through: str | None, per_item: bool
 ) -> tuple[Replaced, ...]:
     """The methods of the proven cut, compiled in the namespaces of the modules that they come from."""
     tree, file = tree_of(owner)
     place = Span(file, 1, 1, 1, 1)
     encoder = parse_call(call) if call.endswith(")") else call
     try:
-        way = find_way(tree, file, owner.__name__, dict.fromkeys(entries, place), encoder, place, loop, through)
+        places = dict.fromkeys(entries, place)
+        way = find_way(tree, file, owner.__name__, places, encoder, place, loop, through, per_item)
         edits = cut_methods(tree, way)
         files = edited_files(tree, edits)
-        hoisted = frozenset((one.class_name, one.function) for one in way.hoisted)
         problems = [
             item
             for name, texts in files.items()
@@ -64,7 +65,7 @@ def _cut(
                 *texts,
                 frozenset((edit.class_name, edit.replaces) for edit in edits if edit.file == name),
                 name,
-                hoisted,
+                way.parameters,
             )
         ]
         if problems:

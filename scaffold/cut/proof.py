@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import symtable
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, Span
 
@@ -15,7 +17,7 @@ _PARAMETER = "encode"
 _PUBLIC, _PRIVATE = "embed_multimodal", "_embed_multimodal"
 _LOOP = "forward_layers"
 _CHAIN = "_encode_pixels"
-_LONGEST = "max_seqlen"
+_OFFSETS, _LONGEST = "cu_seqlens", "max_seqlen"
 
 
 def prove_cut(
@@ -23,7 +25,7 @@ def prove_cut(
     after: str,
     methods: frozenset[tuple[str, str]],
     path: str,
-    hoisted: frozenset[tuple[str, str]] = frozenset(),
+    hoisted: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({}),
 ) -> tuple[Diagnostic, ...]:
     """Prove that `methods` of the classes in `after` equal those of `before` when `encode` is None: nothing, or VCG646.
 
@@ -41,9 +43,10 @@ def prove_cut(
 
     A method without a class is a function of the module.
 
-    The `hoisted` among them have another parameter, `max_seqlen`, whose default is None. `if max_seqlen is None` may
-    precede the only statement that sets it, at a place that no call runs twice. Elsewhere only arguments
-    `max_seqlen=max_seqlen` may read it. A callee that takes none raises in every call, so execution shows it.
+    The `hoisted` among them have another parameter, `max_seqlen`, whose default is None, or that one and `cu_seqlens`.
+    `if max_seqlen is None` may precede the only statement that sets it, at a place that no call runs twice. Elsewhere
+    only arguments `max_seqlen=max_seqlen` may read it, and nothing but `cu_seqlens=cu_seqlens` the other one. A callee
+    that takes none raises in every call, so execution shows it.
 
     The cuts of an earlier port are undone in `before`, too.
     """
@@ -59,7 +62,7 @@ def prove_cut(
         if chain is not None:
             _fold(old.get((owner, name)), new.get((owner, name)), chain)
         was = _undone(old.get((owner, name)))
-        if was is None or _undone(new.get((owner, name)), loop, bounded=(owner, name) in hoisted) != was:
+        if was is None or _undone(new.get((owner, name)), loop, hoisted.get((owner, name), ())) != was:
             found.append(
                 Diagnostic(
                     "VCG646",
@@ -96,33 +99,33 @@ def _unmove(owner: str, methods: dict[tuple[str, str], ast.AST]) -> None:
     methods[owner, _PUBLIC] = private
 
 
-def _undone(node: ast.AST | None, loop: ast.AST | None = None, *, bounded: bool = False) -> str | None:
+def _undone(node: ast.AST | None, loop: ast.AST | None = None, hoisted: Sequence[str] = ()) -> str | None:
     if node is None:
         return None
     _Undo(node).visit(node)
     _undocument(node, _PARAMETER)
     if loop is not None and _calls_of_loop(node) and not _inlined(node, loop):
         return None
-    if bounded and not _unbounded(node):
+    if not set(hoisted) <= {_OFFSETS, _LONGEST} or not all(_without(node, name) for name in reversed(hoisted)):
         return None
     names = (getattr(part, "id", None) or getattr(part, "arg", None) for part in ast.walk(node))
     return None if _PARAMETER in names else ast.dump(node)
 
 
-def _unbounded(function: ast.AST) -> bool:
-    """Take `max_seqlen` out of a method; whether it is what the rule allows."""
+def _without(function: ast.AST, name: str) -> bool:
+    """Take a parameter for sequences out of a method; whether it is what the rule allows."""
     if not isinstance(function, ast.FunctionDef):
         return False
     spec = function.args
     parameters = spec.kwonlyargs or spec.args
     defaults: list[ast.expr] | list[ast.expr | None] = spec.kw_defaults if spec.kwonlyargs else spec.defaults
-    if not parameters or parameters[-1].arg != _LONGEST or not defaults or not _is_none(defaults[-1]):
+    if not parameters or parameters[-1].arg != name or not defaults or not _is_none(defaults[-1]):
         return False
     del parameters[-1], defaults[-1]
-    _undocument(function, _LONGEST)
-    names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == _LONGEST]
+    _undocument(function, name)
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
     stores = [node for node in names if not isinstance(node.ctx, ast.Load)]
-    pending = [function.body]
+    pending = [function.body] if name == _LONGEST else []
     while pending and stores:
         block = pending.pop()
         for index, node in enumerate(block):
@@ -136,9 +139,9 @@ def _unbounded(function: ast.AST) -> bool:
             pending += [node.body, node.orelse]
     for call in ast.walk(function):
         last = call.keywords[-1] if isinstance(call, ast.Call) and call.keywords else None
-        if isinstance(call, ast.Call) and last is not None and last.arg == _LONGEST and last.value in names:
+        if isinstance(call, ast.Call) and last is not None and last.arg == name and last.value in names:
             call.keywords.pop()
-            names = [name for name in names if name is not last.value]
+            names = [node for node in names if node is not last.value]
     return not names
 
 

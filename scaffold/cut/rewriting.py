@@ -1,4 +1,4 @@
-"""A further parameter of a method, in its own text: comments and layout stay. Only this module loads libcst."""
+"""Further parameters of a method, in its own text: comments and layout stay. Only this module loads libcst."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvide
 
 
 class AddParameter(cst.CSTTransformer):
-    """Gives the method of a text a last parameter whose default is None, and hands it on in `forwards`.
+    """Gives the method of a text last parameters whose default is None, and hands them on in `forwards`.
 
     `start` and `shift` are the file's line and column of the text's first character. `forwards` are ends of calls in
     the file, `(line, column)` in bytes.
     """
 
     def __init__(
-        self, text: str, start: int, shift: int, name: str, annotation: str, forwards: Collection[tuple[int, int]]
+        self,
+        text: str,
+        start: int,
+        shift: int,
+        names: tuple[str, ...],
+        annotation: str,
+        forwards: Collection[tuple[int, int]],
     ) -> None:
         super().__init__()
         self._wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
         self._places = self._wrapper.resolve(PositionProvider)
         self._parents = self._wrapper.resolve(ParentNodeProvider)
         self._lines, self._start, self._shift = text.splitlines(), start, shift
-        self._name, self._annotation, self._forwards = name, annotation, forwards
+        self._names, self._annotation, self._forwards = names, annotation, forwards
         self._depth = 0
 
     def code(self) -> str:
@@ -46,17 +52,17 @@ class AddParameter(cst.CSTTransformer):
             return updated_node
         parameters = updated_node.params
         annotation = cst.Annotation(cst.parse_expression(self._annotation))
-        new = cst.Param(cst.Name(self._name), annotation, default=cst.Name("None"))
+        new = [cst.Param(cst.Name(name), annotation, default=cst.Name("None")) for name in self._names]
         keyword_only = bool(parameters.kwonly_params) or isinstance(parameters.star_arg, cst.Param)
         group = "kwonly_params" if keyword_only else "params"
-        return updated_node.with_changes(params=parameters.with_changes(**{group: [*getattr(parameters, group), new]}))
+        return updated_node.with_changes(params=parameters.with_changes(**{group: [*getattr(parameters, group), *new]}))
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         if self.end_of(original_node) not in self._forwards:
             return updated_node
         tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-        argument = cst.Arg(cst.Name(self._name), keyword=cst.Name(self._name), equal=tight)
-        return updated_node.with_changes(args=[*updated_node.args, argument])
+        new = [cst.Arg(cst.Name(name), keyword=cst.Name(name), equal=tight) for name in self._names]
+        return updated_node.with_changes(args=[*updated_node.args, *new])
 
 
 class Cut(AddParameter):
@@ -71,13 +77,13 @@ class Cut(AddParameter):
         if units is None:
             return super().leave_Call(original_node, updated_node)
         if units == self.every:
-            return updated_node.with_changes(func=self._unless(updated_node.func, cst.Name(self._name)))
-        features = cst.Call(cst.Name(self._name), [cst.Arg(_argument(updated_node, which)) for which in units])
+            return updated_node.with_changes(func=self._unless(updated_node.func, cst.Name(self._names[0])))
+        features = cst.Call(cst.Name(self._names[0]), [cst.Arg(_argument(updated_node, which)) for which in units])
         return self._unless(updated_node, features, parentheses=not isinstance(self._parents[original_node], cst.Arg))
 
     def _unless(self, node: cst.BaseExpression, other: cst.BaseExpression, *, parentheses: bool = True) -> cst.IfExp:
         """`(node if encode is None else other)`."""
-        test = cst.parse_expression(f"{self._name} is None")
+        test = cst.parse_expression(f"{self._names[0]} is None")
         left, right = ([cst.LeftParen()], [cst.RightParen()]) if parentheses else ([], [])
         return cst.IfExp(test=test, body=node, orelse=other, lpar=left, rpar=right)
 
@@ -93,7 +99,7 @@ class Hoist(AddParameter):
         if self.statement is None or self.end_of(original_node.body[0]) != self.statement:
             return updated_node
         return cst.If(
-            test=cst.parse_expression(f"{self._name} is None"),
+            test=cst.parse_expression(f"{self._names[0]} is None"),
             body=cst.SimpleStatementSuite(updated_node.body, trailing_whitespace=updated_node.trailing_whitespace),
             leading_lines=updated_node.leading_lines,
         )

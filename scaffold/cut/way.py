@@ -10,11 +10,11 @@ from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.cut.chains import Chain, NoChain, find_chain, same_chain, starts_of
-from scaffold.cut.hoist import Hoisted, find_computed, has_room, hoisted_tree, is_set
+from scaffold.cut.hoist import SEQUENCES, Hoisted, find_computed, has_room, hoisted_tree, is_set, takes_sequences
 from scaffold.cut.loops import Loop, Misfit, find_hazard, find_misfit, outline
 from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
-from scaffold.descriptor.port import CHAIN_METHOD, LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
+from scaffold.descriptor.port import ATTENTION, CHAIN_METHOD, LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import FunctionNode, bind_call, dotted, find_class, find_method, name_path
@@ -32,6 +32,9 @@ ENCODE = "encode"
 
 #: In the place of the units' argument: all arguments of a call are handed over.
 EVERY = ("*",)
+
+#: Query, key and value: what attention gets where all rows are one sequence.
+_ATTENDED = 3
 
 #: vLLM's helpers that give each rank some of the items. Graphs hold the items of one rank: a gate turns them off there.
 _SHARDS = "run_dp_sharded"
@@ -90,7 +93,7 @@ class Way:
     stations: tuple[Station, ...]
     #: Calls of the encoder with other arguments: what they encode is not cut, and such a batch is the model's own.
     notes: tuple[Diagnostic, ...] = ()
-    #: Methods from the loop to the attention that get a parameter for the longest sequence. Stations are as with it.
+    #: Methods from the loop to the attention that get parameters for sequences. Stations are as with them.
     hoisted: tuple[Hoisted, ...] = ()
     #: Subclasses that implement an abstract method on the way or inherit it, by file and name, and why those without a
     #: way have none.
@@ -101,6 +104,11 @@ class Way:
     def changed(self) -> tuple[Station | Hoisted, ...]:
         """Every method that gets a parameter. A station may be hoisted, too."""
         return (*self.stations, *self.hoisted)
+
+    @property
+    def parameters(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """The parameters for sequences of each method that gets some, by class and name."""
+        return {(one.class_name, one.function): one.names for one in self.hoisted}
 
     @property
     def every(self) -> bool:
@@ -155,12 +163,14 @@ def find_way(
     span: Span,
     loop: str | None = None,
     through: str | None = None,
+    per_item: bool = False,
 ) -> Way:
     """The methods from `entries` (paths such as `self._process_image_input`) to `call`, the encoder's call.
 
     `call` is seen from the class `class_name` of the file `path`, with `pixels` in the place of the units; a path such
     as `self.vision_tower.transformer` stands for every call of that. With `loop`, seen from there (`self.layers`), it
-    is the loop over that instead, in a method of that part. With `through`, the last part that is called
+    is the loop over that instead, in a method of that part; `per_item`: the layers get parameters for offsets and the
+    longest sequence, which the model leaves out. With `through`, the last part that is called
     (`self.projector`), it is every run of statements from `call` to the call of that.
 
     Where a method of the class is abstract, these are the ways of the subclasses that implement it. The abstract method
@@ -176,7 +186,7 @@ def find_way(
     assert module is not None, "read before"
     owner = find_class(module.tree, class_name)
     assert owner is not None, "found before"
-    search = _Search(program, (module, owner), call, span, loop, through)
+    search = _Search(program, (module, owner), call, span, loop, through, per_item)
     for entry, place in entries.items():
         frame = search.method((module, owner), (), entry.removeprefix("self."), {})
         if frame is None or not search.leads(frame):
@@ -247,6 +257,7 @@ class _Search:
         span: Span,
         loop: str | None,
         through: str | None,
+        per_item: bool,
     ) -> None:
         self.program = program
         self.model = model
@@ -260,6 +271,7 @@ class _Search:
         self.goal = f"a loop over `{loop}` in `{call}`" if loop else f"`{_text(call)}`"
         #: The last part that a chain of calls goes through, if there is one.
         self.last: Place | None = tuple(through.split(".")[1:]) if through else None
+        self.per_item = per_item
         self.first_chain: tuple[_Frame, Chain] | None = None
         #: Methods of the model that were reached and that only subclasses implement.
         self.abstract: list[_Frame] = []
@@ -361,6 +373,9 @@ class _Search:
             place = Span(hazard.shown, hazard.line, 1, hazard.line, 2)
             self._refuse_loop(frame, f"{hazard.what}: {hazard.reason}", place)
             return
+        if self.per_item and not self._tell(frame, _calls_of(loop), self._in_loop(loop, names)):
+            self._refuse_loop(frame, "attention of the layers cannot be told where items end", frame.module.span(loop))
+            return
         self._keep(frame, [(loop, EVERY)], [], outlined)
 
     def _chains(self, frame: _Frame, names: Mapping[str, Place]) -> list[list[ast.stmt]]:
@@ -409,10 +424,56 @@ class _Search:
 
     def _hoist(self, frame: _Frame, loop: ast.For, names: Mapping[str, Place]) -> bool:
         """Whether the layers can get a parameter for the longest sequence that they compute."""
+        return self._hands_on(frame, _calls_of(loop), self._in_loop(loop, names))
+
+    def _in_loop(self, loop: ast.For, names: Mapping[str, Place]) -> dict[str, Place]:
+        """The parts that names stand for in the loop, where one is a layer."""
         assert self.layers is not None, "there is a loop over them"
         *_, layer = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
-        calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
-        return self._hands_on(frame, calls, {**names, layer: self.layers})
+        return {**names, layer: self.layers}
+
+    def _tell(self, frame: _Frame, calls: Iterable[ast.Call], names: Mapping[str, Place]) -> bool:
+        """Whether a method can hand the offsets on in its calls that lead to attention, and has such calls.
+
+        A call of attention must leave them out, so that all of its rows are one sequence.
+        """
+        found = []
+        for node in calls:
+            place = _place(node.func, frame.place, names)
+            following = self._callee(node, place, frame, names)
+            given = {keyword.arg or "**" for keyword in node.keywords}
+            if place and self._is_attention(place):
+                leaves = len(node.args) == _ATTENDED and not given
+            elif following is not None and takes_sequences(following.function):
+                bound = bind_call(following.function, node.args, dict.fromkeys(given), skip_first=True)
+                leaves = not (set(SEQUENCES) & bound.given.keys()) and "**" not in given
+            elif following is not None and self._is_told(following):
+                leaves = "**" not in given
+            else:
+                continue
+            if not leaves:
+                self._decline(frame, "tells attention something else already")
+                return False
+            found.append(end_of(node))
+        if found and has_room(frame.function, SEQUENCES):
+            self.hoisted[id(frame.function)] = replace(_hoisted(frame, found), names=SEQUENCES)
+        elif found:
+            self._decline(frame, "has such names already, or a decorator")
+        return id(frame.function) in self.hoisted
+
+    def _is_told(self, frame: _Frame) -> bool:
+        """Whether a method gets the offsets for attention that it leads to."""
+        if id(frame.function) not in self._asked:
+            self._asked.add(id(frame.function))
+            self._tell(frame, _calls(frame.function), {**frame.names, **dict(_aliases(frame))})
+        return id(frame.function) in self.hoisted
+
+    def _is_attention(self, place: Place) -> bool:
+        """Whether a part of the model is vLLM's attention of encoders."""
+        holder: Owner | None = self.model
+        for name in place:
+            holder = holder and self.program.attribute_class(holder, name, returned=True)
+        return holder is not None and holder[1].name == ATTENTION
 
     def _hands_on(self, frame: _Frame, calls: Iterable[ast.Call], names: Mapping[str, Place]) -> bool:
         """Whether calls of a method lead to one that computes the longest sequence, and all on the way have room."""
@@ -442,7 +503,8 @@ class _Search:
 
     def _decline(self, frame: _Frame, reason: str) -> None:
         place = frame.module.span(frame.function)
-        self._declined.append(f"{place}: no `{LONGEST}` is handed in: `{frame.shown}` {reason}")
+        name = SEQUENCES[0] if self.per_item else LONGEST
+        self._declined.append(f"{place}: no `{name}` is handed in: `{frame.shown}` {reason}")
 
     def _refuse_loop(self, frame: _Frame, reason: str, place: Span) -> None:
         self._refuse_outlined(f"the loop over the layers in `{frame.shown}` cannot be captured: {reason}", place)
@@ -621,6 +683,10 @@ def _calls(function: FunctionNode) -> Iterator[ast.Call]:
     for statement in function.body:
         found = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
         yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _calls_of(loop: ast.For) -> list[ast.Call]:
+    return [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
 
 
 def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:

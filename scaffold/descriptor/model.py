@@ -422,7 +422,7 @@ class ChainForward(Record):
 
 
 class RowsForward(Record):
-    """The encoder, which the model calls once for all items of a batch."""
+    """The encoder, which the model calls once for all items of a batch, or once for each."""
 
     encoder: str = declare(
         AttributePath(),
@@ -435,6 +435,12 @@ class RowsForward(Record):
         "becomes a method, and everything that it reads is recorded",
         default=None,
         examples=["self.layers"],
+    )
+    per_item: bool = declare(
+        Flag(),
+        "whether the model calls the encoder once for each item, where attention needs no offsets: the layers get them "
+        "as parameters, and a graph holds the rows of all items",
+        default=False,
     )
     unread: tuple[str, ...] = declare(
         Listing(Name("an argument name"), 1, 8),

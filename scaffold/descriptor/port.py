@@ -117,8 +117,8 @@ LOOP_METHOD = "forward_layers"
 #: The statements from a model's first encoder through the last one, where a method of their own is called instead.
 CHAIN_METHOD = "_encode_pixels"
 
-#: The name of the longest sequence in vLLM's layers that take it.
-LONGEST = "max_seqlen"
+#: The names of the offsets and of the longest sequence in vLLM's attention of encoders, and in layers that take them.
+OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"
 
 
 class Port(Record):
@@ -399,6 +399,10 @@ class RowsPort(ReentryPort):
     @property
     def loop(self) -> str | None:
         return self.forward.loop
+
+    @property
+    def per_item(self) -> bool:
+        return self.forward.per_item
 
     @property
     def recorded(self) -> str:

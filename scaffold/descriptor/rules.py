@@ -698,6 +698,14 @@ def items_can_be_made(context: Context) -> Problems:
             "forward.unread",
             "delete this line, or name the layers as `loop`",
         )
+    if port.forward and port.forward.per_item and (port.forward.loop is None or port.units):
+        reason = "an item of several units has several sequences" if port.units else "only layers get offsets"
+        yield context.at_key(
+            "VCG345",
+            f"the encoder cannot be called once for each item: {reason}",
+            "forward.per_item",
+            "delete this line" if port.units else "delete this line, or name the layers as `loop`",
+        )
     values, fields = port.item.values or {}, port.fields or {}
     for index, name in enumerate(port.item.moved or ()):
         if name not in values:

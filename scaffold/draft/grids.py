@@ -8,17 +8,18 @@ the pixels.
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from scaffold.cut.loops import outline
 from scaffold.descriptor.expressions import parse_expression
-from scaffold.draft.inputs import SAME_SIZES, beyond, shapes_of, strip
+from scaffold.draft.inputs import SAME_SIZES, beyond, shapes_of, sizes_of, strip
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import let_name
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.steps import PartCall, Walker
-from scaffold.draft.values import FieldConfig, Input, Items, Op, Plain, Ref, SourceLine, Term, inputs_of
+from scaffold.draft.steps import PartCall, Walker, computed
+from scaffold.draft.values import FieldConfig, Input, Items, Op, Plain, Ref, SourceLine, Term, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import self_attribute
 from scaffold.tower.source import Program
@@ -51,6 +52,62 @@ def unit_grid(
             columns = grid[0][1]
             return replace(value, columns=columns) if isinstance(columns, int) else None
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A second grid of an image, that of its tokens, the input that orders them, and the side of a token's square."""
+
+    grid: str
+    order: str
+    side: str
+    place: SourceLine | None
+
+    def put(self, sheet: Sheet, fields: dict[str, FieldConfig]) -> None:
+        """Fill in the entries of an item, whose sides are multiples of the square's."""
+        sheet.put("let.m", self.side, self.place, why="the side of the squares that `unfold` makes a row each")
+        why = f"the grid of an image's tokens: its product cuts `{self.order}`, by which the model orders them"
+        sheet.put(f"item.values.{self.grid}", ["h // m", "w // m"], fields[self.grid].place, why=why)
+        sheet.put(f"item.zeros.{self.order}", ["(h // m) * (w // m)"], fields[self.order].place, why="one a token")
+        sheet.put("item.merge", "m", self.place)
+
+
+def tokens_beside(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    objects: Objects,
+    walker: Walker,
+    fields: dict[str, FieldConfig],
+    names: list[str],
+) -> Tokens | None:
+    """The grid and the order of an image's tokens, if these two inputs are those."""
+    orders = [name for name in names if fields[name].kind != "batched"]
+    if len(names) != 2 or len(orders) != 1 or fields[orders[0]].kind != "flat_from_sizes":
+        return None
+    [order] = orders
+    grid, product = sizes_of(tree, program, model, fields[order], fields, walker.trace)
+    unfolded = list(_unfolded(objects, walker))
+    if not product or grid.key not in names or grid.columns != 2 or len({side for side, _ in unfolded}) != 1:
+        return None
+    return Tokens(grid.key, order, *unfolded[0]) if _is_index(walker, order) else None
+
+
+def _unfolded(objects: Objects, walker: Walker) -> Iterator[tuple[str, SourceLine | None]]:
+    """The sides of squares that `unfold` takes beside each other, as attributes of the model."""
+    for step in walker.root.walk():
+        for part in walk_value(step.result):
+            if isinstance(part, Op) and part.name in ("F.unfold", "nn.functional.unfold") and len(part.args) > 1:
+                side = objects.text(part.args[1])
+                if side is not None and dict(part.keywords) == {"stride": part.args[1]}:
+                    yield _told(objects, side), part.place
+
+
+def _is_index(walker: Walker, name: str) -> bool:
+    """Whether the model takes rows of what it has computed by the entries of an input."""
+    results = [part for step in walker.root.walk() for part in walk_value(step.result)]
+    indexed = [part for part in results if isinstance(part, Op) and part.name == "[]" and computed(part.args[0])]
+    return any(len(part.args) == 2 and inputs_of(part.args[1])[:1] == (name,) for part in indexed)
 
 
 def put_items(

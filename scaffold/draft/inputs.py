@@ -28,6 +28,7 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import call_name
 from scaffold.tower.source import Module, Owner, Program
 
 #: Changes of a tensor that keep what it holds and how it is laid out.
@@ -316,6 +317,7 @@ def sizes_of(
         assert isinstance(grid, Input)
         if grid.columns is None:
             columns = schema_columns(program, model.owner[0], trace, grid.key)
+            columns = unpacked_columns(program, model, grid.key) if columns is None else columns
             grid = replace(grid, columns=_NAMED.get(grid.key.rpartition("_")[2]) if columns is None else columns)
         return grid, True
     if isinstance(sizes, Input):
@@ -325,6 +327,21 @@ def sizes_of(
         field.place,
         "the rows of an item are neither a count nor the product of a grid",
     )
+
+
+def unpacked_columns(program: Program, model: Located, key: str) -> int | None:
+    """How many names a loop of the model gives what a row of an input holds: 2 of `for h, w in grid.tolist()`."""
+    for _, cls in program.lineage(model.owner):
+        for node in ast.walk(cls):
+            if not isinstance(node, (ast.For, ast.comprehension)):
+                continue
+            zipped = isinstance(node.iter, ast.Call) and call_name(node.iter) == "zip"
+            overs = node.iter.args if zipped and isinstance(node.iter, ast.Call) else [node.iter]
+            targets = node.target.elts if zipped and isinstance(node.target, ast.Tuple) else [node.target]
+            for over, target in zip(overs, targets, strict=False):
+                if ast.unparse(over) == f"{key}.tolist()" and isinstance(target, ast.Tuple):
+                    return len(target.elts)
+    return None
 
 
 def _embeds(name: str, fields: dict[str, FieldConfig], trace: History, taken: set[str]) -> Input | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeGuard
 
 from scaffold.cut import find_way
@@ -139,11 +139,12 @@ def problems_of_way(
     encoder: Call | str,
     loop: str | None = None,
     through: str | None = None,
+    per_item: bool = False,
 ) -> list[Diagnostic]:
     """The problems that keep the generator from the way of these entries to the encoder, or to one call of it."""
     spans = {parse_call(entry).path: _NOWHERE for entry in entries}
     try:
-        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop, through)
+        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop, through, per_item)
     except DiagnosticError as error:
         return list(error.diagnostics)
     return []
@@ -167,8 +168,10 @@ def put_fields(
     modalities: set[str],
     *,
     grids: bool = False,
+    read: Collection[str] | None = None,
 ) -> None:
-    """Fill in how each input of the modalities lies in a batch. A way that no descriptor expresses is an obstacle.
+    """Fill in how each input of the modalities lies in a batch. A way that no descriptor expresses is an obstacle, if
+    the input is one of those that the model is known to `read`.
 
     Sizes that the model does not get are those of the grid that the processor computes them from. With `grids` the
     rows of an item may be the product of what is in another input for it, and precomputed embeddings a row for each
@@ -198,6 +201,8 @@ def put_fields(
         elif (tiled := _tiled(program, found)) is not None and tiled[0] in fields:
             sheet.put(f"fields.{key}.sizes", tiled[0], found.place)
             sheet.put(f"fields.{key}.least", 2, tiled[1], why="an image of one tile has no rows")
+        elif read is not None and key not in read:
+            continue  # It reaches the model whole, which leaves it alone.
         elif name:
             what = f"items of `{key}` are told apart by `{name}`, which the model does not get"
             sheet.obstacles += beyond(tree, found.place, what).diagnostics

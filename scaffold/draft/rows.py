@@ -82,12 +82,13 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     objects = Objects(program, model.owner)
     walker = Walker(program, model.owner, objects, into_parts=True)
     step, loop, notes = _captured(tree, program, model, walker.root, objects, fields)
-    entry, place = _entry(tree, model, walker.root, step, loop)
+    per_item = loop is not None and _in_loop(step)
+    entry, place = _entry(tree, model, walker.root, step, loop, per_item=per_item)
     key = _pixels(step, fields)
     modality = str(fields[key].modality)
     sheet.put(f"modalities.{modality}.pixels", key, fields[key].place)
     sheet.put(f"modalities.{modality}.entry", entry, place)
-    put_fields(tree, program, model, sheet, fields, {modality}, grids=True)
+    put_fields(tree, program, model, sheet, fields, {modality}, grids=True, read=walker.trace.inputs)
     if fields[key].kind == "batched" and grids.is_rows(program, model, walker, key):
         others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
         grids.put_items(tree, program, model, objects, walker, fields, key, others, sheet)
@@ -103,6 +104,9 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
         grids.put_unread(step, loop, sheet)
+    if per_item:
+        why = "the model calls the encoder in a loop over its items, and its layers attend to all rows of a call"
+        sheet.put("forward.per_item", True, step.place, why=why)
     put_hidden_size(program, model, objects, sheet, step)
     if too_early(tree):
         what = "this release cuts the result of an eager run into embeddings, and rows are features that are none yet"
@@ -136,7 +140,7 @@ def _captured(
         found = [(step, name) for step in root.walk() if (name := _looped(objects, step)) and _pixels(step, fields)]
         images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality in _MODALITIES]
         alone = bool(images) and all(_instead(one, other) for (one, _), (other, _) in combinations(images, 2))
-        if not alone or not any(_is_loop_of_rows(program, objects, step) for step, _ in images):
+        if not alone or not any(_is_loop_of_rows(tree, program, model, root, objects, step) for step, _ in images):
             raise
     others = {fields[_pixels(step, fields)].modality: step for step, name in found if (step, name) not in images}
     left = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
@@ -160,15 +164,23 @@ def _above(node: ast.AST, parents: dict[int, ast.AST]) -> Iterator[ast.AST]:
         node = above
 
 
-def _is_loop_of_rows(program: Program, objects: Objects, step: PartCall) -> bool:
+def _is_loop_of_rows(
+    tree: SourceTree, program: Program, model: Located, root: PartCall, objects: Objects, step: PartCall
+) -> bool:
     """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing.
 
-    They may compute the longest sequence: they get a parameter for it.
+    They may compute the longest sequence: they get a parameter for it. The part may be called once for each item if
+    its layers can be told where items end.
     """
     cls = objects.cls(step.path)
     told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
-    if cls is None or not told or _in_loop(step):
+    if cls is None or not told:
         return False
+    if _in_loop(step):
+        try:
+            _entry(tree, model, root, step, f"self.{_looped(objects, step)}", per_item=True)
+        except DiagnosticError:
+            return False
     return not list(_waiting(program, cls, set(), layers=_looped(objects, step)))
 
 
@@ -338,12 +350,12 @@ def _longest(method: FunctionNode) -> Iterator[ast.AST]:
 
 
 def _entry(
-    tree: SourceTree, model: Located, root: PartCall, step: PartCall, loop: str | None
+    tree: SourceTree, model: Located, root: PartCall, step: PartCall, loop: str | None, *, per_item: bool = False
 ) -> tuple[str, SourceLine]:
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     problems: list[Diagnostic] = []
     for entry in entries_of(root, [step]):
-        problems = problems_of_way(tree, model, [entry], step.path, loop)
+        problems = problems_of_way(tree, model, [entry], step.path, loop, per_item=per_item)
         if not problems:
             return entry, ((entry_step([step]) if entry != ALL else None) or root).place
     raise DiagnosticError([as_reason(problem) for problem in problems])
@@ -419,6 +431,8 @@ def _patches(
     others = [name for name in walker.trace.inputs if name not in known and name in _read_with(sheet, key)]
     beside = {name: count for name in others if (count := _width_beside(program, model, walker, fields, key, name))}
     others = [name for name in others if name not in beside]
+    tokens = grids.tokens_beside(tree, program, model, objects, walker, fields, others) if product else None
+    others = others if tokens is None else []
     columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
     if not product or columns is None or others:
         what = f"a row of `{grid.key}` is no grid of an image's patches"
@@ -436,6 +450,8 @@ def _patches(
         _patch_side(objects, step, sheet)
         sheet.put("item.shape", ["h * w", str(shown[0][1]), "p", "p"], shown[1], why=f"the product of `{grid.key}`")
         sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
+        if tokens is not None:
+            tokens.put(sheet, fields)
         return
     linear = next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
     width = "width"
@@ -453,6 +469,8 @@ def _patches(
         sheet.put("let.width", attribute, linear.place, why="the input of a linear layer")
     sheet.put("item.shape", ["h * w", width], fields[key].place, why=f"the product of `{grid.key}`")
     sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
+    if tokens is not None:
+        tokens.put(sheet, fields)
 
 
 def _viewed(program: Program, objects: Objects, walker: Walker, key: str, sheet: Sheet) -> str | None:
@@ -506,6 +524,8 @@ def _put_merge(model: Located, objects: Objects, walker: Walker, step: PartCall,
     sides = {text: place for split in walker.cuts for text, place in _squares(split)}
     why = "where the embeddings are split into items"
     named = list(_merge_sizes(model)) or list(_merge_sizes_above(objects, step))
+    if sheet.has("item.merge"):
+        return
     if not sides and not named:
         sides, why = dict(_quotients(model)), "both sides of a grid are divided by it"
     if len(sides) == 1:

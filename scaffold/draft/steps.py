@@ -227,7 +227,7 @@ def pixels_of(step: PartCall) -> Term | None:
 
 def is_pixels(key: str) -> bool:
     """Whether an input is called as pixels are."""
-    return "pixel_values" in key or key == "images"
+    return "pixel_values" in key or key in ("images", "patches")
 
 
 def asks_for_rank(step: PartCall) -> bool:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from scaffold.protocol import ModelAnchor, SourceTree, Subclass
     from scaffold.tower.source import Owner
 
+#: A fact about a method, by the number of parameters that it gets.
+_GETS = {1: "gets the longest sequence", 2: "gets offsets of sequences"}
 #: The attribute of a class that can encode items on each rank by itself.
 _DATA_PARALLEL = "supports_encoder_tp_data"
 
@@ -30,7 +32,8 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
 
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     at = port.span(port.encoder_key)
-    way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through)
+    per_item = isinstance(port, RowsPort) and port.per_item
+    way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through, per_item)
     problems = [
         *_overridden(port, tree, way, model),
         *_ungated(port, tree, model),
@@ -70,8 +73,7 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
         )
         for station in way.stations
     ) + tuple(
-        Fact("gets the longest sequence", f"{method.class_name}.{method.function}", method.file)
-        for method in way.hoisted
+        Fact(_GETS[len(method.names)], f"{method.class_name}.{method.function}", method.file) for method in way.hoisted
     )
 
 

@@ -245,6 +245,8 @@ class RowsView(ReentryView):
     moved: tuple[str, ...]
     #: Arguments of the loop that no layer reads.
     unread: tuple[str, ...]
+    #: Whether the model calls the encoder once for each item.
+    per_item: bool
     merge: Code
     rows_per_token: Code
     embeds: str | None
@@ -740,6 +742,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
         moved=port.item.moved,
         unread=port.forward.unread,
+        per_item=port.per_item,
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
         embeds=port.embeds,

@@ -331,7 +331,9 @@ class Interpreter:
                 return Value(labels=value.labels, items=items, form=Form.PYTHON)
             if node.func.id in ("range", "reversed"):
                 return Value(labels=value.labels, form=Form.PYTHON, cls=value.cls)
-        if value.form is Form.TENSOR and value.labels & DERIVED:
+        # `x.chunk(3, -1)` is a tuple of a known length, whatever `x` is.
+        parts = isinstance(node, ast.Call) and call_name(node) == "chunk"
+        if value.form is Form.TENSOR and value.labels & DERIVED and not parts:
             self._hazard(node, "iteration over a tensor", "each step waits for the device", value.labels)
         if value.items:
             return _join_all(value.items).with_labels(value.labels)

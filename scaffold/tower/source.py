@@ -22,6 +22,8 @@ from scaffold.syntax import (
 )
 
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+#: Methods of `current_platform` that are true on no GPU of NVIDIA, whose graphs these are.
+_OTHER_PLATFORMS = {"is_rocm", "is_xpu", "is_cpu", "is_tpu"}
 
 
 @dataclass(eq=False)
@@ -82,14 +84,14 @@ def index_module(source: SourceTree, file: str) -> Module:
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
     """Every statement, outer ones first, as `ast.walk` has them: nine of ten nodes are expressions, which it enters.
 
-    Statements under `if ...is_rocm():` come to no GPU of NVIDIA, whose graphs these are: those of its `else` do.
+    Statements under `if ...is_rocm():` and the like come to no GPU of NVIDIA: those of its `else` do.
     """
     pending = deque[ast.AST](tree.body)
     while pending:
         node = pending.popleft()
         yield node
-        rocm = isinstance(node, ast.If) and call_name(node.test) == "is_rocm"
-        children = node.orelse if rocm and isinstance(node, ast.If) else ast.iter_child_nodes(node)
+        elsewhere = isinstance(node, ast.If) and call_name(node.test) in _OTHER_PLATFORMS
+        children = node.orelse if elsewhere and isinstance(node, ast.If) else ast.iter_child_nodes(node)
         inner = (child for child in children if isinstance(child, _HOLD_STATEMENTS))
         pending.extend(inner)
 

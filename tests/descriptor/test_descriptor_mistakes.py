@@ -718,6 +718,10 @@ MISTAKES = [
 10:15 error[VCG345] at '[h * h, 3 * p ** 2]': `shape` must grow with the patches of an item: it has `h` and `w` once each
     help: write [3, h * p, w * p] for images, or [h * w, 3 * p**2] for rows of patches
 """)),
+    Mistake("a call for each item without layers", "rows", [("forward: {encoder: ", "forward: {per_item: true, encoder: ")], snapshot("""\
+11:11 error[VCG345] at 'per_item': the encoder cannot be called once for each item: only layers get offsets
+    help: delete this line, or name the layers as `loop`
+""")),
     Mistake("an item without its grid", "rows", [("values: {image_grid_thw: [1, h, w]}, ", "")], snapshot("""\
 7:18 error[VCG343] at 'sizes': `image_grid_thw` has no values for an item of h x w patches
     help: add `values: {image_grid_thw: [1, h, w]}` to `item`

@@ -55,6 +55,16 @@ DRAFTED = {
         WIDTH,
     ),
 }
+_PIXELS = (
+    "vision_patch_size",
+    "input_size",
+    "torch.Size(",
+    "h * w,",
+    "3,",
+    "return torch",
+    "            (",
+    "            )",
+)
 #: Written by hand, with lines of the port in which a draft says the same in other words.
 BY_HAND = {
     "PaddleOCRVLForConditionalGeneration": ("tests/cut/paddleocr_vl.yaml", ("out_hidden_size=",)),
@@ -67,6 +77,8 @@ BY_HAND = {
     "MiniMaxM3SparseForConditionalGeneration": ("scaffold/descriptor/shipped/minimax_m3.yaml", ()),
     "KimiK25ForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_k25.yaml", ()),
     "KimiK3ForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_k3.yaml", ()),
+    # An item's pixels have as many numbers in either form.
+    "DeepseekV4ForConditionalGeneration": ("scaffold/descriptor/shipped/deepseek_v4.yaml", _PIXELS),
     "MuseGlimmerForCausalLM": ("tests/cut/muse_glimmer.yaml", ()),
     "KimiVLForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_vl.yaml", (".patch_size",)),
 }

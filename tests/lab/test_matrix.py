@@ -38,6 +38,7 @@ FURTHER = (
     ("cohere_compass", "0.33.0"),
     ("deepseek_ocr", "0.31.0"),
     ("deepseek_ocr2", "0.28.0"),
+    ("deepseek_v4", "0.30.0"),
     ("deepseek_vl2", "0.24.0"),
     ("idefics3", "0.29.0"),
     ("kimi_k25", "0.30.0"),
@@ -110,11 +111,24 @@ def test_every_cell_was_run():
     # Cohere Compass came with 0.30.
     absent = {key for key in refused if CELLS[key]["reason"].startswith("VCG410: cannot read")}
     assert absent == {f"cohere_compass {release}" for release in matrix.RELEASES if Version(release) < Version("0.30")}
+    # DeepSeek-V4's vision came with 0.30, to a package that was there.
+    later = {key for key in refused if CELLS[key]["reason"].startswith("VCG420: the tree has no module")}
+    assert later == {f"deepseek_v4 {release}" for release in ("0.27.0", "0.27.1", "0.28.0", "0.29.0")}
+    absent |= later
     assert {CELLS[key]["reason"][:7] for key in refused - absent} <= {"VCG441:", "VCG442:", "VCG446:"}
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG441: ")} == {
         f"ernie45_vl {release}" for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0")
     }
-    since_0_27 = ("deepseek_ocr", "deepseek_ocr2", "kimi_k25", "kimi_k3", "kimi_vl", "lfm2_vl", "minimax_m3")
+    since_0_27 = (
+        "deepseek_ocr",
+        "deepseek_ocr2",
+        "deepseek_v4",
+        "kimi_k25",
+        "kimi_k3",
+        "kimi_vl",
+        "lfm2_vl",
+        "minimax_m3",
+    )
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG446: ")} == {
         f"{model} {release}"
         for model, first in {"mistral3": "0.29", "pixtral": "0.29", **dict.fromkeys(since_0_27, "0.27")}.items()

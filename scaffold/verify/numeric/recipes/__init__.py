@@ -35,6 +35,7 @@ RECIPES = (
     "deepseek_vl2",
     "deepseek_ocr",
     "deepseek_ocr2",
+    "deepseek_v4",
     "unlimited_ocr",
     "minicpmv",
     "minimax_m3",

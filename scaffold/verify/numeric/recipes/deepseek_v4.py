@@ -1,0 +1,105 @@
+"""DeepSeek-V4: images of any size, each of which the model hands to its tower by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+
+PATCH = 4
+MERGE = 3
+
+
+class _Text(LanguageModel):
+    """The host re-roots the rules by which its language model renames weights."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        from vllm.model_executor.models.utils import WeightsMapper
+
+        super().__init__()
+        self.hf_to_vllm_mapper = WeightsMapper()
+
+
+class DeepseekV4(Recipe):
+    """An item is its grid `(h, w)` in patches. Sides that the squares of a token do not divide are padded behind the
+    layers: an image has more embeddings there than `tokens`, which are what its rows take of a budget."""
+
+    module = "deepseek_v4"
+    host_class = "DeepseekV4ForConditionalGeneration"
+    modalities = ("image",)
+    min_budget = 64
+    stand_ins: Mapping[str, Any] = {"init_vllm_registered_model": _Text}
+
+    def load_class(self, host: str | None = None) -> type[nn.Module]:
+        return super().load_class(host or f"vllm.models.deepseek_v4.common.vl_model:{self.host_class}")
+
+    def model_config(self) -> Any:
+        from transformers import DeepseekV4Config
+
+        return DeepseekV4Config(
+            hidden_size=self.hidden_size,
+            num_hidden_layers=1,
+            vision_dim=48,
+            vision_inter_dim=64,
+            vision_n_layers=2,
+            vision_n_heads=2,
+            vision_patch_size=PATCH,
+            vision_downsample_ratio=MERGE,
+            vision_rope_theta=10000.0,
+            vision_max_n_token=1024,
+            vision_min_pixels=16,
+            vision_max_wh_ratio=None,
+        )
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        grids = [(-(-h // MERGE), -(-w // MERGE)) for h, w in items]
+        orders = [torch.randperm(h * w, generator=generator) for h, w in grids]
+        return {
+            "patches": torch.randn(sum(h * w for h, w in items), 3, PATCH, PATCH, generator=generator),
+            "vit_grid": torch.tensor(items, dtype=torch.int64).reshape(-1, 2),
+            "llm_grid": torch.tensor(grids, dtype=torch.int64).reshape(-1, 2),
+            "perm": torch.cat([torch.zeros(0, dtype=torch.int64), *orders]),
+        }
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return None  # the model takes pixels only
+
+    def tokens(self, modality: str, item: Item) -> int:
+        h, w = item
+        return int(-(-h * w // MERGE**2))
+
+    def sessions(self) -> tuple[Session, ...]:
+        def case(name: str, *items: Item, group: str = "") -> Case:
+            return Case(name, "image", items, group=group)
+
+        cases = (
+            case("a budget exactly full", (24, 24)),
+            case("one small image after a large one", (3, 6)),
+            case("one token", (3, 3)),
+            case("one patch", (1, 1)),
+            case("mixed sizes", (6, 9), (18, 12), (3, 3)),
+            case("mixed sizes, reversed", (3, 3), (18, 12), (6, 9)),
+            case("sides that are no multiples", (4, 5), (7, 3), (10, 11)),
+            case("one image of such sides", (11, 7)),
+            case("images of one size", (6, 6), (6, 6), (6, 6)),
+            case("more images than one batch", (6, 6), (9, 4), (3, 12), (12, 12), (6, 3)),
+            case("an image above all budgets", (36, 30)),
+            case("images above all budgets among others", (6, 6), (30, 27), (9, 6), (45, 18)),
+            case("long and narrow", (3, 90), (90, 3)),
+        )
+        counts = tuple(
+            case(f"{count} images", *((4, 3 + 2 * (i % 3)) for i in range(count)), group="1 to 8 images")
+            for count in range(1, 9)
+        )
+        return (
+            Session("budgets 16, 32, 64; 3 images", (16, 32, 64), 3, 0, cases),
+            Session("budget 64; 8 images", (64,), 8, 0, counts),
+            Session("budgets 20, 64; 4 images", (20, 64), 4, 0, cases),
+        )
+
+
+RECIPE = DeepseekV4()
