@@ -31,9 +31,9 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +102,11 @@ class Subject:
     stand_ins: Callable[[], dict[str, Any]] = dict
     #: The release has a port that captures the whole tower.
     whole: bool = False
+
+    @property
+    def dotted(self) -> str:
+        """The module with its package."""
+        return self.module if "." in self.module else f"vllm.model_executor.models.{self.module}"
 
 
 def _llava_next() -> Any:
@@ -245,6 +250,36 @@ def _tiled(images: Sequence[Sequence[tuple[int, int]]], noise: Callable[..., Any
     return {"pixel_values": pixels, "spatial_shapes": torch.tensor(tiles), "num_patches": counts}
 
 
+def _deepseek_v4() -> Any:
+    """The sizes that vLLM's configuration of DeepSeek-V4.1 has by default; 24 layers, of which it has no default."""
+    from transformers import DeepseekV4Config
+
+    return DeepseekV4Config(
+        hidden_size=4096, num_hidden_layers=1, vision_dim=1024, vision_inter_dim=2816, vision_n_layers=24,
+        vision_n_heads=16, vision_patch_size=14, vision_downsample_ratio=3, vision_rope_theta=10000.0,
+    )  # fmt: skip
+
+
+def _deepseek_v4_text() -> dict[str, Any]:
+    """Stands in for the language model."""
+    from scaffold.verify.numeric.recipes.deepseek_v4 import RECIPE
+
+    return dict(RECIPE.stand_ins)
+
+
+def _ordered_rows(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Patches of all images, and the order of each image's tokens."""
+    import torch
+
+    tokens = [(-(-height // 3), -(-width // 3)) for height, width in grids]
+    return {
+        "patches": noise(sum(height * width for height, width in grids), 3, 14, 14),
+        "vit_grid": torch.tensor(grids),
+        "llm_grid": torch.tensor(tokens),
+        "perm": torch.cat([torch.arange(height * width).flip(0) for height, width in tokens]),
+    }
+
+
 def _minicpmv() -> Any:
     from transformers import Idefics2Config, PretrainedConfig
 
@@ -365,6 +400,8 @@ SUBJECTS = {
                             whole=True),
     "deepseek_ocr2": Subject("DeepseekOCR2ForCausalLM", "deepseek_ocr2", _deepseek_ocr(896), PAGES, _pages(768)),
     "lfm2_vl": Subject("Lfm2VLForConditionalGeneration", "lfm2_vl", _lfm2_vl, TILED, _tiled, whole=True),
+    "deepseek_v4": Subject("DeepseekV4ForConditionalGeneration", "vllm.models.deepseek_v4.common.vl_model",
+                           _deepseek_v4, GRIDS, _ordered_rows, _deepseek_v4_text),
     "minicpmv": Subject("MiniCPMV", "minicpmv", _minicpmv, SLICED, _sliced, _minicpm_texts),
     "kimi_vl": Subject("KimiVLForConditionalGeneration", "kimi_vl", _kimi_vl, GRIDS, _rows, whole=True),
     "idefics3": Subject("Idefics3ForConditionalGeneration", "idefics3", _idefics3,
@@ -391,14 +428,16 @@ def generate(folder: Path, release: str) -> None:
             port = load_port(str(draft))
         for change in prepare_port(port, tree, replace=True).changed:
             if change.path.startswith("vllm/") and change.after is not None:
-                (folder / f"{name}.{PurePath(change.path).name}").write_bytes(change.after)
+                module = change.path.removesuffix(".py").replace("/", ".")
+                (folder / f"{name}@{module}.py").write_bytes(change.after)
 
 
 def load_ported(folder: Path, name: str) -> None:
     """Replace the release's own modules by the ported ones. The model's module imports the others, so it comes last."""
-    last = f"{name}.{SUBJECTS[name].module}.py"
-    for file in sorted(folder.glob(f"{name}.*.py"), key=lambda file: file.name == last):
-        module = f"vllm.model_executor.models.{file.name.removeprefix(f'{name}.').removesuffix('.py')}"
+    for file in sorted(folder.glob(f"{name}@*.py"), key=lambda file: file.stem.endswith(f"@{SUBJECTS[name].dotted}")):
+        module = file.stem.partition("@")[2]
+        with suppress(ModuleNotFoundError):  # a package that imports its models must have done so
+            importlib.import_module(module)
         found = importlib.util.spec_from_file_location(module, file)
         assert found is not None
         assert found.loader is not None
@@ -420,6 +459,7 @@ def build(name: str, ports: Path | None) -> tuple[Any, SimpleNamespace]:
         "Real",
         (Recipe,),
         {
+            "load_class": lambda self, host=None: Recipe.load_class(self, f"{subject.dotted}:{subject.architecture}"),
             "module": subject.module, "host_class": subject.architecture, "modalities": ("image",), "min_budget": 1,
             "stand_ins": subject.stand_ins(),
             "model_config": lambda self: subject.config(), "make_inputs": None, "tokens": None, "sessions": None,

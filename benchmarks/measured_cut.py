@@ -55,7 +55,7 @@ def pages() -> list[Page]:
             """* *replayed*: ours replays a graph. Elsewhere it runs eager: for calls of several batches, and
             where a trial of both ways said so.
 * Phi-3-V pads every image to 17 tiles. So its calls are large from the first image on.
-* Moondream 3 and both DeepSeek-OCR encode one image after the other. A graph holds the units of all images. So eager
+* Moondream 3, DeepSeek-V4 and both DeepSeek-OCR encode one image after the other. A graph holds the units of all images. So eager
             is the same when each image comes alone, and a graph of several images runs other kernels.
 * Kimi-VL interpolates its positions for each image. Our manager keeps them, also where it runs eager; the limit and
             vLLM's manager compute them anew.
@@ -68,8 +68,9 @@ def pages() -> list[Page]:
             times as long as our manager with the cut.""",
             table(WHOLE, both),
             "## How it was measured",
-            """The vision classes have real sizes, random weights in bfloat16 and FLASH_ATTN. `init --yes` drafted
-            the descriptors of BLIP-2 and Moondream 3; the others are shipped. Both managers have their default
+            """The vision classes have real sizes, random weights in bfloat16 and FLASH_ATTN. Those of DeepSeek-V4 are
+            what vLLM's configuration of DeepSeek-V4.1 has by default, with 24 layers, which is our guess. `init --yes`
+            drafted the descriptors of BLIP-2 and Moondream 3; the others are shipped. Both managers have their default
             budgets, and ours runs without tuning. *limit* is a graph of exactly the call's size followed by the
             model's own assembly: no manager can beat it. An error is the largest difference from eager, relative
             to the largest value.""",

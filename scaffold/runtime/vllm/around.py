@@ -56,16 +56,20 @@ def _around_crops(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.
 
 
 def _around_rows(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
-    """Layout `rows`: the encoder takes and gives the rows of a batch, with whatever else its call has."""
+    """Layout `rows`: the encoder takes and gives the rows of a batch, or of an item, with whatever else a call has."""
     rows = model._get_encoder_cudagraph_rows(inputs)
-    tokens = sum(item.output_tokens for item in model.get_encoder_cudagraph_item_specs(inputs))
+    tokens = [item.output_tokens for item in model.get_encoder_cudagraph_item_specs(inputs)]
+    per_item = getattr(model, "_encoder_cudagraph_per_item", False)
     calls = 0
 
     def encode(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
+        if calls and not per_item:
+            raise OtherCall
+        mine = slice(calls, calls + 1) if per_item else slice(None)
         calls += 1
-        values = model._read_encoder_call(*tree_flatten((args, kwargs)), rows)
-        output = None if values is None or calls > 1 else replay("default", values, sum(rows), tokens)
+        values = model._read_encoder_call(*tree_flatten((args, kwargs)), rows[mine])
+        output = None if values is None else replay("default", values, sum(rows[mine]), sum(tokens[mine]))
         if output is None:
             raise OtherCall
         structure, kinds = model._encoder_cudagraph_call[1]

@@ -57,7 +57,8 @@ class DeepseekV4(Recipe):
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         grids = [(-(-h // MERGE), -(-w // MERGE)) for h, w in items]
-        orders = [torch.randperm(h * w, generator=generator) for h, w in grids]
+        # The order of an image's tokens follows from its size alone.
+        orders = [torch.randperm(h * w, generator=torch.Generator().manual_seed(w)) for h, w in grids]
         return {
             "patches": torch.randn(sum(h * w for h, w in items), 3, PATCH, PATCH, generator=generator),
             "vit_grid": torch.tensor(items, dtype=torch.int64).reshape(-1, 2),
