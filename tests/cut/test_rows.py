@@ -214,7 +214,7 @@ MUTANTS = (
     Mutant("offsets are not known", "list(accumulate(lengths, initial=0))", "lengths", "VCG657", "modality"),
     Mutant("nothing is constant", 'kinds.add(("constant", leaf))', "pass", "VCG657", "modality"),
     # Nor is what a graph gave used where the model calls its encoder in another way.
-    Mutant("another call at a replay", "if structure != wanted:", "if structure == wanted:", "VCG657", "eager"),
+    Mutant("another call at a replay", "structure != wanted:", "structure == wanted:", "VCG657", "eager"),
 )
 
 
