@@ -55,8 +55,8 @@ def pages() -> list[Page]:
             """* *replayed*: ours replays a graph. Elsewhere it runs eager: for calls of several batches, and
             where a trial of both ways said so.
 * Phi-3-V pads every image to 17 tiles. So its calls are large from the first image on.
-* Moondream 3, DeepSeek-V4 and both DeepSeek-OCR encode one image after the other. A graph holds the units of all images. So eager
-            is the same when each image comes alone, and a graph of several images runs other kernels.
+* Moondream 3, DeepSeek-V4 and both DeepSeek-OCR encode one image after the other. A graph holds the units of all
+            images. So eager is the same when each image comes alone, and a graph of several images runs other kernels.
 * Kimi-VL interpolates its positions for each image. Our manager keeps them, also where it runs eager; the limit and
             vLLM's manager compute them anew.
 * The launches of Mistral 3's patch embedding, in front of the graph, are the distance to the limit.
