@@ -698,19 +698,20 @@ def items_can_be_made(context: Context) -> Problems:
             "forward.unread",
             "delete this line, or name the layers as `loop`",
         )
-    if port.forward and port.forward.per_item and (port.forward.loop is None or port.units):
-        reason = "an item of several units has several sequences" if port.units else "only layers get offsets"
+    units = port.units if port.fields else None
+    if port.forward and port.forward.per_item and (port.forward.loop is None or units):
+        reason = "an item of several units has several sequences" if units else "only layers get offsets"
         yield context.at_key(
             "VCG345",
             f"the encoder cannot be called once for each item: {reason}",
             "forward.per_item",
-            "delete this line" if port.units else "delete this line, or name the layers as `loop`",
+            "delete this line" if units else "delete this line, or name the layers as `loop`",
         )
     values, fields = port.item.values or {}, port.fields or {}
     for index, name in enumerate(port.item.moved or ()):
         if name not in values:
             yield context.problem("VCG343", f"`{name}` has no values", f"item.moved.{index}", suggest(name, values))
-    counts = port.sized[port.units] if fields and port.units else None
+    counts = port.sized[units] if units else None
     if counts is not None:
         yield from _units_can_be_made(context, port, counts)
         return
@@ -722,9 +723,10 @@ def items_can_be_made(context: Context) -> Problems:
                 f"item.values.{name}",
                 suggest(name, port.batched),
             )
-    for name in port.item.zeros or ():
-        known = {*port.sized, *port.batched} - {*values, *(entry.pixels for entry in (port.modalities or {}).values())}
-        if fields and name not in known:
+    for name in (port.item.zeros or ()) if fields else ():
+        pixels = {entry.pixels for entry in (port.modalities or {}).values() if entry is not None}
+        known = {*port.sized, *port.batched} - {*values} - pixels
+        if name not in known:
             yield context.at_key(
                 "VCG343",
                 f"`{name}` is no input with rows or entries of its own",
@@ -743,7 +745,8 @@ def items_can_be_made(context: Context) -> Problems:
 
 def _units_can_be_made(context: Context, port: RowsPort, counts: str) -> Problems:
     """All that the model gets of an item of several units has an entry for each of them: VCG343, VCG345."""
-    pixels = {f"modalities.{name}.pixels": entry.pixels for name, entry in (port.modalities or {}).items()}
+    read = {name: entry for name, entry in (port.modalities or {}).items() if entry is not None}
+    pixels = {f"modalities.{name}.pixels": entry.pixels for name, entry in read.items()}
     entries = {f"item.{key}.{name}": name for key in ("values", "zeros") for name in getattr(port.item, key) or ()}
     for at, name in (pixels | entries).items():
         if name is not None and port.sized.get(name) != counts:

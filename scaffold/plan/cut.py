@@ -91,11 +91,11 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
     for station, root in _handed(way, tree):
         own = root == (station.file, station.class_name)
         held = station.held if own and isinstance(station, Station) else frozenset()
-        for heir in find_subclasses(tree, dotted(root[0]), root[1]):
-            found = program.method(program.owner(heir.path, heir.class_name), station.function)
-            if found is None:
-                continue
-            module, owner, method = found
+        heirs_of = find_subclasses(tree, dotted(root[0]), root[1])
+        found = (
+            (heir, program.method(program.owner(heir.path, heir.class_name), station.function)) for heir in heirs_of
+        )
+        for heir, (module, owner, method) in ((heir, one) for heir, one in found if one is not None):
             # Only the port itself hands the parameter to an entry, and only that of the ported class and its heirs.
             alone = station.function in entries and (
                 (heir.path, heir.class_name) not in heirs or heir.class_name in port.model.optout
