@@ -93,9 +93,9 @@ def _differences(before: str, after: str) -> Iterator[tuple[str, tuple[str, ...]
 def _places(source: str) -> Iterator[tuple[str, list[str]]]:
     """The parts of an adapter with their lines, without the module's docstring, which names the generation."""
     lines, tree = source.splitlines(), ast.parse(source)
-    owner = tree.body[-1]
-    assert isinstance(owner, ast.ClassDef)
-    yield "imports", [line for node in tree.body[1:-1] for line in lines[node.lineno - 1 : node.end_lineno]]
+    owner = next(node for node in tree.body if isinstance(node, ast.ClassDef))
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    yield "imports", [line for node in imports for line in lines[node.lineno - 1 : node.end_lineno]]
     named = [(_name(node), node) for node in owner.body]
     for place, node in named:
         first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])

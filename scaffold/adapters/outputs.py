@@ -146,7 +146,7 @@ def _adapter(source: Source, generation: Generation) -> list[_Draft]:
 
     profile, path = known_profile(generation), f"{PACKAGE}/{generation.name}/{source.name}.py"
     text, mixin = render_adapter(source.port, profile)
-    found = prove_conformance(text, source.port.architecture, profile, path, mixin.source if mixin else None)
+    found = prove_conformance(text, source.port.class_name, profile, path, mixin.source if mixin else None)
     if found:
         raise DiagnosticError(found)
     shared = [_Draft(f"{PACKAGE}/{generation.name}/{mixin.module}.py", mixin.source)] if mixin else []

@@ -109,12 +109,15 @@ def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable
 
 def _adapter(subject: Subject) -> str:
     """`module:class` of the stand-alone adapter for the installed release. Raises ValueError where there is none."""
-    from vitcg_adapters import adapter_path
+    from vitcg_adapters import ADAPTERS, adapter_path
     from vllm import __version__
 
     from scaffold.plugin import generation_of
 
-    found = adapter_path(generation_of(__version__) or "", subject.recipe.host_class)
+    generation = generation_of(__version__) or ""
+    # By the module: the class may have another name than its architecture.
+    known = {module: architecture for architecture, module in ADAPTERS.get(generation, {}).items()}
+    found = adapter_path(generation, known.get(subject.recipe.module, ""))
     if found is None:
         raise ValueError(f"vLLM {__version__} has no encoder graphs for this model, and there is no adapter")
     return str(found)

@@ -228,16 +228,17 @@ MINICPMV = (
         "VCG650",
     ),
     Mutant(
-        "the result keeps its padding",
+        # A result that keeps its padding is no mistake here: the resampler up to 4.0 masks it itself.
+        "the padding is taken for the result",
         "return encode(units, mask)[:, :num_rows]",
-        "return encode(units, mask)",
-        "VCG654",
+        "return encode(units, mask)[:, -num_rows:]",
+        "VCG650",
     ),
     Mutant(
         "a longer slice is cut",
         "length, device",
         "unit[-1], device",
-        "VCG654",
+        "VCG650",
         also=("if padding[1] < 0:", "if False:"),
     ),
     Mutant(

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 from scaffold.verify.numeric.cpu_imports import prepare
 
@@ -15,6 +18,8 @@ DERIVED = (
     "OpenCUAForConditionalGeneration", "Tarsier2ForConditionalGeneration", "NVLM_D", "H2OVLChatModel",
     "Qwen3VLMoeForConditionalGeneration", "StepVLForConditionalGeneration",
 )  # fmt: skip
+#: Where the class is that a GPU gets, of architectures for which the CPU gets one that refuses to be built.
+ON_A_GPU = {"DeepseekV4ForConditionalGeneration": "vllm.models.deepseek_v4.common.vl_model"}
 
 
 def main() -> None:
@@ -34,6 +39,9 @@ def main() -> None:
     adapted = {a: e for a, e in ModelRegistry.models.items() if isinstance(e, plugin.AdaptedModel)}
     models = {}
     for architecture, entry in adapted.items():
+        if architecture in ON_A_GPU:
+            own = getattr(import_module(ON_A_GPU[architecture]), architecture)
+            entry = replace(entry, original=SimpleNamespace(load_model_cls=lambda own=own: own))
         own, loaded = entry.original.load_model_cls(), entry.load_model_cls()
         models[architecture] = {
             "module": loaded.__module__,
