@@ -60,7 +60,8 @@ def error_event(role: str, stage: str, kind: str = "ValueError") -> str:
     [
         pytest.param("ask(); time.sleep(60)", "VCG655", "no result within 1 s", id="hangs"),
         pytest.param("ask(); sys.exit(3)", "VCG654", "status 3", id="exits"),
-        pytest.param("ask(); os.kill(os.getpid(), signal.SIGKILL)", "VCG654", "status -9", id="killed"),
+        pytest.param("ask(); os.kill(os.getpid(), signal.SIGKILL)", "VCG655", "memory runs out", id="killed"),
+        pytest.param("ask(); say(event='ended', status=-9)", "VCG655", "memory runs out", id="its fork is killed"),
         pytest.param("sys.exit(3)", "VCG654", "status 3", id="exits before it is asked"),
         pytest.param("ask(); say(event='ended', status=-11)", "VCG654", "status -11", id="its fork crashes"),
         pytest.param(error_event("both", "manager"), "VCG654", "ValueError: m", id="the manager raises"),
@@ -88,7 +89,7 @@ def test_a_child_that_fails_is_a_failed_report(
     body: str, code: str, text: str, request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child(monkeypatch, body)
-    limit = 1.0 if code == "VCG655" else 30.0
+    limit = 1.0 if "sleep" in body else 30.0
     report = check_numerics(replace(request_for, options=NumericOptions(timeout_s=limit)))
     assert not report.passed
     assert report.failure is not None

@@ -36,14 +36,15 @@ CODES: tuple[Code, ...] = (
         "the changed tree raised in the lab",
         "The pristine tree runs in the lab and the changed one does not: importing it, building it, capturing or "
         "executing raised. The notes have the end of the traceback. Where no changed file is in it, look at what the "
-        "generated methods returned: the release's manager raised on it. A process that ended without a report has "
-        "this code as well: status -9 usually means that memory ran out.",
+        "generated methods returned: the release's manager raised on it. A process that crashed without a report has "
+        "this code as well.",
     ),
     Code(
         "VCG655",
-        "the lab gave no result in time",
-        "A child process reached its time limit, and the lab stopped it. Look for a loop that waits for data, or "
-        "raise the limit on a slow machine.",
+        "the lab gave no result",
+        "A child process reached its time limit, and the lab stopped it: look for a loop that waits for data, or "
+        "raise the limit on a slow machine. Or the system killed it, which usually means that memory ran out: the port "
+        "is neither right nor wrong, run the lab with more free memory or smaller sizes.",
     ),
     Code(
         "VCG656",

@@ -405,10 +405,17 @@ class _Child:
         return _likely_cause(role, stage, kind, message)
 
     def _died(self, status: int) -> Diagnostic:
+        if status == -signal.SIGKILL:
+            return Diagnostic(
+                "VCG655",
+                f"{self._name()}: the system killed the lab's process, as it does when memory runs out",
+                help="run it with more free memory, or with a recipe of smaller sizes (`--recipe FILE.py`)",
+                notes=self._stderr_tail(),
+            )
         return Diagnostic(
             "VCG654",
             f"{self._name()}: the lab's process ended with status {status} and no report",
-            help="a negative status is a signal: -9 usually means that memory ran out, -11 a crash in compiled code",
+            help="a negative status is a signal: -11 is a crash in compiled code",
             notes=self._stderr_tail(),
         )
 
