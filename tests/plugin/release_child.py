@@ -38,10 +38,12 @@ def main() -> None:
     found: dict[str, object] = {"early": early}
     adapted = {a: e for a, e in ModelRegistry.models.items() if isinstance(e, plugin.AdaptedModel)}
     models = {}
+    for architecture in ON_A_GPU.keys() & adapted.keys():
+        own = getattr(import_module(ON_A_GPU[architecture]), architecture)
+        adapted[architecture] = replace(
+            adapted[architecture], original=SimpleNamespace(load_model_cls=lambda own=own: own)
+        )
     for architecture, entry in adapted.items():
-        if architecture in ON_A_GPU:
-            own = getattr(import_module(ON_A_GPU[architecture]), architecture)
-            entry = replace(entry, original=SimpleNamespace(load_model_cls=lambda own=own: own))
         own, loaded = entry.original.load_model_cls(), entry.load_model_cls()
         models[architecture] = {
             "module": loaded.__module__,
