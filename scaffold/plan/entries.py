@@ -58,7 +58,10 @@ def _missing(
     """The places of the tree that the descriptor has nothing for, with the way to add it."""
     lacks = []
     if registry is not None and not port.tests:
-        way = "give `integration.test` a key, the checkpoint and prompts; `vitcg-scaffold init` drafts them"
+        way = (
+            "give `integration.test` a key, the checkpoint and prompts; `vitcg-scaffold init` drafts them for a model "
+            "with a checkpoint in vLLM's own tests and a text that stands for an item"
+        )
         lacks.append(("test entry: nothing in vLLM's CI will run it", way))
     if table is not None and not port.docs_models:
         lacks.append(("row in the docs table", "list the families of models under `integration.docs.models`"))
