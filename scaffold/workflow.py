@@ -249,6 +249,7 @@ def numeric_requests(
             tree=tree.root,
             overlay=overlay,
             recipe=label,
+            class_name=port.class_name,
             automatic=automatic,
             modalities=tuple(modalities) or tuple(port.modalities),
             release=tree.release or "",
@@ -270,6 +271,7 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
         tree=tree.root,
         overlay={change.path: change.after for change in prepared.package if change.after},
         recipe=label,
+        class_name=port.class_name,
         automatic=automatic,
         modalities=tuple(port.modalities),
         release=tree.release or "",
@@ -291,7 +293,7 @@ def choose_recipe(
     from scaffold.verify.numeric import Automatic
     from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe, recipe_of
 
-    chosen = recipe or (AUTOMATIC if config or port.verify else recipe_of(port.name, port.module))
+    chosen = recipe or (AUTOMATIC if config or port.verify else recipe_of(port.name, port.module, port.class_name))
     if chosen != AUTOMATIC and (recipe or is_recipe(chosen)):
         return chosen, None
     said = port.verify or Verify()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import DiagnosticError
-from scaffold.verify.numeric import NumericRequest, check_numerics
-from scaffold.verify.numeric.recipes import is_recipe, recipe_of
+from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
+from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe, recipe_of
 from scaffold.workflow import load_port, prove_numerics
 
 MINE = """
@@ -27,12 +29,39 @@ RECIPE = Mine()
 
 
 def test_the_recipe_is_that_of_the_model() -> None:
-    assert recipe_of("internvl", "internvl") == "internvl"
-    assert recipe_of("my_draft", "gemma3_mm") == "gemma3_mm"
-    assert recipe_of("my_draft", "vllm.models.gemma3_mm") == "gemma3_mm"
-    assert recipe_of("my_draft", "unknown") == "my_draft"
+    gemma, intern = "Gemma3ForConditionalGeneration", "InternVLChatModel"
+    assert recipe_of("internvl", "internvl", intern) == "internvl"
+    assert recipe_of("my_draft", "gemma3_mm", gemma) == "gemma3_mm"
+    assert recipe_of("my_draft", "vllm.models.gemma3_mm", gemma) == "gemma3_mm"
+    assert recipe_of("my_draft", "unknown", gemma) == "my_draft"
     assert not is_recipe("my_draft")
     assert not is_recipe("no/such/file.py")
+
+
+def test_a_recipe_is_not_that_of_another_model_in_its_module() -> None:
+    assert recipe_of("glm4_1v", "glm4_1v", "Glm4vMoeForConditionalGeneration") == AUTOMATIC
+    assert recipe_of("my_draft", "glm4_1v", "Glm4vMoeForConditionalGeneration") == "my_draft"
+    for name in shipped_names():
+        port = load_port(name)
+        assert not is_recipe(name) or recipe_of(name, port.module, port.class_name) == name
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_the_lab_refuses_a_model_of_another_class(release_tree: Any) -> None:
+    """GLM-4.1V has a port by upstream, which would be checked in the place of its sibling's."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    request = NumericRequest(release_tree("0.33.0").root, {}, "glm4_1v", ("image",), options=NumericOptions(short=True))
+    sibling = replace(request, class_name="Glm4vMoeForConditionalGeneration")
+    base = replace(request, class_name="Glm4vForConditionalGeneration")
+
+    refused, checked = check_numerics(sibling), check_numerics(base)
+
+    assert refused.failure is not None
+    assert refused.failure.code == "VCG668"
+    assert "builds Glm4vForConditionalGeneration, and the port is in Glm4vMoeFor" in refused.failure.message
+    assert checked.failure is None
+    assert checked.hits > 0
 
 
 @pytest.mark.trees

@@ -281,6 +281,7 @@ def _check(
         session.check_eager_identity(bench, sessions)
         announce.settled(sessions)
     stages.stage = "protocol"
+    demand_class(host, request["class_name"])
     if not supports_encoder_cudagraph(host):  # vLLM's own question; the methods' names are the tree's business
         raise NotImplementedError(f"{type(host).__name__} has no encoder CUDA graph methods")
     stages.stage = "manager"
@@ -322,6 +323,17 @@ def _check(
         not_run=tuple(bench.not_run),
     )
     events.send("report", data=report.to_json())
+
+
+def demand_class(host: Any, name: str) -> None:
+    """Raise NoRecipe unless a model is of the class that has the port: another one would prove nothing about it."""
+    from scaffold.verify.numeric.automatic.configuration import NoRecipe
+
+    if name and name not in {cls.__name__ for cls in type(host).__mro__}:
+        raise NoRecipe(
+            f"the recipe builds {type(host).__name__}, and the port is in {name}",
+            "give a recipe that builds that class, as --recipe FILE.py, or `--recipe automatic`",
+        )
 
 
 class Announcer:

@@ -69,7 +69,8 @@ class NumericRequest:
     maps the same paths to what the pristine tree held. `tail` picks what the attention kernel does with rows after the
     end of a sequence (`scaffold.verify.numeric.attention`). `release` only labels the report. `host` is `module:class`
     of a subclass that takes the place of the model's class in the changed tree: a stand-alone adapter.
-    With `automatic`, `recipe` only labels the report.
+    With `automatic`, `recipe` only labels the report. `class_name` is the class that has the port: what the recipe
+    builds has to be one of these (empty: whatever it builds).
     """
 
     tree: Path
@@ -82,6 +83,7 @@ class NumericRequest:
     host: str | None = None
     automatic: Automatic | None = None
     before: Mapping[str, bytes] = field(default_factory=dict)
+    class_name: str = ""
 
     @property
     def title(self) -> str:

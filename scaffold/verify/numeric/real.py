@@ -21,7 +21,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scaffold.verify.numeric.child import Announcer, Events, Stages, process_weights, reject_degenerate, wait_for_oracle
+from scaffold.verify.numeric.child import (
+    Announcer,
+    Events,
+    Stages,
+    demand_class,
+    process_weights,
+    reject_degenerate,
+    wait_for_oracle,
+)
 
 _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",  # an activation of the towers is compiled otherwise, which takes longer than the run
@@ -233,6 +241,8 @@ def run_request(machine: Machine, request: dict[str, Any], events: Events, stage
         wait_for_oracle(request)
         recipe.recall(torch.load(request["exchange"], weights_only=True)["facts"])
     host, config = build(machine, recipe, None if role == "oracle" else request["host"])
+    if role != "oracle":
+        demand_class(host, request["class_name"])
     if role != "check":
         stages.stage = "oracle"
         randomise(host, seed)

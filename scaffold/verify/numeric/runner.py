@@ -325,6 +325,7 @@ class _Child:
                 "exchange": str(directory / "oracle.pt"),
                 "recipe": request.recipe,
                 "host": request.host,
+                "class_name": request.class_name,
                 "automatic": asdict(request.automatic) if request.automatic else None,
                 "modalities": list(request.modalities),
                 "tail": request.tail,

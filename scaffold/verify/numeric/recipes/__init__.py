@@ -6,6 +6,8 @@ import torch and vLLM inside their methods, so that a parent without either can 
 
 from __future__ import annotations
 
+import ast
+from functools import cache
 from pathlib import Path
 
 RECIPES = (
@@ -64,10 +66,25 @@ RECIPES = (
 AUTOMATIC = "automatic"
 
 
-def recipe_of(name: str, module: str) -> str:
-    """The shipped recipe for a descriptor: by its own name, else by the model's module; else its own name."""
-    last = module.rpartition(".")[2]
-    return last if name not in RECIPES and last in RECIPES else name
+def recipe_of(name: str, module: str, class_name: str) -> str:
+    """The shipped recipe for a descriptor: by its own name, else by the model's module; else its own name.
+
+    A module may have several models. A recipe builds one, and says nothing about a port of another.
+    """
+    named = (one for one in (name, module.rpartition(".")[2]) if one in RECIPES and class_name in classes_of(one))
+    return next(named, name if name not in RECIPES else AUTOMATIC)
+
+
+@cache
+def classes_of(recipe: str) -> frozenset[str]:
+    """The classes whose ports a shipped recipe proves: read in its source, since it imports torch."""
+    tree = ast.parse(Path(__file__).with_name(f"{recipe}.py").read_text(encoding="utf-8"))
+    return frozenset(
+        node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if {target.id for target in node.targets if isinstance(target, ast.Name)} & {"host_class", "port_class"}
+    )
 
 
 def is_recipe(reference: str) -> bool:

@@ -62,6 +62,8 @@ class Recipe(ABC):
     #: Module below `vllm.model_executor.models` and class in it.
     module: str
     host_class: str
+    #: The class that has the port, where that is a base of what `host_class` makes.
+    port_class = ""
     modalities: tuple[str, ...] = ("image", "video")
     #: Hidden size of the embeddings that the language model receives.
     hidden_size = 32

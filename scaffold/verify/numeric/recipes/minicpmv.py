@@ -28,6 +28,7 @@ class MiniCPMV(Recipe):
 
     module = "minicpmv"
     host_class = "MiniCPMV"
+    port_class = "MiniCPMVBaseModel"
     #: Attention of the resampler has a head for each 128.
     hidden_size = 128
     min_budget = _ROWS
