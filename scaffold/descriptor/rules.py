@@ -698,6 +698,7 @@ def items_can_be_made(context: Context) -> Problems:
             "forward.unread",
             "delete this line, or name the layers as `loop`",
         )
+    yield from _tokens_can_be_made(context, port)
     units = port.units if port.fields else None
     if port.forward and port.forward.per_item and (port.forward.loop is None or units):
         reason = "an item of several units has several sequences" if units else "only layers get offsets"
@@ -741,6 +742,34 @@ def items_can_be_made(context: Context) -> Problems:
                 f"fields.{key}.sizes",
                 f"add `values: {{{sizes}: [1, h, w]}}` to `item`",
             )
+
+
+def _tokens_can_be_made(context: Context, port: RowsPort) -> Problems:
+    """An input with an entry for each token is cut by a grid of an item's tokens: VCG343, VCG345."""
+    name = port.item.tokens.input if port.item.tokens else None
+    if name is None or port.fields is None:
+        return
+    if port.units or port.embeds:
+        what = "of several units" if port.units else "with precomputed embeddings"
+        yield context.at_key(
+            "VCG345", f"the tokens of an item {what} are those of its patches", "item.tokens", "delete this section"
+        )
+    elif name not in port.sized:
+        cut = [key for key in port.sized if key not in {entry.pixels for entry in port.modalities.values()}]
+        yield context.problem(
+            "VCG343", f"`{name}` is no input that `sizes` cut into items", "item.tokens.input", suggest(name, cut)
+        )
+    elif name in {entry.pixels for entry in port.modalities.values()} | {*(port.item.zeros or {})}:
+        yield context.problem(
+            "VCG343", f"`{name}` has entries already", "item.tokens.input", "name the input with an entry for each token"
+        )
+    elif (grid := (port.item.values or {}).get(port.sized[name])) is not None and len(grid) != 2:
+        yield context.problem(
+            "VCG345",
+            f"`{port.sized[name]}`, which has the tokens of an item, has {len(grid)} columns: h and w are two",
+            "item.tokens.input",
+            "name an input whose sizes are a grid of tokens, such as `[h // m, w // m]`",
+        )
 
 
 def _units_can_be_made(context: Context, port: RowsPort, counts: str) -> Problems:
