@@ -246,7 +246,9 @@ class PatchItem(Record):
         examples=[["image_grid_thw"]],
     )
     tokens: Tokens | None = declare(
-        Section(Tokens), "input with an entry for each token, where patches do not say how many an item has", default=None
+        Section(Tokens),
+        "input with an entry for each token, where patches do not say how many an item has",
+        default=None,
     )
     merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
 

@@ -747,29 +747,32 @@ def items_can_be_made(context: Context) -> Problems:
 def _tokens_can_be_made(context: Context, port: RowsPort) -> Problems:
     """An input with an entry for each token is cut by a grid of an item's tokens: VCG343, VCG345."""
     name = port.item.tokens.input if port.item.tokens else None
-    if name is None or port.fields is None:
+    if name is None or not port.fields:
         return
+    taken = {*(port.item.values or {}), *(port.item.zeros or {})}
+    taken |= {entry.pixels for entry in (port.modalities or {}).values() if entry is not None}
     if port.units or port.embeds:
         what = "of several units" if port.units else "with precomputed embeddings"
         yield context.at_key(
             "VCG345", f"the tokens of an item {what} are those of its patches", "item.tokens", "delete this section"
         )
-    elif name not in port.sized:
-        cut = [key for key in port.sized if key not in {entry.pixels for entry in port.modalities.values()}]
+    elif name not in port.sized or name in taken:
         yield context.problem(
-            "VCG343", f"`{name}` is no input that `sizes` cut into items", "item.tokens.input", suggest(name, cut)
-        )
-    elif name in {entry.pixels for entry in port.modalities.values()} | {*(port.item.zeros or {})}:
-        yield context.problem(
-            "VCG343", f"`{name}` has entries already", "item.tokens.input", "name the input with an entry for each token"
-        )
-    elif (grid := (port.item.values or {}).get(port.sized[name])) is not None and len(grid) != 2:
-        yield context.problem(
-            "VCG345",
-            f"`{port.sized[name]}`, which has the tokens of an item, has {len(grid)} columns: h and w are two",
+            "VCG343",
+            f"`{name}` has no entries for tokens alone, which `sizes` cut into items",
             "item.tokens.input",
-            "name an input whose sizes are a grid of tokens, such as `[h // m, w // m]`",
+            suggest(name, sorted(port.sized.keys() - taken)),
         )
+    else:
+        sizes = port.sized[name]
+        grid = (port.item.values or {}).get(sizes)
+        if grid is not None and len(grid) != 2:
+            yield context.at_key(
+                "VCG345",
+                f"`{sizes}` has {len(grid)} columns, and the grid of an item's tokens has two: h and w",
+                f"item.values.{sizes}",
+                "write rows and columns of tokens, such as [h // m, w // m]",
+            )
 
 
 def _units_can_be_made(context: Context, port: RowsPort, counts: str) -> Problems:
