@@ -745,7 +745,7 @@ def items_can_be_made(context: Context) -> Problems:
 
 
 def _tokens_can_be_made(context: Context, port: RowsPort) -> Problems:
-    """An input with an entry for each token is cut by a grid of an item's tokens: VCG343, VCG345."""
+    """A grid of an item's tokens cuts the input with an entry for each of them: VCG343, VCG345."""
     name = port.item.tokens.input if port.item.tokens else None
     if name is None or not port.fields:
         return

@@ -41,7 +41,7 @@ class TokenEntries:
 
 
 def entries_of_tokens(program: Program, model: Located, name: str, field: FieldConfig) -> TokenEntries | None:
-    """What an item has in an input of tokens, if it is one."""
+    """The number and the maker of an item's entries in an input, if that is one of tokens."""
     grids = {part.key for part in walk_value(field.sizes) if isinstance(part, Input)} if field.sizes else set()
     if field.kind != "flat_from_sizes" or field.sizes is None or len(grids) != 1:
         return None
@@ -82,6 +82,6 @@ def _formula(value: Term, grid: str) -> str | None:
 
 
 def _only(value: Term) -> Term | None:
-    """What a list has for each item, where the processor joins that list: `torch.cat(parts)`, `torch.tensor(rows)`."""
+    """The entry of a list for each item, where the processor joins that list: `torch.cat(parts)`, `torch.tensor(rows)`."""
     joined = value.args[0] if isinstance(value, Op) and value.name in ("torch.cat", "torch.tensor") else None
     return joined.values[0] if isinstance(joined, Items) and len(joined.values) == 1 else None

@@ -278,8 +278,9 @@ class RowsView(ReentryView):
     @property
     def row_counts(self) -> dict[str, Code]:
         """The number of rows of an item in each input whose items lie behind each other, by an entry `size`: a grid of
-        patches has as many as its product, precomputed embeddings have one for each token, and units one for each; an
-        input of tokens has its own count."""
+        patches has as many as its product, precomputed embeddings have one for each token, and units one for each.
+
+        An input of tokens has a count of its own."""
         if self.units:
             return dict.fromkeys(self.sized, Code("int(size)"))
         patches, tokens = "int(size.prod())", f"int(size.prod()) // {self.rows_per_token}"
