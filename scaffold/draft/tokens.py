@@ -82,6 +82,6 @@ def _formula(value: Term, grid: str) -> str | None:
 
 
 def _only(value: Term) -> Term | None:
-    """The entry of a list for each item, where the processor joins that list: `torch.cat(parts)`, `torch.tensor(rows)`."""
+    """The entry of a list for each item, where the processor joins it: `torch.cat(parts)`, `torch.tensor(rows)`."""
     joined = value.args[0] if isinstance(value, Op) and value.name in ("torch.cat", "torch.tensor") else None
     return joined.values[0] if isinstance(joined, Items) and len(joined.values) == 1 else None
