@@ -42,6 +42,7 @@ PAGE = ROOT / "docs" / "measured" / "upstream.md"
 #: Right results without a replay: no defect.
 EAGER = "VCG657"
 LIST = "MODELS_SUPPORT_VIT_CUDA_GRAPH"
+_CONFIG = "get_encoder_cudagraph_config"
 
 
 @dataclass(frozen=True)
@@ -224,13 +225,18 @@ def ported_models() -> list[str]:
 def upstreams_class(name: str) -> tuple[str, str] | None:
     """The file and the class that the release has its port in: the model's own, one that it inherits, or a subclass."""
     from scaffold.protocol import find_model, find_subclasses, resolve_target
+    from scaffold.syntax import find_method
+    from scaffold.tower.source import Program
     from scaffold.workflow import load_port
 
     port, tree = load_port(name), resolve_target(RELEASE).tree
     model = find_model(tree, port.module, port.class_name)
     if model.implements:
         path, _, class_name = (model.inherited_from or f"{model.path}:{model.class_name}").partition(":")
-        return path, class_name
+        # A class with the protocol may have its methods from a base beside it.
+        program = Program(tree)
+        lineage = program.lineage(program.owner(path, class_name))
+        return next((home.file, owner.name) for home, owner in lineage if find_method(owner, _CONFIG))
     # A class whose subclasses have towers of their own leaves its port to one of them, which others inherit.
     heirs = find_subclasses(tree, port.module, port.class_name)
     found = [heir for heir in heirs if find_model(tree, heir.path, heir.class_name).protocol_methods]
@@ -279,7 +285,7 @@ def describe(source: str, class_name: str, names: set[str], demanded: set[str]) 
     beside = {name: node for node in ast.walk(tree) if (name := defined(node)) in names - own.keys()}
     parts: dict[str, ast.stmt] = {**own, **beside}
     numbers = {number for node in parts.values() for number in lines_of(node) if text[number - 1].strip()}
-    config = own["get_encoder_cudagraph_config"]
+    config = own[_CONFIG]
     said = strings_of(*own.values())
     return Port(
         modalities=frozenset(strings_of(config) & {"image", "video"}),

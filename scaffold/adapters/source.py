@@ -2,9 +2,9 @@
 
 An adapter class is a subclass of the release's own class, which may implement the protocol itself; a port changes that
 class. So nothing of the release's implementation may shine through: `super()` in a protocol method would reach it and
-becomes the protocol class by name, and a method that the adapter leaves to the protocol's default is bound to that
-default. An adapter has an `__init__` for the changes that a port makes beside the protocol methods: it makes them when
-the model is made.
+becomes the protocol class by name, unless the mixin has the method, which comes before the release's class. And a
+method that the adapter leaves to the protocol's default is bound to that default. An adapter has an `__init__` for the
+changes that a port makes beside the protocol methods: it makes them when the model is made.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
     if isinstance(port, ReentryPort):  # A mixin is that of every model of the generation, and right for either answer.
         facts = replace(facts, attention_fills_zeros=False)
     methods = render_methods(port, profile, facts)
-    block = name_defaults(methods.source, {method.name for method in profile.methods})
+    shared = methods.mixin.methods if methods.mixin else frozenset()
+    block = name_defaults(methods.source, {method.name for method in profile.methods}, shared)
     tree = ast.parse(block)
-    defined = methods.names | (methods.mixin.methods if methods.mixin else set())
+    defined = methods.names | shared
     inherited = {method.name for method in profile.methods if method.has_default} - defined - profile.uncalled
     package, _, module = port.module.rpartition(".")
     imports = {(package, module), (profile.interfaces_module, PROTOCOL), *methods.imports}
@@ -93,8 +94,9 @@ def _split(port: PackedPort) -> dict[str, Any]:
     }
 
 
-def name_defaults(block: str, methods: set[str]) -> str:
-    """`super().m(a)` for a protocol method `m` as `SupportsEncoderCudaGraph.m(self, a)`; nothing else is touched.
+def name_defaults(block: str, methods: set[str], shared: frozenset[str] = frozenset()) -> str:
+    """`super().m(a)` for a protocol method `m` as `SupportsEncoderCudaGraph.m(self, a)`; nothing else is touched, nor
+    is a call of what is `shared`: the mixin's.
 
     Any other use of `super` would mean the release's class, which a port into a tree does not: our own mistake.
     """
@@ -104,9 +106,10 @@ def name_defaults(block: str, methods: set[str]) -> str:
         starts.append(starts[-1] + len(line.encode()))
     data = block.encode()
     calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
-    named = [node for node in calls if _super_method(node) in methods]
+    named = [node for node in calls if _super_method(node) in methods - shared]
+    kept = [node for node in calls if _super_method(node) in shared]
     uses = sum(isinstance(node, ast.Name) and node.id == "super" for node in ast.walk(ast.parse(block)))
-    assert uses == len(named), "a template uses super() for something else than a default of the protocol"
+    assert uses == len(named) + len(kept), "a template uses super() for something else than a default of the protocol"
     for node in named:
         assert isinstance(node.func, ast.Attribute)
         owner = node.func.value

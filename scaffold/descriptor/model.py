@@ -198,6 +198,28 @@ class PackedItem(Record):
     )
 
 
+class Tokens(Record):
+    """The input with an entry for each token of an item, whose values the model reads.
+
+    Its sizes in `fields` are a grid of tokens for each item.
+    """
+
+    input: str = declare(Name("an input name"), "key of the input, which has `sizes`", examples=["types"])
+    count: Expression = declare(
+        _ITEM, "tokens of an item whose entries in `sizes` are h and w", examples=["h * (w + 1) + 2"]
+    )
+    module: str = declare(
+        Module(),
+        "module below vllm.model_executor.models, or a dotted path",
+        examples=["vllm.models.deepseek_v41.common.mm_preprocess"],
+    )
+    function: str = declare(
+        Name("a function name"),
+        "function of `module` that makes an item's entries of h and w; a port starts with these",
+        examples=["image_token_types"],
+    )
+
+
 class PatchItem(Record):
     """An item of h x w patches, each of which is a row of the encoder."""
 
@@ -222,6 +244,11 @@ class PatchItem(Record):
         "those of `values` that vLLM moves to the GPU: the processor does not mark them with `keep_on_cpu`",
         default=(),
         examples=[["image_grid_thw"]],
+    )
+    tokens: Tokens | None = declare(
+        Section(Tokens),
+        "input with an entry for each token, where patches do not say how many an item has",
+        default=None,
     )
     merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
 

@@ -389,6 +389,12 @@ class RowsPort(ReentryPort):
         return next((key for key in values if self.sized.get(key, key) not in values), None)
 
     @property
+    def tokens_module(self) -> str:
+        """Dotted path of the module that makes the entries of `item.tokens`, "" where no input has them."""
+        module = self.item.tokens.module if self.item.tokens else ""
+        return module if not module or "." in module else f"vllm.model_executor.models.{module}"
+
+    @property
     def encoder(self) -> str:
         return self.forward.encoder
 

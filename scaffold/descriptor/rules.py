@@ -698,6 +698,7 @@ def items_can_be_made(context: Context) -> Problems:
             "forward.unread",
             "delete this line, or name the layers as `loop`",
         )
+    yield from _tokens_can_be_made(context, port)
     units = port.units if port.fields else None
     if port.forward and port.forward.per_item and (port.forward.loop is None or units):
         reason = "an item of several units has several sequences" if units else "only layers get offsets"
@@ -740,6 +741,37 @@ def items_can_be_made(context: Context) -> Problems:
                 f"`{sizes}` has no values for an item of h x w patches",
                 f"fields.{key}.sizes",
                 f"add `values: {{{sizes}: [1, h, w]}}` to `item`",
+            )
+
+
+def _tokens_can_be_made(context: Context, port: RowsPort) -> Problems:
+    """A grid of an item's tokens cuts the input with an entry for each of them: VCG343, VCG345."""
+    name = port.item.tokens.input if port.item.tokens else None
+    if name is None or not port.fields:
+        return
+    taken = {*(port.item.values or {}), *(port.item.zeros or {})}
+    taken |= {entry.pixels for entry in (port.modalities or {}).values() if entry is not None}
+    if port.units or port.embeds:
+        what = "of several units" if port.units else "with precomputed embeddings"
+        yield context.at_key(
+            "VCG345", f"the tokens of an item {what} are those of its patches", "item.tokens", "delete this section"
+        )
+    elif name not in port.sized or name in taken:
+        yield context.problem(
+            "VCG343",
+            f"`{name}` has no entries for tokens alone, which `sizes` cut into items",
+            "item.tokens.input",
+            suggest(name, sorted(port.sized.keys() - taken)),
+        )
+    else:
+        sizes = port.sized[name]
+        grid = (port.item.values or {}).get(sizes)
+        if grid is not None and len(grid) != 2:
+            yield context.at_key(
+                "VCG345",
+                f"`{sizes}` has {len(grid)} columns, and the grid of an item's tokens has two: h and w",
+                f"item.values.{sizes}",
+                "write rows and columns of tokens, such as [h // m, w // m]",
             )
 
 

@@ -19,6 +19,7 @@ from scaffold.draft.objects import Objects
 from scaffold.draft.packed import let_name
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.steps import PartCall, Walker, computed
+from scaffold.draft.tokens import TokenEntries, entries_of_tokens
 from scaffold.draft.values import FieldConfig, Input, Items, Op, Plain, Ref, SourceLine, Term, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import self_attribute
@@ -56,19 +57,26 @@ def unit_grid(
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A second grid of an image, that of its tokens, the input that orders them, and the side of a token's square."""
+    """A second grid of an image, that of its tokens, the input that orders them or has `entries` for each, and the side
+    of a token's square."""
 
     grid: str
     order: str
     side: str
     place: SourceLine | None
+    entries: TokenEntries | None = None
 
     def put(self, sheet: Sheet, fields: dict[str, FieldConfig]) -> None:
         """Fill in the entries of an item, whose sides are multiples of the square's."""
         sheet.put("let.m", self.side, self.place, why="the side of the squares that `unfold` makes a row each")
         why = f"the grid of an image's tokens: its product cuts `{self.order}`, by which the model orders them"
+        if self.entries is not None:
+            why = f"the grid of an image's tokens: the processor makes `{self.order}` of it"
         sheet.put(f"item.values.{self.grid}", ["h // m", "w // m"], fields[self.grid].place, why=why)
-        sheet.put(f"item.zeros.{self.order}", ["(h // m) * (w // m)"], fields[self.order].place, why="one a token")
+        if self.entries is not None:
+            self.entries.put(sheet)
+        else:
+            sheet.put(f"item.zeros.{self.order}", ["(h // m) * (w // m)"], fields[self.order].place, why="one a token")
         sheet.put("item.merge", "m", self.place)
 
 
@@ -81,13 +89,17 @@ def tokens_beside(
     fields: dict[str, FieldConfig],
     names: list[str],
 ) -> Tokens | None:
-    """The grid and the order of an image's tokens, if these two inputs are those."""
+    """The grid of an image's tokens and what the model reads of each, if these two inputs are those."""
     orders = [name for name in names if fields[name].kind != "batched"]
     if len(names) != 2 or len(orders) != 1 or fields[orders[0]].kind != "flat_from_sizes":
         return None
     [order] = orders
-    grid, product = sizes_of(tree, program, model, fields[order], fields, walker.trace)
     unfolded = list(_unfolded(objects, walker))
+    entries = entries_of_tokens(program, model, order, fields[order])
+    if entries is not None:
+        alone = entries.grid in names and len({side for side, _ in unfolded}) == 1
+        return Tokens(entries.grid, order, *unfolded[0], entries) if alone else None
+    grid, product = sizes_of(tree, program, model, fields[order], fields, walker.trace)
     if not product or grid.key not in names or grid.columns != 2 or len({side for side, _ in unfolded}) != 1:
         return None
     return Tokens(grid.key, order, *unfolded[0]) if _is_index(walker, order) else None

@@ -19,6 +19,7 @@ from scaffold.draft.modules import assigned
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, constant, parents_of
+from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.values import BatchInputs, FieldConfig, Input, Items, Made, Op, Plain, SourceLine, Term, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to, last_name
@@ -201,6 +202,8 @@ def put_fields(
         elif (tiled := _tiled(program, found)) is not None and tiled[0] in fields:
             sheet.put(f"fields.{key}.sizes", tiled[0], found.place)
             sheet.put(f"fields.{key}.least", 2, tiled[1], why="an image of one tile has no rows")
+        elif grids and (tokens := entries_of_tokens(program, model, key, found)) is not None:
+            sheet.put(f"fields.{key}.sizes", tokens.grid, found.place)
         elif read is not None and key not in read:
             continue  # It reaches the model whole, which leaves it alone.
         elif name:

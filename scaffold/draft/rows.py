@@ -388,6 +388,13 @@ def _images(
     sheet.put("item.shape", [channels, "h * p", "w * p"], shown[1], why="an image of h x w patches")
 
 
+def _bound_side(shape: tuple[object, ...], table: Mapped) -> Ref | None:
+    """The attribute that a parsed input binds the letter of both sides of a patch to, if it does."""
+    bindings = table.entries.get("resolve_bindings")
+    value = bindings.entries.get(str(shape[-1])) if isinstance(bindings, Mapped) and shape[-1] == shape[-2] else None
+    return value if isinstance(value, Ref) and value.path.startswith("self.config.") else None
+
+
 def _patch_side(objects: Objects, step: PartCall, sheet: Sheet) -> None:
     """The side of a patch, in pixels: the stride of the tower's convolution whose kernel is as large."""
     sides = _strides(objects, step)
@@ -447,7 +454,11 @@ def _patches(
     if counts and not fields[grid.key].on_host:
         sheet.put("item.moved", [grid.key], fields[grid.key].place, why="the processor has no `keep_on_cpu` for it")
     if shown is not None and len(shown[0]) == 4 and isinstance(shown[0][1], int):
-        _patch_side(objects, step, sheet)
+        bound = _bound_side(shown[0], shown[2])
+        if bound is not None:
+            sheet.put("let.p", bound.path, bound.place, why="what the annotation's letter of both sides is bound to")
+        else:
+            _patch_side(objects, step, sheet)
         sheet.put("item.shape", ["h * w", str(shown[0][1]), "p", "p"], shown[1], why=f"the product of `{grid.key}`")
         sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
         if tokens is not None:

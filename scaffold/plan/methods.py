@@ -120,6 +120,8 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     importable = dict(view.signature.importable)
     if port.processor is not None:
         importable[port.processor.class_] = port.processor_module
+    if isinstance(port, RowsPort) and port.item.tokens is not None:
+        importable[port.item.tokens.function] = port.tokens_module
     if isinstance(view, SizedView) and view.switches:
         # Elsewhere, `patch` is a patch.
         importable["patch"] = "unittest.mock"

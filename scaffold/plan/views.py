@@ -232,6 +232,15 @@ class CutView(ReentryView):
 
 
 @dataclass(frozen=True)
+class TokenEntries:
+    """The input `name`: how many entries an item has, by its grid `size`, and the call that makes them."""
+
+    name: str
+    count: Code
+    made: Code
+
+
+@dataclass(frozen=True)
 class RowsView(ReentryView):
     """Patch rows of all items. The encoder's arguments are found when a model starts; `values` are those of an item of
     h x w patches, by input."""
@@ -243,6 +252,8 @@ class RowsView(ReentryView):
     zeros: tuple[tuple[str, Code], ...]
     #: Those of `values` that vLLM moves to the GPU.
     moved: tuple[str, ...]
+    #: The input with an entry for each token of an item, where patches do not say how many it has.
+    tokens: TokenEntries | None
     #: Arguments of the loop that no layer reads.
     unread: tuple[str, ...]
     #: Whether the model calls the encoder once for each item.
@@ -267,11 +278,14 @@ class RowsView(ReentryView):
     @property
     def row_counts(self) -> dict[str, Code]:
         """The number of rows of an item in each input whose items lie behind each other, by an entry `size`: a grid of
-        patches has as many as its product, precomputed embeddings have one for each token, and units one for each."""
+        patches has as many as its product, precomputed embeddings have one for each token, and units one for each.
+
+        An input of tokens has a count of its own."""
         if self.units:
             return dict.fromkeys(self.sized, Code("int(size)"))
         patches, tokens = "int(size.prod())", f"int(size.prod()) // {self.rows_per_token}"
-        return {key: Code(tokens if key == self.embeds else patches) for key in self.sized}
+        counts = {key: Code(tokens if key == self.embeds else patches) for key in self.sized}
+        return counts | ({self.tokens.name: self.tokens.count} if self.tokens is not None else {})
 
 
 @dataclass(frozen=True)
@@ -741,6 +755,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         values=tuple((key, _nested(names, entry)) for key, entry in port.item.values.items()),
         zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
         moved=port.item.moved,
+        tokens=_tokens(port, names),
         unread=port.forward.unread,
         per_item=port.per_item,
         merge=names.code(port.item.merge),
@@ -750,6 +765,16 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         filler_rows=Code(_TILE_ROWS.python()),
         filler_why=_FILLER_WHY[False],
     )
+
+
+def _tokens(port: RowsPort, names: Names) -> TokenEntries | None:
+    """Entries of tokens, counted by the columns of their grid and made of those of an item of h x w patches."""
+    tokens = port.item.tokens
+    if tokens is None:
+        return None
+    grid = port.item.values[port.sized[tokens.input]]
+    count = tokens.count.python({**names.bindings, "h": "int(size[0])", "w": "int(size[1])"})
+    return TokenEntries(tokens.input, Code(count), Code(f"{tokens.function}({_nested(names, grid)})"))
 
 
 def _nested(names: Names, entry: tuple[Any, ...]) -> Code:

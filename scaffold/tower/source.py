@@ -251,7 +251,7 @@ class Program:
             if sets(node, attribute):
                 for call in ast.walk(node.value):
                     maker = self_attribute(call.func) if returned and isinstance(call, ast.Call) else None
-                    made = self._made_by(owner, maker) if maker is not None else None
+                    made = self.made_by(owner, maker) if maker is not None else None
                     if made is not None:
                         return made
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -263,7 +263,7 @@ class Program:
                             return found[0], found[1]
         return None
 
-    def _made_by(self, owner: Owner, name: str) -> Owner | None:
+    def made_by(self, owner: Owner, name: str) -> Owner | None:
         """The one class of the tree of which every `return` of a method gives an object that the method makes."""
         found = self.method(owner, name)
         if found is None:

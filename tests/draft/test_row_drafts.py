@@ -79,6 +79,7 @@ BY_HAND = {
     "KimiK3ForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_k3.yaml", ()),
     # An item's pixels have as many numbers in either form.
     "DeepseekV4ForConditionalGeneration": ("scaffold/descriptor/shipped/deepseek_v4.yaml", _PIXELS),
+    "DeepseekV41ForCausalLM": ("scaffold/descriptor/shipped/deepseek_v41.yaml", ()),
     "MuseGlimmerForCausalLM": ("tests/cut/muse_glimmer.yaml", ()),
     "KimiVLForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_vl.yaml", (".patch_size",)),
 }

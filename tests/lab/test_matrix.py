@@ -39,6 +39,7 @@ FURTHER = (
     ("deepseek_ocr", "0.31.0"),
     ("deepseek_ocr2", "0.28.0"),
     ("deepseek_v4", "0.30.0"),
+    ("deepseek_v41", "0.32.0"),
     ("deepseek_vl2", "0.24.0"),
     ("idefics3", "0.29.0"),
     ("kimi_k25", "0.30.0"),
@@ -111,9 +112,10 @@ def test_every_cell_was_run():
     # Cohere Compass came with 0.30.
     absent = {key for key in refused if CELLS[key]["reason"].startswith("VCG410: cannot read")}
     assert absent == {f"cohere_compass {release}" for release in matrix.RELEASES if Version(release) < Version("0.30")}
-    # DeepSeek-V4's vision came with 0.30, to a package that was there.
+    # The vision of DeepSeek-V4 and V4.1 came with 0.30.
     later = {key for key in refused if CELLS[key]["reason"].startswith("VCG420: the tree has no module")}
-    assert later == {f"deepseek_v4 {release}" for release in ("0.27.0", "0.27.1", "0.28.0", "0.29.0")}
+    before = ("0.27.0", "0.27.1", "0.28.0", "0.29.0")
+    assert later == {f"{model} {release}" for model in ("deepseek_v4", "deepseek_v41") for release in before}
     absent |= later
     assert {CELLS[key]["reason"][:7] for key in refused - absent} <= {"VCG441:", "VCG442:", "VCG446:"}
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG441: ")} == {
@@ -123,6 +125,7 @@ def test_every_cell_was_run():
         "deepseek_ocr",
         "deepseek_ocr2",
         "deepseek_v4",
+        "deepseek_v41",
         "kimi_k25",
         "kimi_k3",
         "kimi_vl",

@@ -236,6 +236,12 @@ def test_defaults_are_called_by_name(call: str, named: str) -> None:
     assert name_defaults(f"def f(self):\n    {call}\n", {"m"}) == f"def f(self):\n    {named}\n"
 
 
+def test_what_the_mixin_has_is_reached_before_the_release() -> None:
+    block = "def f(self):\n    super().m(a)\n    super().n(a)\n"
+    named = block.replace("super().n(", "SupportsEncoderCudaGraph.n(self, ")
+    assert name_defaults(block, {"m", "n"}, frozenset({"m"})) == named
+
+
 @pytest.mark.parametrize("call", ["super().other(a)", "super(A, self).m(a)", "parent = super()"])
 def test_any_other_super_is_our_own_mistake(call: str) -> None:
     with pytest.raises(AssertionError):

@@ -38,6 +38,7 @@ RECIPES = (
     "deepseek_ocr",
     "deepseek_ocr2",
     "deepseek_v4",
+    "deepseek_v41",
     "unlimited_ocr",
     "minicpmv",
     "minimax_m3",

@@ -1,0 +1,204 @@
+"""The layout `rows` where a function of the tree says what each token of an image is: DeepSeek-V4.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from changed_ports import port_of
+from port_mutants import Mutant, id_of, reports_of
+
+from scaffold.descriptor import RowsPort, load_descriptor_text
+from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import draft_descriptor
+from scaffold.verify.numeric import NumericReport
+from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+
+RELEASE = "0.33.0"
+PACKAGE = "vllm/models/deepseek_v41/"
+MODEL = f"{PACKAGE}nvidia/vl_model.py"
+#: Upstream's port, which has the call of the encoder since 0.31.
+UPSTREAM = f"{PACKAGE}common/vl_cudagraph.py"
+INPUTS = f"{PACKAGE}common/mm_preprocess.py"
+TOWER = "vllm/models/deepseek_v4/common/vision.py"
+
+# -- the port ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", ["0.30.0", RELEASE])
+def test_the_files_of_a_port(release: str, release_tree: Any) -> None:
+    tree = release_tree(release)
+    port = prepare_port(port_of("deepseek_v41"), tree, replace=True)
+    files = {change.path: (change.after or b"").decode() for change in port.changed}
+    beside = {UPSTREAM} if release == RELEASE else set()
+    assert {path for path in files if "deepseek" in path} == {MODEL, TOWER} | beside
+    assert "    image_token_types,\n" in files[MODEL]
+    assert "int(size[0]) * (int(size[1]) + 1) + 2 for size in mm_kwargs" in files[MODEL]
+    if beside:
+        # The class of AMD's platform has upstream's port from there.
+        assert tree.read(UPSTREAM).count("def ") == files[UPSTREAM].count("def ")
+        assert "self.vision(patches, n_vit_h, n_vit_w, encode=encode)" in files[UPSTREAM]
+    again = tree.with_files({path: text.encode() for path, text in files.items()})
+    assert prepare_port(port_of("deepseek_v41"), again).changed == ()
+
+
+@pytest.mark.trees
+def test_only_replace_overrides_what_a_base_has(release_tree: Any) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port_of("deepseek_v41"), release_tree(RELEASE))
+    [problem] = caught.value.diagnostics
+    assert problem.code == "VCG520"
+    assert "from DeepseekV4VLEncoderCudaGraphMixin" in problem.message
+
+
+def test_a_module_beside_the_models_needs_no_path() -> None:
+    assert port_of("deepseek_v41", {"item.tokens.module": "other"}).tokens_module == "vllm.model_executor.models.other"
+    assert port_of("deepseek_v4").tokens_module == ""
+
+
+#: Changed keys, and words of the refusal.
+WRONG = {
+    "an input without sizes": ({"item.tokens.input": "llm_grid"}, "`llm_grid` has no entries for tokens alone"),
+    "the pixels": ({"item.tokens.input": "patches"}, "`patches` has no entries for tokens alone"),
+    "zeros beside it": ({"item.zeros": {"types": ["h * w"]}}, "`types` has no entries for tokens alone"),
+    "three columns": ({"item.values.llm_grid": [1, "h", "w"]}, "`llm_grid` has 3 columns"),
+    "embeddings": ({"fields.image_embeds": "batched"}, "the tokens of an item with precomputed embeddings"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_tokens_without_a_grid_are_refused(name: str) -> None:
+    changes, words = WRONG[name]
+    with pytest.raises(DiagnosticError) as caught:
+        port_of("deepseek_v41", changes)
+    assert [problem for problem in caught.value.diagnostics if words in problem.message]
+
+
+def test_tokens_of_several_units_are_refused() -> None:
+    tokens = {"input": "types", "count": "h * w", "module": "other", "function": "make_types"}
+    with pytest.raises(DiagnosticError, match="the tokens of an item of several units are those of its patches"):
+        port_of("lfm2_vl", {"item.tokens": tokens})
+
+
+# -- the draft --------------------------------------------------------------------------------------------------------
+
+
+def draft_of(tree: Any, *changes: tuple[str, str, str]) -> Any:
+    files: dict[str, str] = {}
+    for path, old, new in changes:
+        text = files.get(path, tree.read(path))
+        assert text.count(old) == 1, old
+        files[path] = text.replace(old, new)
+    changed = tree.with_files({path: text.encode() for path, text in files.items()}) if files else tree
+    return draft_descriptor(changed, "DeepseekV41ForCausalLM", layout="rows")
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", ["0.30.0", RELEASE])
+def test_a_draft_asks_nothing(release: str, release_tree: Any) -> None:
+    draft = draft_of(release_tree(release))
+    port = load_descriptor_text(draft.text, "draft.yaml")
+    assert isinstance(port, RowsPort)
+    tokens = port.item.tokens
+    assert draft.questions == ()
+    assert tokens is not None
+    assert (tokens.input, tokens.count.text, tokens.function) == ("types", "h * (w + 1) + 2", "image_token_types")
+    assert port.let["p"].text == "self.config.vision_patch_size"
+
+
+CALL = "image_token_types(n_llm_h, n_llm_w)"
+COUNT = "types_sizes = n_llm_h * (n_llm_w + 1) + 2"
+PROCESSOR = "return DeepseekV4VLProcessor(self.get_hf_config())"
+ROWS = "llm_grid_list.append((n_llm_h, n_llm_w))"
+TENSOR = "torch.tensor(llm_grid_list, dtype=torch.int64)"
+#: What the processor does instead: fragment and the other one.
+UNTOLD = {
+    "entries of columns": (CALL, "image_token_types(n_llm_w, n_llm_h)"),
+    "entries of patches": (CALL, "image_token_types(n_vit_h, n_vit_w)"),
+    "entries of more than the grid": (CALL, "image_token_types(n_llm_h, n_llm_w, n_vit_w)"),
+    "entries by name": (CALL, "image_token_types(n_llm_h, n_llm_w=n_llm_w)"),
+    "entries of no function": (CALL, "self.types_of(n_llm_h, n_llm_w)"),
+    "entries of a class": (CALL, "DeepseekV4VLImageProcessor(n_llm_h, n_llm_w)"),
+    "a grid of three": (ROWS, "llm_grid_list.append((n_llm_h, n_llm_w, 1))"),
+    "a grid of other numbers": (TENSOR, "stacked(llm_grid_list)"),
+    "a count of no whole number": (COUNT, f"{COUNT}.5"),
+    "a count with a power": (COUNT, "types_sizes = n_llm_h ** (n_llm_w + 1) + 2"),
+    "a count of another column": (COUNT, "types_sizes = llm_grid[:, 2] * (n_llm_w + 1) + 2"),
+    "a count of two grids": (COUNT, "types_sizes = vit_grid[:, 0] * (n_llm_w + 1) + 2"),
+    "a count of the host": (COUNT, "types_sizes = -n_llm_h + count_types(n_llm_w)"),
+    "a processor of the hub": (PROCESSOR, "return self.ctx.get_hf_processor(**kwargs)"),
+}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("change", UNTOLD)
+def test_entries_that_nothing_shows_are_refused(change: str, release_tree: Any) -> None:
+    old, new = UNTOLD[change]
+    with pytest.raises(DiagnosticError) as caught:
+        draft_of(release_tree(RELEASE), (INPUTS, old, new))
+    assert {problem.code for problem in caught.value.diagnostics} == {"VCG483"}
+
+
+@pytest.mark.trees
+def test_squares_of_two_sizes_are_refused(release_tree: Any) -> None:
+    old = "x = F.unfold(x.unsqueeze(0), r, stride=r)"
+    with pytest.raises(DiagnosticError, match="nothing says what an image has there"):
+        draft_of(release_tree(RELEASE), (TOWER, old, old.replace("stride=r", "stride=1")))
+
+
+@pytest.mark.trees
+def test_a_letter_that_is_bound_to_nothing_is_a_question(release_tree: Any) -> None:
+    old = '            resolve_bindings={"p": self.config.vision_patch_size},\n'
+    draft = draft_of(release_tree(RELEASE), (MODEL, old, ""))
+    assert [question.key for question in draft.questions] == ["let.p"]
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("release", ["0.30.0", RELEASE])
+def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [report] = prove_numerics(port_of("deepseek_v41"), release_tree(release), tails=("fa3",))
+    text = "\n".join(report.lines())
+    assert report.passed, text
+    assert (report.hits >= 80, report.misses >= 6, report.negative_lengths) == (True, True, 0), text
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("count", ["h * w", "h * (w + 1) + 3"])
+def test_another_count_is_found(count: str, release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    port = port_of("deepseek_v41", {"item.tokens.count": count})
+    [report] = prove_numerics(port, release_tree(RELEASE), tails=("fa3",))
+    assert not report.passed
+
+
+MUTANTS = (
+    Mutant("tokens of other images", "map(len, entries)", "map(len, entries[::-1])", "VCG657"),
+    Mutant("tokens of one image for all", "map(len, entries)", "[len(entries[0])] * len(entries)", "VCG657"),
+    Mutant("types of zeros", "image_token_types(\n", "(lambda h, w: torch.zeros(h * (w + 1) + 2))(\n", "VCG657"),
+    Mutant("types of other images", '"types"].split(sizes)', '"types"].flip(0).split(sizes)', "VCG654"),
+    Mutant("one type too few", "+ 1) + 2 for size", "+ 1) + 1 for size", "VCG657"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reports(release_tree: Any) -> dict[str, NumericReport]:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [request] = numeric_requests(port_of("deepseek_v41"), release_tree(RELEASE))
+    return reports_of(request, MODEL, MUTANTS)
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
+    report = reports[mutant.name]
+    text = "\n".join(report.lines())
+    problems = [problem for problem in report.diagnostics() if problem.code == mutant.code]
+    assert problems, text
