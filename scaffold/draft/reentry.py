@@ -21,7 +21,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, constant, parents_of
 from scaffold.draft.values import BatchInputs, FieldConfig, Input, Items, Made, Op, Plain, SourceLine, Term, walk_value
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import assigned_to, last_name
+from scaffold.syntax import assigned_to, last_name, self_attribute
 from scaffold.tower.source import Program
 
 #: The whole model as an entry.
@@ -403,9 +403,9 @@ def _language_model(model: Located, program: Program) -> tuple[str, SourceLine |
         for node in ast.walk(cls):
             if isinstance(node, ast.With) and "_mark_language_model" in ast.unparse(node.items[0]):
                 for statement in node.body:
-                    for target in assigned_to(statement):
-                        if isinstance(target, ast.Attribute):
-                            return target.attr, SourceLine(module.file, statement.lineno)
+                    for target in (target for part in ast.walk(statement) for target in assigned_to(part)):
+                        if (name := self_attribute(target)) is not None:
+                            return name, SourceLine(module.file, target.lineno)
     found = assigned(program, model.owner, "language_model")
     return ("language_model", found[1]) if found is not None else ("", None)
 
