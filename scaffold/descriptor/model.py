@@ -374,8 +374,8 @@ class CutForward(Record):
     )
     loop: str | None = declare(
         AttributePath(),
-        "layers, seen from the owner of a method that loops over them, or over a slice of them: the last such loop becomes "
-        "a method `forward_layers`, of which `call` is the call, with what the loop reads in its order",
+        "layers, seen from the owner of a method that loops over them, or over a slice of them: the last such loop "
+        "becomes a method `forward_layers`, of which `call` is the call, with what the loop reads in its order",
         default=None,
         examples=["self.vpm.encoder.layers"],
     )

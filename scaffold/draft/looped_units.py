@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scaffold.cut.loops import Loop, find_misfit, outline
+from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.port import LOOP_METHOD, MODALITIES
 from scaffold.draft.convolutions import is_convolution, stride_of
@@ -19,7 +19,7 @@ from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import is_pixels
-from scaffold.draft.values import FieldConfig, Made, Op, SourceLine
+from scaffold.draft.values import FieldConfig, Made, Op, SourceLine, Term
 from scaffold.syntax import FunctionNode, assigned_to, name_path
 from scaffold.tower.source import Module, Program
 
@@ -129,14 +129,11 @@ def _entry(value: ast.expr) -> str | None:
 def draft_looped_units(program: Program, model: Located, objects: Objects, found: LoopedUnits, sheet: Sheet) -> bool:
     """Fill in `pixels.shape` and `forward`; whether the source tells the side of a patch, and the features' width."""
     tower = ".".join(found.layers.split(".")[:2])
-    for path, value in objects.kept(tower):
-        if not is_convolution(value) or not isinstance(value, Made | Op):
-            continue
-        patch, width = objects.text(stride_of(value)), objects.text(dict(value.keywords).get("out_channels"))
-        if patch is not None and width is not None:
-            break
-    else:
+    known = ((path, *_sides(objects, value)) for path, value in objects.kept(tower) if is_convolution(value))
+    shown = next(((path, patch, width) for path, patch, width in known if patch and width), None)
+    if shown is None:
         return False
+    path, patch, width = shown
     sheet.put("let.patch", patch, objects.place(path), why=f"the stride of `{path}`")
     sheet.put("let.width", width, objects.place(path), why=f"the columns that `{path}` makes")
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
@@ -148,6 +145,12 @@ def draft_looped_units(program: Program, model: Located, objects: Objects, found
     sheet.put(f"forward.with.{found.mask}", "additive", found.place, why="None where no unit is padded")
     sheet.put("forward.unit", ["rows", "width"], found.place, why="features of the patches")
     return True
+
+
+def _sides(objects: Objects, value: Term) -> tuple[str | None, str | None]:
+    """The stride of a convolution, and its columns."""
+    columns = dict(value.keywords).get("out_channels") if isinstance(value, Made | Op) else None
+    return objects.text(stride_of(value)), objects.text(columns)
 
 
 def _rows(program: Program, model: Located, objects: Objects, path: str) -> Iterator[Candidate]:

@@ -295,6 +295,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
                 key, "self.config.hidden_size", place, why="the language model gets the model's own configuration"
             )
             return
+        read = (objects.text(value) or "" for value in objects.part_reads("self"))
+        if _is_text(objects.value(own)) and any(text.startswith("self.config.text_config.") for text in read):
+            width = "self.config.text_config.hidden_size"
+            sheet.put(key, width, place, why="the language model gets the text's configuration")
+            return
         kept = objects.text(objects.value(own)) or ""
         where = kept if kept.count(".") == 1 else own  # an attribute of the model itself, where it keeps the same
         sheet.put(key, f"{where}.hidden_size", place, why="the language model's own configuration")
@@ -318,6 +323,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     if any("text_config" in text for file, text in files.items() if not file.endswith(_INTERFACES)):
         candidates.reverse()
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
+
+
+def _is_text(value: Term | None) -> bool:
+    """Whether it is what vLLM takes for the configuration of the text, such as the model's `text_config`."""
+    return isinstance(value, Op) and value.name == ".hf_text_config"
 
 
 def _shared_projection(program: Program, model: Located) -> tuple[str, SourceLine] | None:

@@ -672,12 +672,14 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
     parameters = ["units", *port.forward.with_]
     fixed: tuple[tuple[str, Code], ...] = ()
     if port.loop:  # all that it reads is handed over
-        [_, *others] = port.forward.call.args
+        others = [one for one in port.forward.call.args[1:] if isinstance(one, Name | Attribute)]
         fixed = tuple(
-            (one.path.rpartition(".")[2].partition("[")[0], Code(one.path)) for one in others if isinstance(one, Attribute)
+            (one.path.rpartition(".")[2].partition("[")[0], Code(one.path))
+            for one in others
+            if isinstance(one, Attribute)
         )
         named = {path: name for name, path in fixed}
-        parameters = ["units", *(one.name if isinstance(one, Name) else named[Code(one.path)] for one in others)]
+        parameters = ["units", *(named[Code(one.path)] if isinstance(one, Attribute) else one.name for one in others)]
     return CutView(
         **_shared(port, profile, facts),
         **_reentry(port, facts, "encode_units" if absent or mask or fixed or _features(port) else "encode"),

@@ -356,8 +356,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG347",
         "a loop is not the call",
-        "With `forward.loop` a loop over layers becomes a method `forward_layers`, and `forward.call` is its call. Without "
-        "a loop there is no such method.",
+        "With `forward.loop` a loop over layers becomes a method `forward_layers`, and `forward.call` is its call: the "
+        "units first, then what the loop reads, which is an argument of `forward.with` or an attribute of the model. "
+        "Without a loop there is no such method.",
     ),
     # --- integration
     Code(

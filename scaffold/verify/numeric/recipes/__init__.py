@@ -38,6 +38,8 @@ RECIPES = (
     "deepseek_v4",
     "unlimited_ocr",
     "minicpmv",
+    "minicpmv4_6",
+    "minicpm_ocr",
     "minimax_m3",
     "idefics3",
     "smolvlm",
