@@ -654,7 +654,7 @@ def loop_is_called(context: Context) -> Problems:
         yield context.problem(
             "VCG347",
             f"`{LOOP_METHOD}` is what the loop over the layers becomes, and nothing else is",
-            "forward.call",
+            "forward.loop" if port.forward.loop is not None else "forward.call",
             f"write `call: self.{LOOP_METHOD}(pixels)` and the layers as `loop`, or none of them",
         )
     elif port.forward.loop and (port.forward.call.keywords or not _plain(port.forward.call)):
