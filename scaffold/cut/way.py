@@ -390,7 +390,7 @@ class _Search:
         self._keep(frame, [(loop, EVERY)], [], outlined)
 
     def _constants(self, loop: Loop) -> tuple[str, ...] | None:
-        """What the loop takes of the model itself, as the call says; None where that has other arguments."""
+        """The names that the loop reads of the model itself, as the call says; None where that has other arguments."""
         if isinstance(self.call, str):
             return ()
         given = self.call.args

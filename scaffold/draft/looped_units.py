@@ -83,7 +83,7 @@ def _of_method(module: Module, function: FunctionNode, pixels: tuple[tuple[str, 
 
 
 def _argument(function: FunctionNode, name: str) -> str | None:
-    """What a variable is in a descriptor's call: an entry of the configuration, or `mask`; None if it is neither."""
+    """The text of a variable in a call: an entry of the configuration, or `mask`; None if it is neither."""
     values = list(_values(function, name))
     if len(values) == 1:
         return _entry(values[0])
@@ -92,7 +92,7 @@ def _argument(function: FunctionNode, name: str) -> str | None:
 
 
 def _values(function: FunctionNode, name: str) -> Iterator[ast.expr]:
-    """What is assigned to a variable, by itself or with others."""
+    """The values that are assigned to a variable, by itself or with others."""
     for node in ast.walk(function):
         targets = [part for target in assigned_to(node) for part in ast.walk(target)] if _assigns(node) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
@@ -154,7 +154,7 @@ def _sides(objects: Objects, value: Term) -> tuple[str | None, str | None]:
 
 
 def _rows(program: Program, model: Located, objects: Objects, path: str) -> Iterator[Candidate]:
-    """What the largest image of the processor shows, and the positions that the tower has."""
+    """The patches of the processor's largest image, and the positions that the tower has."""
     info = program.method(model.info, _LARGEST) if model.info is not None else None
     if info is not None and '"image_size"' in ast.unparse(info[2]).replace("'", '"'):
         side = "self.config.image_size // patch"
