@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,11 +72,17 @@ def outline(function: FunctionNode, loop: ast.For) -> Loop:
 
 
 def find_hazard(
-    program: Program, owner: Owner, function: FunctionNode, loop: ast.For, arguments: tuple[str, ...]
+    program: Program,
+    owner: Owner,
+    function: FunctionNode,
+    loop: ast.For,
+    arguments: tuple[str, ...],
+    constants: Collection[str] = (),
 ) -> RawHazard | None:
     """The first thing in the layers that a capture does not survive: what waits for the GPU, or depends on its values.
 
-    All that the loop reads beside the features is taken for offsets on the GPU, which the longest item may follow from.
+    All that the loop reads beside the features is taken for offsets on the GPU, which the longest item may follow from,
+    but for `constants`.
     An argument that a caller may leave out is taken for None, too: layers may compute it then. The longest sequence is
     an exception: a graph hands it to layers that get none.
     """
@@ -84,6 +90,7 @@ def find_hazard(
 
     offsets = Value(Label.META, Form.TENSOR, Role.CUMULATIVE, host=False)
     values = {**dict.fromkeys(arguments, offsets), arguments[0]: Value(Label.DATA, Form.TENSOR, host=False)}
+    values |= dict.fromkeys(constants, Value())
     parameters = ast.arguments([], [ast.arg(name) for name in ("self", *arguments)], None, [], [], None, [])
     method = ast.FunctionDef(LOOP_METHOD, parameters, [loop], [], lineno=loop.lineno, col_offset=loop.col_offset)
     bound: Bound[ast.expr] = bind_call(function, (), {}, skip_first=True)
@@ -165,8 +172,22 @@ def _effects(loop: ast.For) -> Iterator[Misfit]:
 
 def _results(function: FunctionNode, loop: ast.For) -> list[str]:
     """Names that the loop writes and that the rest of the method has, too."""
-    around = _names(_outside(function, loop)) | _parameters(function)
+    around = _names(_outside(function, loop)) - _layer_names(function, loop) | _parameters(function)
     return list(dict.fromkeys(name for name in _stores(loop) if name in around))
+
+
+def _layer_names(function: FunctionNode, loop: ast.For) -> set[str]:
+    """Names that the loop gives its layers, and that else only loops have which give theirs the same: no value goes
+    from one to the other."""
+    inside: set[int] = set()
+    for other in ast.walk(function):
+        if isinstance(other, ast.For) and isinstance(other.target, ast.Name) and loop not in ast.walk(other):
+            parts = [node for part in (other.target, *other.body) for node in ast.walk(part)]
+            if not any(isinstance(node, (*_SCOPES, *_COMPREHENSIONS)) for node in parts):
+                inside |= {id(node) for node in parts if isinstance(node, ast.Name) and node.id == other.target.id}
+    elsewhere = {node.id for node in _outside(function, loop) if isinstance(node, ast.Name) and id(node) not in inside}
+    read = {node.id for node in exposed_reads([loop])}
+    return {loop.target.id} - elsewhere - read if isinstance(loop.target, ast.Name) else set()
 
 
 def _locals(function: FunctionNode, loop: ast.For) -> set[str]:

@@ -37,9 +37,10 @@ def prove_cut(
     Three moves are allowed. The body of `embed_multimodal` may have moved into a private method that it calls with all
     that it is given. A loop may have moved into a method `forward_layers`, whose parameters are the variables that it
     reads and whose result is the one that it writes for the rest of the method. The loop must give the same tree when
-    it is put back in the place of the call, and it must mean the same names there as in its own method. A run of
-    assignments may have moved into a method `_encode_pixels`, once for several places. In each place it must be the
-    same run but for the names of its variables, of which the rest of the method has none but the result.
+    it is put back in the place of the call, and it must mean the same names there as in its own method; other loops may
+    give their entries the same name. A run of assignments may have moved into a method `_encode_pixels`, once for
+    several places. In each place it must be the same run but for the names of its variables, of which the rest of the
+    method has none but the result.
 
     A method without a class is a function of the module.
 
@@ -179,7 +180,7 @@ def _inlined(function: ast.AST, method: ast.AST) -> bool:
     # variable of that method must be none of the function either.
     inside, outside = _variables(method), _variables(function)
     leaves = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
-    apart = not (inside - {"self", *parameters}) & _mentioned(function)
+    apart = not (inside - {"self", *parameters}) & _mentioned(function) - _of_other_loops(function, loop)
     kept = not {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)} - inside & outside
     written = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     if not apart or not kept or written & {"self", *parameters} != {result}:
@@ -187,6 +188,25 @@ def _inlined(function: ast.AST, method: ast.AST) -> bool:
     [(block, index)] = places
     block[index] = loop
     return not any(isinstance(node, leaves) for node in ast.walk(loop))
+
+
+def _of_other_loops(function: ast.FunctionDef, loop: ast.For) -> set[str]:
+    """The name of a loop's entries, if a function has it only in loops that set it: none reads what another has set."""
+    name = loop.target.id if isinstance(loop.target, ast.Name) else ""
+    scopes = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp)
+    pending: list[ast.AST] = [function.args, *function.body, loop.iter, *loop.orelse]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and node.target.id == name:
+            inside = [inner for part in node.body for inner in ast.walk(part)]
+            if not any(isinstance(inner, (*scopes, ast.GeneratorExp)) for inner in inside) and not _calls_of_loop(node):
+                pending += [node.iter, *node.orelse]
+                continue
+        words = [word for _, field in ast.iter_fields(node) for word in (field if isinstance(field, list) else [field])]
+        if name in words:
+            return set()
+        pending += ast.iter_child_nodes(node)
+    return {name}
 
 
 def _fold(old: ast.AST | None, new: ast.AST | None, method: ast.AST) -> None:

@@ -264,11 +264,14 @@ class _Search:
         self.call = call
         self.span = span
         self.target: Place = tuple((call if isinstance(call, str) else call.path).split(".")[1:])
+        if loop and self.target[-1:] == (LOOP_METHOD,):  # a call of what the loop becomes
+            self.target = self.target[:-1]
         #: The layers that the loop iterates over, if there is one.
         self.layers: Place | None = (*self.target, *loop.split(".")[1:]) if loop else None
         #: The callee there: the encoder, or the method that an earlier port made of the loop.
         self.called: Place = (*self.target, LOOP_METHOD) if loop else self.target
-        self.goal = f"a loop over `{loop}` in `{call}`" if loop else f"`{_text(call)}`"
+        owner = ".".join(("self", *self.target))
+        self.goal = f"a loop over `{loop}` in `{owner}`" if loop else f"`{_text(call)}`"
         #: The last part that a chain of calls goes through, if there is one.
         self.last: Place | None = tuple(through.split(".")[1:]) if through else None
         self.per_item = per_item
@@ -313,9 +316,11 @@ class _Search:
             following = self._callee(node, place, frame, names)
             if following is not None and self.leads(following):
                 forwards.append(node)
-        if loops:
+        if loops and not sites:  # else an earlier port has made a method of one of them
             self._known[frame.key] = True
-            self._keep_loop(frame, loops[0], [*loops[1:], *forwards], names)
+            last = len(loops) - 1 if all(map(_is_sliced, loops)) else 0
+            others = loops[last + 1 :]
+            self._keep_loop(frame, loops[last], [*others, *forwards], names)
         elif chains:
             self._known[frame.key] = True
             self._keep_chain(frame, chains, [*(node for node, _ in sites), *forwards], names)
@@ -352,8 +357,8 @@ class _Search:
         found = [node for node in ast.walk(frame.function) if isinstance(node, ast.For)]
         return [
             node
-            for node in found
-            if any(_place(over, frame.place, names) == self.layers for over in iterated(node.iter))
+            for node in sorted(found, key=lambda node: node.lineno)
+            if any(_place(unsliced(over), frame.place, names) == self.layers for over in iterated(node.iter))
         ]
 
     def _keep_loop(self, frame: _Frame, loop: ast.For, others: Sequence[ast.AST], names: Mapping[str, Place]) -> None:
@@ -368,7 +373,13 @@ class _Search:
             self._refuse_loop(frame, misfit.reason, frame.module.span(misfit.node))
             return
         outlined = outline(frame.function, loop)
-        hazard = find_hazard(self.program, frame.holder, frame.function, loop, outlined.arguments)
+        constants = self._constants(outlined)
+        if constants is None:
+            taken = ", ".join(f"`{name}`" for name in outlined.arguments)
+            reason = f"it takes {taken}, the features first, and `{_text(self.call)}` gives something else"
+            self._refuse_loop(frame, reason, frame.module.span(loop))
+            return
+        hazard = find_hazard(self.program, frame.holder, frame.function, loop, outlined.arguments, constants)
         if hazard is not None and not self._hoist(frame, loop, names):
             place = Span(hazard.shown, hazard.line, 1, hazard.line, 2)
             self._refuse_loop(frame, f"{hazard.what}: {hazard.reason}", place)
@@ -377,6 +388,16 @@ class _Search:
             self._refuse_loop(frame, "attention of the layers cannot be told where items end", frame.module.span(loop))
             return
         self._keep(frame, [(loop, EVERY)], [], outlined)
+
+    def _constants(self, loop: Loop) -> tuple[str, ...] | None:
+        """The names that the loop reads of the model itself, as the call says; None where that has other arguments."""
+        if isinstance(self.call, str):
+            return ()
+        given = self.call.args
+        if self.call.keywords or len(given) != len(loop.arguments) or given[0] != Name("pixels"):
+            return None
+        named = zip(loop.arguments, given, strict=True)
+        return tuple(name for name, argument in named if not isinstance(argument, Name))
 
     def _chains(self, frame: _Frame, names: Mapping[str, Place]) -> list[list[ast.stmt]]:
         """The runs of statements from the encoder's call to that of the last part, in a method of the model."""
@@ -550,7 +571,7 @@ class _Search:
 
     def _units(self, node: ast.Call, frame: _Frame, names: Mapping[str, Place]) -> tuple[int | str, ...] | None:
         """Where a call of the encoder has the units, the pixels first. Its other arguments must be those of `call`."""
-        if isinstance(self.call, str):
+        if isinstance(self.call, str) or self.layers is not None:
             return EVERY
         given: dict[int | str, ast.expr] = dict(enumerate(node.args))
         given |= {keyword.arg or "**": keyword.value for keyword in node.keywords}
@@ -698,6 +719,15 @@ def iterated(node: ast.expr) -> list[ast.expr]:
     """The objects that a loop goes through: `self.layers` of `enumerate(self.layers)` and of `zip(x, self.layers)`."""
     counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("enumerate", "zip")
     return node.args if isinstance(node, ast.Call) and counted else [node]
+
+
+def unsliced(node: ast.expr) -> ast.expr:
+    """`self.layers` of `self.layers[:n]`."""
+    return node.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) else node
+
+
+def _is_sliced(loop: ast.For) -> bool:
+    return any(unsliced(over) is not over for over in iterated(loop.iter))
 
 
 def _aliases(frame: _Frame) -> Iterator[tuple[str, Place]]:

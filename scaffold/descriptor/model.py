@@ -399,6 +399,13 @@ class CutForward(Record):
         "call with `pixels`, whose other arguments are those of `with`, or constants of the model",
         examples=["self.vision_tower(pixels)", "self.vision_tower(pixels, patch_attention_mask=mask)"],
     )
+    loop: str | None = declare(
+        AttributePath(),
+        "layers, seen from the owner of a method that loops over them, or over a slice of them: the last such loop "
+        "becomes a method `forward_layers`, of which `call` is the call, with what the loop reads in its order",
+        default=None,
+        examples=["self.vpm.encoder.layers"],
+    )
     with_: Mapping[str, str | UnitInput] = declare(
         Table(
             Shape(

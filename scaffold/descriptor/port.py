@@ -328,6 +328,10 @@ class CutPort(ReentryPort):
         return "forward.call"
 
     @property
+    def loop(self) -> str | None:
+        return self.forward.loop
+
+    @property
     def mask(self) -> str | None:
         """The argument that hides the padding of units which are shorter than the others."""
         return next((name for name, entry in self.forward.with_.items() if entry == ADDITIVE), None)

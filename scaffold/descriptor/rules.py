@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from scaffold.descriptor.expressions import (
     FUNCTIONS,
+    Attribute,
     Binary,
     Call,
     EvaluationError,
@@ -23,6 +24,7 @@ from scaffold.descriptor.expressions import (
 from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Helper, Sequences, TestEntry
 from scaffold.descriptor.port import (
     CHUNK,
+    LOOP_METHOD,
     PORTS,
     CropsPort,
     CutPort,
@@ -643,6 +645,33 @@ def result_has_features(context: Context) -> Problems:
         )
 
 
+def loop_is_called(context: Context) -> Problems:
+    """The call of a loop is that of the method which it becomes, with values of the batch and of the model: VCG347."""
+    port = context.port
+    if not isinstance(port, CutPort) or not port.forward or port.forward.call is None:
+        return
+    if (port.forward.loop is not None) != port.forward.call.path.endswith(f".{LOOP_METHOD}"):
+        yield context.problem(
+            "VCG347",
+            f"`{LOOP_METHOD}` is what the loop over the layers becomes, and nothing else is",
+            "forward.loop" if port.forward.loop is not None else "forward.call",
+            f"write `call: self.{LOOP_METHOD}(pixels)` and the layers as `loop`, or none of them",
+        )
+    elif port.forward.loop and (port.forward.call.keywords or not _plain(port.forward.call)):
+        yield context.problem(
+            "VCG347",
+            "a loop takes `pixels` first, then arguments of `with` and attributes of the model",
+            "forward.call",
+            f"write what the loop reads in its order, such as self.{LOOP_METHOD}(pixels, self.config.first_layer)",
+        )
+
+
+def _plain(call: Call) -> bool:
+    """Whether a call has the pixels first, and else names and attributes alone."""
+    first, *others = call.args or (None,)
+    return first == Name("pixels") and all(isinstance(value, Name | Attribute) for value in others)
+
+
 def padding_can_be_hidden(context: Context) -> Problems:
     """A mask hides the rows that pad the units which the encoder gets, on their first axis: VCG346."""
     port = context.port
@@ -936,6 +965,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     row_width_is_read,
     fields_are_complete,
     result_has_features,
+    loop_is_called,
     padding_can_be_hidden,
     items_can_be_made,
     paths_are_consistent,

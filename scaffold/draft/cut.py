@@ -16,6 +16,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.crops import chains, draft_shapes
 from scaffold.draft.inputs import Beyond, beyond, left_out, other_way, read_fields
 from scaffold.draft.locate import Located
+from scaffold.draft.looped_units import draft_looped_units, looped_units
 from scaffold.draft.made_units import draft_made_units, made_units
 from scaffold.draft.masks import draft_masks
 from scaffold.draft.objects import Objects
@@ -85,6 +86,7 @@ def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) 
         cut = _at_made_units(tree, program, model, objects, walker, fields, sheet)
         cut = cut or _at_outside_units(tree, program, model, objects, walker, fields, sheet)
         cut = cut or _at_chains(tree, program, model, objects, walker, fields, sheet)
+        cut = cut or _at_looped_units(tree, program, model, objects, walker, fields, sheet)
         if cut is None:
             raise refusal from None
         return cut
@@ -176,6 +178,30 @@ def _at_outside_units(
     others = {field.modality: field.place for field in fields.values() if field.modality in set(MODALITIES) - {"image"}}
     reason = "its units may have another number of patches than those of images"
     return Cut(("image",), tuple(left_out(tree, place, str(name), reason) for name, place in others.items()))
+
+
+def _at_looped_units(
+    tree: SourceTree,
+    program: Program,
+    model: Located,
+    objects: Objects,
+    walker: Walker,
+    fields: dict[str, FieldConfig],
+    sheet: Sheet,
+) -> Cut | None:
+    """A cut at a loop over layers in a method of the model itself; None where there is no such one."""
+    found = looped_units(program, model, fields)
+    if found is None or problems_of_way(tree, model, [ALL], parse_call(found.text), found.layers):
+        return None
+    if not draft_looped_units(program, model, objects, found, sheet):
+        return None
+    for name, key in found.pixels:
+        sheet.put(f"modalities.{name}.pixels", key, fields[key].place)
+        sheet.put(f"modalities.{name}.entry", ALL, walker.root.place)
+    put_fields(tree, program, model, sheet, fields, {name for name, _ in found.pixels})
+    put_hidden_size(program, model, objects, sheet, walker.root)
+    put_gate(program, model, tuple(key for _, key in found.pixels), sheet)
+    return Cut(tuple(name for name, _ in found.pixels), ())
 
 
 def _at_chains(

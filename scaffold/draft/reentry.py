@@ -22,7 +22,7 @@ from scaffold.draft.steps import PartCall, constant, parents_of
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.values import BatchInputs, FieldConfig, Input, Items, Made, Op, Plain, SourceLine, Term, walk_value
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import assigned_to, last_name
+from scaffold.syntax import assigned_to, last_name, self_attribute
 from scaffold.tower.source import Program
 
 #: The whole model as an entry.
@@ -298,6 +298,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
                 key, "self.config.hidden_size", place, why="the language model gets the model's own configuration"
             )
             return
+        read = (objects.text(value) or "" for value in objects.part_reads("self"))
+        if _is_text(objects.value(own)) and any(text.startswith("self.config.text_config.") for text in read):
+            width = "self.config.text_config.hidden_size"
+            sheet.put(key, width, place, why="the language model gets the text's configuration")
+            return
         kept = objects.text(objects.value(own)) or ""
         where = kept if kept.count(".") == 1 else own  # an attribute of the model itself, where it keeps the same
         sheet.put(key, f"{where}.hidden_size", place, why="the language model's own configuration")
@@ -321,6 +326,11 @@ def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: S
     if any("text_config" in text for file, text in files.items() if not file.endswith(_INTERFACES)):
         candidates.reverse()
     sheet.ask(Question(key, "columns of the embeddings", tuple(candidates), (str(place or step.place),)))
+
+
+def _is_text(value: Term | None) -> bool:
+    """Whether it is what vLLM takes for the configuration of the text, such as the model's `text_config`."""
+    return isinstance(value, Op) and value.name == ".hf_text_config"
 
 
 def _shared_projection(program: Program, model: Located) -> tuple[str, SourceLine] | None:
@@ -406,9 +416,9 @@ def _language_model(model: Located, program: Program) -> tuple[str, SourceLine |
         for node in ast.walk(cls):
             if isinstance(node, ast.With) and "_mark_language_model" in ast.unparse(node.items[0]):
                 for statement in node.body:
-                    for target in assigned_to(statement):
-                        if isinstance(target, ast.Attribute):
-                            return target.attr, SourceLine(module.file, statement.lineno)
+                    for target in (target for part in ast.walk(statement) for target in assigned_to(part)):
+                        if (name := self_attribute(target)) is not None:
+                            return name, SourceLine(module.file, target.lineno)
     found = assigned(program, model.owner, "language_model")
     return ("language_model", found[1]) if found is not None else ("", None)
 

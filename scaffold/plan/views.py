@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
 from scaffold.descriptor.expressions import (
+    Attribute,
     Binary,
     Call,
     Expression,
@@ -203,6 +204,8 @@ class CutView(ReentryView):
     buffers: tuple[UnitBuffer, ...]
     #: Arguments of the encoder that no graph holds.
     absent: list[str]
+    #: Arguments that are values of the model itself, and these values: a graph holds no other.
+    fixed: tuple[tuple[str, Code], ...]
     #: The argument that hides the padding of shorter units.
     mask: str | None
     #: Parameters of what stands in for the encoder, and those of them that a graph reads.
@@ -219,7 +222,7 @@ class CutView(ReentryView):
     @property
     def wraps(self) -> bool:
         """Whether the encoder takes or gives something else than units and their features."""
-        return bool(self.absent) or self.mask is not None or self.features is not None
+        return bool(self.absent or self.fixed) or self.mask is not None or self.features is not None
 
     @property
     def input_key(self) -> str:
@@ -680,9 +683,20 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         if entry != ABSENT
     }
     keys = {"pixels": pixels} | {name: name for name in given}
+    parameters = ["units", *port.forward.with_]
+    fixed: tuple[tuple[str, Code], ...] = ()
+    if port.loop:  # all that it reads is handed over
+        others = [one for one in port.forward.call.args[1:] if isinstance(one, Name | Attribute)]
+        fixed = tuple(
+            (one.path.rpartition(".")[2].partition("[")[0], Code(one.path))
+            for one in others
+            if isinstance(one, Attribute)
+        )
+        named = {path: name for name, path in fixed}
+        parameters = ["units", *(named[Code(one.path)] if isinstance(one, Attribute) else one.name for one in others)]
     return CutView(
         **_shared(port, profile, facts),
-        **_reentry(port, facts, "encode_units" if absent or mask or _features(port) else "encode"),
+        **_reentry(port, facts, "encode_units" if absent or mask or fixed or _features(port) else "encode"),
         buffer_keys=list(keys.values()),
         budget_min=Code("self._encoder_cudagraph_features[:-1].numel()"),
         budget_why="Tokens of one unit.",
@@ -695,9 +709,12 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         buffers=(UnitBuffer(pixels, _joined(unit), Code("dtype")), *given.values()),
         absent=absent,
         mask=mask,
+        fixed=fixed,
         unit_parameters=_joined(
-            f"{name}: torch.Tensor{' | None' * (name in absent or name == mask)}"
-            for name in ("units", *port.forward.with_)
+            f"{name}: Any"
+            if name in dict(fixed)
+            else f"{name}: torch.Tensor{' | None' * (name in absent or name == mask)}"
+            for name in parameters
         ),
         units=_joined([f"units{'.squeeze(0)' if port.forward.axis else ''}", *given]),
         layers=_joined(

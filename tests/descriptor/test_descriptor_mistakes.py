@@ -696,6 +696,14 @@ MISTAKES = [
 11:97 error[VCG346] at 'other': one mask hides the padding of units
     help: say `absent`, or its shape
 """)),
+    Mistake("a loop whose call is another one", "cut", [("result: [_, features]}", "result: [_, features], loop: self.layers}")], snapshot("""\
+11:77 error[VCG347] at 'self.layers': `forward_layers` is what the loop over the layers becomes, and nothing else is
+    help: write `call: self.forward_layers(pixels)` and the layers as `loop`, or none of them
+""")),
+    Mistake("a loop with arguments of other kinds", "cut", [("self.encoder(pixels)", '"self.forward_layers(pixels, 6)"'), ("axis: 1, result: [_, features]}", "loop: self.layers}")], snapshot("""\
+11:17 error[VCG347] at '"self.forward_layers(pixels, 6)"': a loop takes `pixels` first, then arguments of `with` and attributes of the model
+    help: write what the loop reads in its order, such as self.forward_layers(pixels, self.config.first_layer)
+""")),
     Mistake("a tuple and layers", "cut", [("features]}", "features], layers: [side]}")], snapshot("""\
 11:71 error[VCG344] at 'layers': the result is a tuple or a list of layers, not both
     help: delete one of `result` and `layers`

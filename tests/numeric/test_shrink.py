@@ -66,6 +66,15 @@ def test_what_belongs_together_stays_together(part: str, name: str, expected: An
     assert _shrunk()[part][name] == expected
 
 
+def test_a_layer_has_one_number_in_all_parts() -> None:
+    """A merger runs behind a layer of the tower, which the whole model's configuration numbers, too."""
+    tree = {"insert_layer_id": 6, "vision_config": {"insert_layer_id": 6, "num_hidden_layers": 12}, "last_layer_id": 9}
+    shrink(tree)
+    number = tree["vision_config"]["insert_layer_id"]  # type: ignore[index]
+    assert (number, tree["insert_layer_id"], tree["last_layer_id"]) == (1, 1, 9)
+    assert number + 1 < LAYERS  # layers are left behind the merger
+
+
 def test_lists_of_an_entry_a_layer_are_cut() -> None:
     assert _shrunk()["text_config"]["layer_types"] == ["full_attention", "sliding_attention", "full_attention"]
 

@@ -353,6 +353,13 @@ CODES: tuple[Code, ...] = (
         "attention off the padding. That needs units of rows on axis 0, as `forward.unit: [rows, width]` says, and one "
         "mask for them.",
     ),
+    Code(
+        "VCG347",
+        "a loop is not the call",
+        "With `forward.loop` a loop over layers becomes a method `forward_layers`, and `forward.call` is its call: the "
+        "units first, then what the loop reads, which is an argument of `forward.with` or an attribute of the model. "
+        "Without a loop there is no such method.",
+    ),
     # --- integration
     Code(
         "VCG360",

@@ -40,7 +40,7 @@ _OWN_WIDTH = ("embed_dim", "hidden_size", "d_model", "width", "hidden_dim", "dim
 _PROJECTION, _PROJECTED = "projection_dim", 160
 #: One number or a list of numbers of layers.
 _LAYER_NUMBERS = re.compile(
-    r".*(_indexes|_indices|_idx|_layer_ids|_layers_list)|deepstack.*|fullatt.*|(vision_feature|select|vision_select)_layers?"
+    r".*(_indexes|_indices|_idx|_layer_ids?|_layers_list)|deepstack.*|fullatt.*|(vision_feature|select|vision_select)_layers?"
     r"|intermediate_layer.*"
 )
 
@@ -80,8 +80,8 @@ def shrink(tree: Tree, level: Level = Level.UNEQUAL, keep: frozenset[str] = froz
     """Shrink a configuration in place. `keep` are dotted paths that stay."""
     parts = list(parts_of(tree))
     frozen = {path: {key: part[key] for key in part if ".".join((*path, key)) in keep} for path, part in parts}
-    for _, part in parts if level is not Level.WIDTHS else ():
-        _cut_layers(part)
+    if level is not Level.WIDTHS:
+        _cut_all_layers([part for _, part in parts])
     if level is not Level.DEPTH:
         _cut_widths(parts, level)
     if level is Level.UNEQUAL:
@@ -90,13 +90,31 @@ def shrink(tree: Tree, level: Level = Level.UNEQUAL, keep: frozenset[str] = froz
         part.update(frozen[path])
 
 
-def _cut_layers(part: Tree) -> None:
+def _cut_all_layers(parts: list[Tree]) -> None:
+    """Cut the layers of every part. A part without layers may number one of another part, by the same name."""
+    renumbered: dict[tuple[str, int], int] = {}
+    for part in parts:
+        numbers = {(name, value) for name, value in part.items() if _is_layer(name, value)}
+        if _cut_layers(part):
+            renumbered |= {(name, value): part[name] for name, value in numbers}
+    for part in (part for part in parts if not any(map(_DEPTH.fullmatch, part))):
+        for name, value in part.items():
+            if _is_layer(name, value):
+                part[name] = renumbered.get((name, value), value)
+
+
+def _is_layer(name: str, value: Any) -> bool:
+    return _is_number(value) and _LAYER_NUMBERS.fullmatch(name) is not None
+
+
+def _cut_layers(part: Tree) -> bool:
+    """Cut the layers of a part; whether it has more than a few."""
     depths = {name: value for name, value in part.items() if _DEPTH.fullmatch(name) and _is_number(value)}
     old = max(depths.values(), default=0)
     for name in depths:
         part[name] = min(part[name], LAYERS)
     if old <= LAYERS:
-        return
+        return False
     for name, value in part.items():
         if isinstance(value, list) and len(value) == old:
             part[name] = value[:LAYERS]
@@ -105,6 +123,7 @@ def _cut_layers(part: Tree) -> None:
                 part[name] = _scaled(value, old)
             elif isinstance(value, (list, tuple)) and value and all(map(_is_number, value)):
                 part[name] = sorted({_scaled(number, old) for number in value}, key=lambda number: number % LAYERS)
+    return True
 
 
 def _scaled(number: int, old: int) -> int:

@@ -41,6 +41,8 @@ RECIPES = (
     "deepseek_v41",
     "unlimited_ocr",
     "minicpmv",
+    "minicpmv4_6",
+    "minicpm_ocr",
     "minimax_m3",
     "idefics3",
     "smolvlm",

@@ -1,0 +1,130 @@
+"""MiniCPM-V 4.6: slices of an image, whose patches a merger between two layers makes a quarter of, or leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, stacked
+
+#: The side of a patch, and the patches along a side of the square of which each slice has about the area.
+_PATCH, _SIDE = 2, 8
+#: More tokens than any budget: what an item counts that has a longer slice.
+_NO_GRAPH = 10**6
+#: Slices by height and width in patches, after which the merger runs or not.
+_MERGED, _WHOLE = True, False
+
+
+class _LanguageModel(LanguageModel):
+    """It keeps the configuration that it is made with."""
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__()
+        self.config = vllm_config.model_config.hf_text_config
+
+
+class MiniCPMV46(Recipe):
+    """An item is whether the merger runs between the layers, and slices of an image or frames of a video."""
+
+    module = "minicpmv4_6"
+    host_class = "MiniCPMV4_6ForConditionalGeneration"
+    #: Rows of one unit of a graph, and a slice of so many.
+    rows, longest = _SIDE * (_SIDE + 1), (6, 12)
+    stand_ins = MappingProxyType({"Qwen3_5ForCausalLM": _LanguageModel})
+
+    @property
+    def min_budget(self) -> int:  # type: ignore[override]
+        return self.rows
+
+    def model_config(self) -> Any:
+        from transformers import MiniCPMV4_6Config
+
+        config = MiniCPMV4_6Config(
+            insert_layer_id=0, image_size=_SIDE * _PATCH, patch_size=_PATCH, drop_vision_last_layer=False
+        )
+        config.vision_config.update(
+            {
+                "hidden_size": 48,
+                "intermediate_size": 64,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 3,
+                "image_size": _SIDE * _PATCH,
+                "patch_size": _PATCH,
+            }
+        )
+        config.text_config.hidden_size = self.hidden_size
+        return config
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        prefix = "" if modality == "image" else "video_"
+        pixels = []
+        for _, slices in items:
+            longest = max(height * width for height, width in slices)
+            own = torch.zeros(len(slices), 3, _PATCH, _PATCH * longest)
+            for index, (height, width) in enumerate(slices):
+                size = (3, _PATCH, _PATCH * height * width)
+                own[index, ..., : size[-1]] = torch.randn(size, generator=generator)
+            pixels.append(own)
+        return {
+            f"{prefix}pixel_values": stacked(pixels),
+            f"{prefix}tgt_sizes": stacked([torch.tensor(slices) for _, slices in items]),
+            f"{prefix}use_vit_merger": torch.tensor([[merged] for merged, _ in items]),
+        }
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return {f"{modality}_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
+
+    def tokens(self, modality: str, item: Item) -> int:
+        return self.rows * len(item[1]) if all(height * width <= self.rows for height, width in item[1]) else _NO_GRAPH
+
+    def sessions(self) -> tuple[Session, ...]:
+        rows = self.rows
+        small, square = (_MERGED, ((4, 4),)), (_MERGED, ((8, 8),))
+        wide, tall = (_MERGED, ((4, 12), (8, 8), (8, 8))), (_WHOLE, ((12, 4), (8, 8)))
+        strip, fine = (_MERGED, ((4, 16), (4, 8))), (_WHOLE, ((2, 6),))
+        clip, long_clip, whole_clip = (_MERGED, ((4, 8),) * 3), (_MERGED, ((8, 8),) * 5), (_WHOLE, ((6, 4),) * 2)
+        mixes = (
+            Case("slices of several shapes", "image", (wide, square)),
+            Case("one small slice after large ones", "image", (small,)),
+            Case("mixed sizes", "image", (small, wide, strip)),
+            Case("patches that are not merged", "image", (tall,)),
+            Case("merged and not merged", "image", (wide, tall, small, fine)),
+            Case("several videos", "video", (long_clip, clip)),
+            Case("mixed sizes, reversed", "image", (strip, tall, small)),
+            Case("one short video after long ones", "video", ((_MERGED, ((4, 4),)),)),
+            Case("videos, merged and not merged", "video", (clip, whole_clip)),
+            Case("no padding", "image", (square, (_MERGED, ((8, 8), (4, 16))))),
+            Case("a slice as long as a graph's", "image", ((_WHOLE, (self.longest,)),)),
+            Case("more images than one batch", "image", (small, tall, wide, strip, square)),
+            Case("more videos than one batch", "video", (clip, long_clip, (_MERGED, ((4, 4),)), clip, long_clip)),
+        )
+        above = (
+            Case("an image above all budgets", "image", ((_MERGED, ((8, 8),) * 9),)),
+            Case("an image above all budgets among others", "image", (small, (_MERGED, ((4, 8),) * 9), wide)),
+            Case("a video above all budgets", "video", ((_MERGED, ((8, 8),) * 9),)),
+        )
+        longer = (
+            Case("a slice longer than a graph's", "image", ((_WHOLE, ((8, 10),)), (_WHOLE, ((8, 8), (4, 20))))),
+            Case("longer slices among others", "image", (small, (_WHOLE, ((8, 8), (4, 20))), square),
+                 may_go_eager=True),
+            Case("frames longer than a graph's", "video", ((_WHOLE, ((8, 10),) * 2),)),
+        )  # fmt: skip
+        counts = tuple(
+            Case(f"{count} items", modality, (small, square) * (count // 2) + (fine,) * (count % 2),
+                 group="1 to 8 items")
+            for count in range(1, 9)
+            for modality in self.modalities
+        )  # fmt: skip
+        return (
+            Session(f"budgets {rows}, {4 * rows}, {8 * rows}; 4 items",
+                    (rows, 4 * rows, 8 * rows), 4, None, (*mixes, *longer)),
+            Session(f"budgets {3 * rows}, {6 * rows + 7}; 2 items",
+                    (3 * rows, 6 * rows + 7), 2, None, (*above, *mixes[1:6])),
+            Session(f"budget {8 * rows}; 8 items", (8 * rows,), 8, None, counts),
+        )  # fmt: skip
+
+
+RECIPE = MiniCPMV46()
