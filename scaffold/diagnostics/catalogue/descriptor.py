@@ -353,6 +353,14 @@ CODES: tuple[Code, ...] = (
         "attention off the padding. That needs units of rows on axis 0, as `forward.unit: [rows, width]` says, and one "
         "mask for them.",
     ),
+    Code(
+        "VCG347",
+        "units have no paths of their own",
+        "A modality whose units have another shape gives names of `let` other values: `modalities.video.let`. Units of "
+        "each modality then have a path, with graphs of that shape, and budgets count tokens: `item.merge` says how "
+        "many features are one. The first modality has the values of `let` itself. Neither padded items nor a mask of "
+        "padding go with that.",
+    ),
     # --- integration
     Code(
         "VCG360",
