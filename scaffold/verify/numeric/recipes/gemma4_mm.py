@@ -65,16 +65,14 @@ class Gemma4(Recipe):
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         if modality == "video":
-            padded = [(count, (h, w, *(rest or [FRAME]))) for count, h, w, *rest in items]
-            frames = [_unit(*frame, generator) for count, frame in padded for _ in range(count)]
+            frames = [_unit((*frame, FRAME)[:3], generator) for count, *frame in items for _ in range(count)]
             pixels, places = zip(*frames, strict=True)
-            counts = torch.tensor([count for count, _ in padded])
             return {
                 "pixel_values_videos": torch.stack(pixels),
                 "pixel_position_ids_videos": torch.stack(places),
-                "video_frame_counts": counts,
+                "video_frame_counts": torch.tensor([count for count, *_ in items]),
             }
-        pixels, places = zip(*(_unit(*(*item, LENGTH)[:3], generator) for item in items), strict=True)
+        pixels, places = zip(*(_unit((*item, LENGTH)[:3], generator) for item in items), strict=True)
         return {"pixel_values": stacked(pixels), "pixel_position_ids": stacked(places)}
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
@@ -119,8 +117,9 @@ class Gemma4(Recipe):
         )
 
 
-def _unit(h: int, w: int, length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Patches of an image of h x w tokens, and their places; both padded to `length` tokens."""
+def _unit(size: Item, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Patches of an image of h x w tokens, and their places; both padded to the third number of tokens."""
+    h, w, length = size
     count, whole = h * w * POOL**2, length * POOL**2
     pixels = torch.zeros(whole, 3 * PATCH**2)
     pixels[:count] = torch.rand(count, 3 * PATCH**2, generator=generator)
