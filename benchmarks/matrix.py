@@ -35,7 +35,7 @@ CORE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
 FURTHER = (
     "mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl", "llava", "llava_next", "llava_onevision", "mistral3", "paligemma",
     "phi3v", "pixtral", "cohere_compass", "deepseek_vl2", "minimax_m3", "minicpmv", "idefics3", "molmo2", "kimi_vl",
-    "nano_nemotron_vl", "kimi_k25", "kimi_k3", "deepseek_ocr", "deepseek_ocr2", "lfm2_vl", "deepseek_v4",
+    "nano_nemotron_vl", "kimi_k25", "kimi_k3", "deepseek_ocr", "deepseek_ocr2", "lfm2_vl", "deepseek_v4", "gemma4_mm",
 )  # fmt: skip
 MODELS = (*CORE, *FURTHER)
 #: The later ones of a minor version, whose files may differ.

@@ -54,6 +54,7 @@ NAMES = {
     "deepseek_ocr2": "DeepSeek-OCR 2",
     "lfm2_vl": "LFM2-VL",
     "deepseek_v4": "DeepSeek-V4",
+    "gemma4_mm": "Gemma 4",
 }
 
 

@@ -22,8 +22,8 @@ FRAME = 70
 class Gemma4(Recipe):
     """An item is its grid `(h, w)` of tokens, or one with another padding `(h, w, tokens)`.
 
-    A video is its frames `(frames, h, w)`, or with another padding `(frames, h, w, tokens)`. Tokens are counted as
-    features before they are pooled, as a port counts them that has graphs of images alone; others count fewer.
+    A video is its frames `(frames, h, w)`, or with another padding `(frames, h, w, tokens)`. Tokens of an image are
+    its features before they are pooled, as a port counts them that has graphs of images alone. Others count fewer.
     """
 
     module = "gemma4_mm"
@@ -79,7 +79,7 @@ class Gemma4(Recipe):
         return None  # the model refuses them
 
     def tokens(self, modality: str, item: Item) -> int:
-        return int(item[0]) * FRAME * POOL**2 if modality == "video" else LENGTH * POOL**2
+        return int(item[0]) * FRAME if modality == "video" else LENGTH * POOL**2
 
     def sessions(self) -> tuple[Session, ...]:
         unit = LENGTH * POOL**2
@@ -97,6 +97,7 @@ class Gemma4(Recipe):
             ("one small frame after large ones", ((1, 1, 1),)),
             ("mixed lengths", ((1, 2, 3), (4, 7, 10), (2, 5, 5))),
             ("mixed lengths, reversed", ((2, 5, 5), (4, 7, 10), (1, 2, 3))),
+            ("one video with more features than budget", ((30, 7, 9),)),
             ("more videos than one batch", ((3, 7, 10), (2, 8, 8), (4, 1, 9), (1, 2, 2), (2, 6, 10))),
             ("a video above all budgets", ((65, 2, 3),)),
             ("a video above all budgets among others", ((1, 7, 10), (65, 2, 3), (2, 4, 4))),
