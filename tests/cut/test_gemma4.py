@@ -194,7 +194,9 @@ PATHS = (
     Mutant("an item is a unit", "1 if item.shape == unit else len(item)", "1", "VCG657"),
     Mutant("units of the other path", "if other == path:", "if other != path:", "VCG650"),
     Mutant("rows of one feature", "* shape[:-1].numel()", "* 1", "VCG654"),
-    Mutant("tokens are rows", "features[path] = output[:num_rows]", "features[path] = output[num_rows:]", "VCG654"),
+    Mutant(
+        "rows behind the batch", "features[path] = output[:num_rows]", "features[path] = output[num_rows:]", "VCG650"
+    ),
 )
 
 
