@@ -204,6 +204,7 @@ class Port:
     buffers: frozenset[str]
     padded: frozenset[str]
     paths: frozenset[str]
+    axes: bool
     embeddings: frozenset[str]
     flashinfer: bool
     off_with_pruning: bool
@@ -292,6 +293,7 @@ def describe(source: str, class_name: str, names: set[str], demanded: set[str]) 
         buffers=frozenset(strings_of(keyword(config, "buffer_keys"))),
         padded=frozenset(strings_of(keyword(config, "padding_logics"))),
         paths=frozenset(strings_of(keyword(config, "paths"))),
+        axes=ast.unparse(keyword(config, "capture_axes")) != "()",
         embeddings=frozenset(word for word in said if word.endswith("_embeds") and word != "pos_embeds"),
         # FlashInfer wants the lengths of sequences beside their offsets.
         flashinfer=any(word.startswith("sequence_lengths") for word in strings_of(keyword(config, "buffer_keys"))),
@@ -411,6 +413,7 @@ FEATURES = {
     "buffers": "recorded buffers",
     "padded": "buffers with padding of their own",
     "paths": "paths",
+    "axes": "graphs for each of several shapes of one input (`capture_axes`)",
     "embeddings": "precomputed embeddings as inputs",
     "flashinfer": "lengths of sequences for FlashInfer",
     "off_with_pruning": "no graphs while pruning is on",

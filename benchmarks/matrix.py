@@ -36,7 +36,7 @@ FURTHER = (
     "mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl", "llava", "llava_next", "llava_onevision", "mistral3", "paligemma",
     "phi3v", "pixtral", "cohere_compass", "deepseek_vl2", "minimax_m3", "minicpmv", "idefics3", "molmo2", "kimi_vl",
     "nano_nemotron_vl", "kimi_k25", "kimi_k3", "deepseek_ocr", "deepseek_ocr2", "lfm2_vl", "deepseek_v4",
-    "deepseek_v41",
+    "deepseek_v41", "gemma4_mm",
 )  # fmt: skip
 MODELS = (*CORE, *FURTHER)
 #: The later ones of a minor version, whose files may differ.
@@ -57,6 +57,7 @@ def tree_of(release: str) -> SourceTree:
 def run_cell(model: str, release: str) -> dict[str, Any]:
     """Generate and prove one model on one release."""
     from scaffold.diagnostics import DiagnosticError
+    from scaffold.plan.methods import left_out
     from scaffold.verify.numeric import check_numerics_all
     from scaffold.workflow import load_port, numeric_requests, tails_of
 
@@ -70,7 +71,7 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     # Hashed before the run, and from the very bytes that are run: templates may change meanwhile.
     cell: dict[str, Any] = {"code": fingerprint(requests[0].overlay), "modalities": {}}
     reports = list(check_numerics_all(requests))
-    for modality in spec.modalities:
+    for modality in requests[0].modalities:
         checks = [check for report in reports for check in report.checks if check.modality in (modality, "all")]
         proven = all(check.passed for check in checks) and all(report.passed for report in reports)
         cell["modalities"][modality] = {
@@ -82,6 +83,9 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     cell["state"] = "proven" if all(report.passed for report in reports) else "failed"
     cell["replayed"] = sum(report.hits for report in reports)
     cell["eager"] = sum(report.misses for report in reports)
+    left = [left_out(spec, modality) for modality in spec.modalities if modality not in requests[0].modalities]
+    if left:
+        cell["reason"] = "; ".join(f"{note.code}: {note.message}" for note in left)
     if cell["state"] == "failed":
         cell["reason"] = "; ".join(d.message for report in reports for d in report.diagnostics())[:400]
     cell["seconds"] = round(time.monotonic() - begin)

@@ -55,6 +55,7 @@ NAMES = {
     "lfm2_vl": "LFM2-VL",
     "deepseek_v4": "DeepSeek-V4",
     "deepseek_v41": "DeepSeek-V4.1",
+    "gemma4_mm": "Gemma 4",
 }
 
 

@@ -229,7 +229,8 @@ def numeric_requests(
     overlay: dict[str, bytes] = {}
     before: dict[str, bytes] = {}
     if not as_is:
-        changes = prepare_port(port, tree, replace=True).changed
+        prepared = prepare_port(port, tree, replace=True)
+        port, changes = prepared.plan.port, prepared.changed
         if not changes:
             changes = published_changes(tree.root, f"new {port.name}")
             before = {change.path: change.before or b"" for change in changes if _is_package(change.path)}

@@ -230,9 +230,15 @@ def _docs(
 
 
 def _mark(port: AnyPort, generation: Generation, anchor: TableAnchor) -> str:
-    """The mark of an adapter, with the releases that it has no graphs on."""
+    """The mark of an adapter, with the modalities and the releases that it has no graphs for."""
+    from scaffold.plan.methods import without_paths
+    from scaffold.protocol import known_profile
+
     unfit = unfit_releases(port, generation)
-    return f"{anchor.yes} (not {', '.join(unfit)})" if unfit else anchor.yes
+    modalities = without_paths(port, known_profile(generation).dialect).modalities
+    limits = [f"{', '.join(modalities)} only"] if len(modalities) < len(port.modalities) else []
+    limits += [f"not {', '.join(unfit)}"] if unfit else []
+    return f"{anchor.yes} ({'; '.join(limits)})" if limits else anchor.yes
 
 
 def _example(source: Source, test: TestEntry) -> list[tuple[str, Code]]:

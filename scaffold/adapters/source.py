@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.support import tower_answer
 from scaffold.descriptor import PackedPort, ReentryPort, RowsPort
-from scaffold.plan.methods import render_methods
+from scaffold.plan.methods import render_methods, without_paths
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import Code, render_template
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin | None]:
     """The module of one adapter and that of its mixin, which lies beside it: before formatting, without headers."""
+    port = without_paths(port, profile.dialect)
     facts, answer = tower_answer(port, profile.generation)
     if isinstance(port, ReentryPort):  # A mixin is that of every model of the generation, and right for either answer.
         facts = replace(facts, attention_fills_zeros=False)

@@ -114,6 +114,17 @@ class CutModality(Inputs):
     )
 
 
+class UnitModality(CutModality):
+    """One modality of a cut, whose units may have another shape."""
+
+    let: Mapping[str, Expression] = declare(
+        Table(_LET, "a name"),
+        "names of `let` that have other values for this modality: its units have a path of their own",
+        default={},
+        examples=[{"side": 224}],
+    )
+
+
 class SizedField(Record):
     """An input whose items lie behind each other."""
 
@@ -266,6 +277,12 @@ class UnitPixels(Record):
     padded: bool = declare(
         Flag(), "whether the model pads all items of a batch to the most units of one", default=False
     )
+
+
+class UnitItem(Record):
+    """The tokens of a unit."""
+
+    merge: Expression = declare(_LET, "side of the squares of features that become one token", examples=["m"])
 
 
 class WholePixels(Record):

@@ -61,6 +61,8 @@ from scaffold.descriptor.model import (
     Sizes,
     TestEntry,
     Tower,
+    UnitItem,
+    UnitModality,
     UnitPixels,
     Verify,
     WholePixels,
@@ -188,6 +190,11 @@ class Port(Record):
         return "video" in self.modalities
 
     @property
+    def has_paths(self) -> bool:
+        """Whether there are graphs of several paths, where the protocol has such."""
+        return False
+
+    @property
     def tested_modalities(self) -> tuple[str, ...]:
         """The names of the modalities in vLLM's tests and docs: a chunk may be an image."""
         return tuple("image" if name == CHUNK else name for name in self.modalities)
@@ -302,14 +309,29 @@ class ReentryPort(Port):
 
 
 class CutPort(ReentryPort):
-    """Units of one shape.
+    """Units of one shape, or of one for each modality.
 
     The descriptor says nothing about tokens: the port asks the encoder how many features a unit has, and the model's
     own code assembles them. The model also serves every item without units of this shape.
     """
 
+    modalities: Mapping[str, UnitModality] = declare(
+        Table(Section(UnitModality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+    )
+    item: UnitItem | None = declare(
+        Section(UnitItem), "how features become tokens, where units have paths: budgets count tokens", default=None
+    )
     pixels: UnitPixels = declare(Section(UnitPixels), "one unit as it enters the encoder")
     forward: CutForward = declare(Section(CutForward), "call that is recorded")
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether units of each modality have a shape, and so a path, of their own."""
+        return any(modality.let for modality in self.modalities.values())
+
+    def lets_of(self, modality: UnitModality) -> tuple[tuple[str, Expression], ...]:
+        """`lets` with the values that they have for a modality."""
+        return tuple((name, modality.let.get(name, value)) for name, value in self.lets)
 
     @property
     def returns(self) -> str:
@@ -350,6 +372,10 @@ class CropsPort(ReentryPort):
     pixels: WholePixels = declare(Section(WholePixels), "one whole image as it enters the encoders")
     crops: Crops = declare(Section(Crops), "crops as they enter the encoders")
     forward: ChainForward = declare(Section(ChainForward), "statements that are recorded")
+
+    @property
+    def has_paths(self) -> bool:
+        return True
 
     @property
     def encoder(self) -> Call:
@@ -597,6 +623,10 @@ class PathsPort(SizedPort):
             Modality(name=entry.name, pixels=self.single.pixels, sizes=entry.sizes, embeds=entry.embeds, why=entry.why)
             for entry in self.modalities.values()
         )
+
+    @property
+    def has_paths(self) -> bool:
+        return True
 
     @property
     def single(self) -> Path:

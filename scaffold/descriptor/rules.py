@@ -129,8 +129,9 @@ def names_are_known(context: Context) -> Problems:
             yield from _call_names(context, use, use.value)
             continue
         known = dict.fromkeys(lets, "a `let` name")
-        if use.scope == "let" and use.at.startswith("let."):
-            known = dict.fromkeys(lets[: lets.index(use.at.removeprefix("let."))], "a `let` name")
+        defined = _defined(use, lets)
+        if defined is not None:
+            known = dict.fromkeys(lets[: lets.index(defined)], "a `let` name")
         known |= dict.fromkeys(_constants(port), "a value of the processor")
         if use.scope == "item":
             known |= dict.fromkeys(_columns(port), "a size column")
@@ -151,6 +152,12 @@ def names_are_known(context: Context) -> Problems:
                 )
 
 
+def _defined(use: Use, lets: tuple[str, ...]) -> str | None:
+    """The name of `let` that an expression defines, for a modality perhaps. It may use the names above it."""
+    section, _, name = use.at.rpartition(".")
+    return name if section.rpartition(".")[2] == "let" and name in lets else None
+
+
 def _doubtful_columns(context: Context) -> set[str]:
     """Column names that are not reported as unknown, because the columns themselves are wrong and reported."""
     if any(columns_fit(context)) or not _columns(context.port):
@@ -161,8 +168,9 @@ def _doubtful_columns(context: Context) -> set[str]:
 def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str]) -> Diagnostic:
     lets, columns = tuple(context.port.let or {}), _columns(context.port)
     span = use.node.span_of(node.start, node.end)
-    if use.at.startswith("let.") and node.name in lets:
-        if node.name == use.at.removeprefix("let."):
+    defined = _defined(use, lets)
+    if defined is not None and node.name in lets:
+        if node.name == defined:
             return context.problem(
                 "VCG302", f"`{node.name}` is defined by itself", span, "compute it from something else"
             )
@@ -693,6 +701,44 @@ def padding_can_be_hidden(context: Context) -> Problems:
         )
 
 
+def units_have_paths(context: Context) -> Problems:
+    """A modality with units of another shape gives names of `let` other values: VCG301, VCG348."""
+    port = context.port
+    if not isinstance(port, CutPort):
+        return
+    several = {name: entry for name, entry in (port.modalities or {}).items() if entry is not None and entry.let}
+    for name, entry in several.items():
+        at = f"modalities.{name}.let"
+        if name == next(iter(port.modalities)):
+            yield context.at_key("VCG348", "`let` has the values of the first modality", at, "write them there")
+        for key in entry.let:
+            if key not in (port.let or {}):
+                yield context.at_key(
+                    "VCG301", f"the name `{key}` is not defined", f"{at}.{key}", suggest(key, port.let or {})
+                )
+    if not several:
+        if port.item is not None:
+            yield context.at_key(
+                "VCG348",
+                "budgets count features where units have one shape",
+                "item",
+                "delete this section, or give the modality with other units its `let`",
+            )
+        return
+    at = f"modalities.{next(iter(several))}.let"
+    if port.pixels is not None and port.pixels.padded:
+        yield context.at_key(
+            "VCG348", "units with paths are not padded to a batch's longest item", "pixels.padded", "delete this line"
+        )
+    if port.forward and (mask := port.mask):
+        yield context.at_key(
+            "VCG348",
+            f"`{mask}` lets one shape hold all units, so none has a path of its own",
+            at,
+            "delete these values, and give `let` those of the longer units",
+        )
+
+
 def items_can_be_made(context: Context) -> Problems:
     """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG340 to VCG345."""
     port = context.port
@@ -967,6 +1013,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     result_has_features,
     loop_is_called,
     padding_can_be_hidden,
+    units_have_paths,
     items_can_be_made,
     paths_are_consistent,
     model_is_consistent,

@@ -29,9 +29,9 @@ class Names:
     bindings: Mapping[str, str]
 
     @classmethod
-    def of(cls, port: AnyPort) -> Names:
-        """The `let` names of `port`, each spelled out, plus the capacities."""
-        return cls(port.lets, CAPACITIES).localised()[0]
+    def of(cls, port: AnyPort, lets: tuple[tuple[str, Expression], ...] = ()) -> Names:
+        """The `let` names of `port`, or of one of its modalities, each spelled out, plus the capacities."""
+        return cls(lets or port.lets, CAPACITIES).localised()[0]
 
     def code(self, expression: Expression) -> Code:
         return Code(expression.python(self.bindings))

@@ -136,7 +136,7 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
         "modalities": None if modalities == ["image", "video"] else modalities,
         "num_video_frames": test.num_video_frames,
         "image_prompt": _prompt(test, test.image_prompt),
-        "video_prompt": _prompt(test, test.video_prompt),
+        "video_prompt": _prompt(test, test.video_prompt) if "video" in modalities else None,
         "needs_video_metadata": test.needs_video_metadata,
         "dtype": test.dtype,
         "max_model_len": test.max_model_len,
@@ -184,7 +184,7 @@ def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
         elif column in _MODALITY_COLUMNS:
             cells.append(table.yes if _MODALITY_COLUMNS[column] in port.tested_modalities else table.no)
         elif column in _MULTI_PATH_COLUMNS:
-            cells.append(table.yes if port.layout in ("paths", "crops") else table.no)
+            cells.append(table.yes if port.has_paths else table.no)
         else:
             # A column that a future release may add: a person must look at it.
             cells.append("")

@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor import CropsPort, PackedPort, PathsPort, ReentryPort, RowsPort
-from scaffold.diagnostics import Diagnostic
+from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort
+from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
 from scaffold.plan.views import SizedView, TreeFacts, View, make_view
 from scaffold.render import render_template
@@ -25,6 +25,9 @@ _MIXINS = {
     "crops": ("encoder_cudagraph_crops", "EncoderCropsMixin"),
     "rows": ("encoder_cudagraph_rows", "EncoderRowsMixin"),
 }
+
+#: The same for a cut whose modalities have units of different shapes: its template, module and class.
+_PATHS_MIXIN = ("cut/paths.py.jinja", "encoder_cudagraph_paths", "EncoderPathsMixin")
 
 #: The paths of the releases that know exactly two of them, by three fields of the config.
 _DUAL = ("global", "local")
@@ -110,8 +113,27 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
     return None
 
 
+def without_paths(port: AnyPort, dialect: Dialect) -> AnyPort:
+    """The part of a port that a protocol can express: without named paths, units of the first modality alone."""
+    if not isinstance(port, CutPort) or not port.has_paths or dialect.paths.value == "named":
+        return port
+    return port.replace(modalities=dict([next(iter(port.modalities.items()))]), item=None)
+
+
+def left_out(port: AnyPort, modality: str) -> Diagnostic:
+    """The note on a modality that `without_paths` leaves to the model's own code: VCG447."""
+    return Diagnostic(
+        "VCG447",
+        f"items of {modality} run eagerly: their units have another shape, and ports of this release name no paths",
+        port.span(f"modalities.{modality}.let"),
+        "port the model into 0.27 or later",
+        Severity.INFO,
+    )
+
+
 def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> Methods:
     """All protocol methods of `port` for the dialect of `profile`, as a block without indentation."""
+    port = without_paths(port, profile.dialect)
     view = make_view(port, profile, facts)
     mixin = _mixin(port, view)
     names = _names(view) | ({"mixin": mixin.class_name} if mixin else {})
@@ -135,10 +157,10 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
 def _mixin(port: AnyPort, view: View) -> Mixin | None:
     if port.layout not in _MIXINS:
         return None
-    module, class_name = _MIXINS[port.layout]
-    return Mixin(
-        module, class_name, render_template(f"{port.layout}/mixin.py.jinja", class_name=class_name, **_names(view))
-    )
+    template, module, class_name = f"{port.layout}/mixin.py.jinja", *_MIXINS[port.layout]
+    if isinstance(port, CutPort) and port.has_paths:
+        template, module, class_name = _PATHS_MIXIN
+    return Mixin(module, class_name, render_template(template, class_name=class_name, **_names(view)))
 
 
 def _names(view: View) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.plan.entries import plan_entries
 from scaffold.plan.heirs import plan_heirs
-from scaffold.plan.methods import refusal, render_methods
+from scaffold.plan.methods import left_out, refusal, render_methods, without_paths
 from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.model_file import plan_mixin, plan_model
 from scaffold.plan.processor import check_processor
@@ -36,6 +36,11 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     """
     if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
+    notes: list[Diagnostic] = []
+    expressible = without_paths(port, profile.dialect)
+    if expressible is not port:
+        notes += [left_out(port, name) for name in port.modalities if name not in expressible.modalities]
+        port = expressible
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
     methods = render_methods(port, profile, tower.facts)
@@ -53,7 +58,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         for path, edits in tower.edits.items()
         if path != model.path
     ]
-    notes: list[Diagnostic] = [*tower.notes, *heirs.notes, *left]
+    notes += [*tower.notes, *heirs.notes, *left]
     facts = [
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
         Fact("model", model.class_name, f"{model.path}:{model.line}"),

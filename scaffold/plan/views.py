@@ -159,6 +159,11 @@ class View:
         """Whether the frames of a video decide any size."""
         return False
 
+    @property
+    def has_paths(self) -> bool:
+        """Whether units of each modality have a path of their own."""
+        return False
+
 
 @dataclass(frozen=True)
 class UnitBuffer:
@@ -218,6 +223,16 @@ class CutView(ReentryView):
     layers: Code
     #: `features` in the form of the encoder's own result, where that is another.
     features: Code | None
+    #: The shape of one unit of the pixels on each path, by its input; empty where all units have one shape.
+    pixel_shapes: tuple[tuple[str, Code], ...] = ()
+    #: Names in the shapes of `buffers` that have a value for each path.
+    path_lets: tuple[tuple[str, tuple[tuple[str, Code], ...]], ...] = ()
+    #: How many features become one token, where that is more than one.
+    rows_per_token: Code | None = None
+
+    @property
+    def has_paths(self) -> bool:
+        return bool(self.pixel_shapes)
 
     @property
     def wraps(self) -> bool:
@@ -670,13 +685,31 @@ def _entry(modality: CutModality, encode: str, facts: TreeFacts) -> Entry:
 
 
 def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
-    names = Names.of(port)
+    names = sided = Names.of(port)
+    shapes: dict[str, Any] = {}
+    if port.has_paths:
+        each = {modality.pixels: Names.of(port, port.lets_of(modality)) for modality in port.modalities.values()}
+        differing = {name for name in names.bindings if len({one.bindings[name] for one in each.values()}) > 1}
+        sided = Names(names.lets, {**names.bindings, **{name: name for name in differing}})
+        sides = [*(port.forward.unit or port.pixels.shape)]
+        sides += [side for entry in port.forward.with_.values() if isinstance(entry, UnitInput) for side in entry.shape]
+        used = set().union(*(side.names for side in sides))
+        shapes = {
+            "pixel_shapes": tuple((key, _joined(map(one.code, port.pixels.shape))) for key, one in each.items()),
+            "path_lets": tuple(
+                (name, tuple((key, Code(one.bindings[name])) for key, one in each.items()))
+                for name, _ in port.lets
+                if name in differing & used
+            ),
+        }
+        if port.item is not None:
+            shapes["rows_per_token"] = names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge}))
     pixels = next(iter(port.modalities.values())).pixels
-    unit = [names.code(side) for side in port.forward.unit or port.pixels.shape]
+    unit = [sided.code(side) for side in port.forward.unit or port.pixels.shape]
     absent = [name for name, entry in port.forward.with_.items() if entry == ABSENT]
     mask = port.mask
     given = {
-        name: UnitBuffer(name, _joined(map(names.code, entry.shape)), Code(f"torch.{entry.dtype}"))
+        name: UnitBuffer(name, _joined(map(sided.code, entry.shape)), Code(f"torch.{entry.dtype}"))
         if isinstance(entry, UnitInput)
         else UnitBuffer(name, Code(f"1, 1, {unit[0]}"), Code("dtype"))
         for name, entry in port.forward.with_.items()
@@ -728,6 +761,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         axis=port.forward.axis,
         padded=port.pixels.padded,
         pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
+        **shapes,
     )
 
 

@@ -1,16 +1,26 @@
-"""A cut at an encoder of another package: Gemma 4 and its kin, by the drafts of `init --yes` on real classes."""
+"""A cut at an encoder of another package: Gemma 4 and its kin, by the drafts of `init --yes` on real classes.
+
+The shipped Gemma 4 also has graphs of frames, which have fewer patches than an image: a path for each shape.
+"""
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_ports import port_of
 from port_mutants import Mutant, id_of, reports_of
 
+from scaffold.adapters.outputs import Source, render_outputs
+from scaffold.adapters.proof import prove_adapter
+from scaffold.adapters.source import render_adapter
 from scaffold.descriptor import CutPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
 from scaffold.edit import apply_edits
+from scaffold.protocol import GENERATIONS, known_profile
 from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
 
@@ -77,6 +87,60 @@ def test_the_section_of_a_method_that_gets_a_parameter_keeps_its_title(drafted: 
         assert text.count(title) == tree.read(MODEL).count(title) == 1
 
 
+# -- a path for each shape ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "modalities", "mixin"),
+    [("0.22.0", ["image"], "units"), (PRISTINE, ["image"], "units"), (RELEASE, ["image", "video"], "paths")],
+)
+def test_frames_have_graphs_where_ports_name_paths(
+    release: str, modalities: list[str], mixin: str, release_tree: Any
+) -> None:
+    prepared = prepare_port(port_of("gemma4_mm"), release_tree(release), replace=True)
+    text = {change.path: (change.after or b"").decode() for change in prepared.changed}
+    assert f"vllm/model_executor/models/encoder_cudagraph_{mixin}.py" in text
+    assert list(prepared.plan.port.modalities) == modalities
+    assert prepared.plan.way is not None
+    cut = [station.function for station in prepared.plan.way.stations]
+    assert cut == [f"_process_{modality}_input" for modality in modalities]
+    notes = [note for note in prepared.notes if note.code == "VCG447"]
+    assert [note.message.partition(":")[0] for note in notes] == ["items of video run eagerly"] * (len(modalities) == 1)
+    row = [line for line in text.get("docs/design/cuda_graphs_multimodal.md", "").split("\n") if "`Gemma4F" in line]
+    # Upstream's own row stays.
+    assert [cell.strip()[0] for line in row for cell in line.split("|")[3:5]] == ["✅", "❌"] * (release != RELEASE)
+
+
+def test_a_page_says_which_adapters_serve_images_only() -> None:
+    port = port_of("gemma4_mm")
+    [page] = [file for file in render_outputs([Source("gemma4_mm", port)]).files if file.path == "docs/adapters.md"]
+    [row] = [line for line in page.content.decode().split("\n") if "`gemma4_mm`" in line and line.startswith("|")]
+    marks = [cell.strip() for cell in row.strip("|").split("|")[2:]]
+    # Architecture and name, three columns of a full port, the module, and a mark for each generation from 0.22 on.
+    assert [mark[0] for mark in marks[:3]] == ["✅"] * 3
+    assert [mark.partition(" ")[2] for mark in marks[4:]] == [*["(image only)"] * 3, "", ""]
+
+
+def shapes_of(model: dict[str, Any]) -> tuple[Any, Any]:
+    """The units of each path, and the features that are a token, of a port with these changes."""
+    text, _ = render_adapter(port_of("gemma4_mm", model), known_profile(GENERATIONS[-1]))
+    methods = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+    made = ast.unparse(methods["_make_encoder_units"])
+    merge = methods.get("_encoder_cudagraph_rows_per_token")
+    return made, merge and ast.unparse(merge).rpartition("return ")[2]
+
+
+def test_only_what_differs_depends_on_the_path() -> None:
+    made, merge = shapes_of({})
+    assert merge == f"{VISION}.pooling_kernel_size ** 2"
+    assert "'pixel_values_videos': 70 * " in made
+    assert f"(num_units, num_patches, {VISION}.hidden_size)" in made
+    more, none = shapes_of({"item": None, "modalities.video.let": {"tokens": 70, "pool": 4}})
+    assert none is None
+    assert "'pixel_values_videos': 70 * 4 ** 2" in more
+    assert "pool =" not in more  # a unit has no side of that name
+
+
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
@@ -117,3 +181,48 @@ def reports(drafted: Any, release_tree: Any) -> dict[str, NumericReport]:
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     report = reports[mutant.name]
     assert any(problem.code == mutant.code for problem in report.diagnostics()), "\n".join(report.lines())
+
+
+PATHS = (
+    Mutant("frames as long as images", '"pixel_values_videos": 70', '"pixel_values_videos": 140', "VCG657"),
+    Mutant(
+        "budgets of features",
+        '"""How many features of a unit become one token."""\n',
+        '"""1"""\n        return 1\n',
+        "VCG657",
+    ),
+    Mutant("an item is a unit", "1 if item.shape == unit else len(item)", "1", "VCG657"),
+    Mutant("units of the other path", "if other == path:", "if other != path:", "VCG650"),
+    Mutant("rows of one feature", "* shape[:-1].numel()", "* 1", "VCG654"),
+    Mutant(
+        "rows behind the batch", "features[path] = output[:num_rows]", "features[path] = output[num_rows:]", "VCG650"
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def path_reports(release_tree: Any) -> dict[str, NumericReport]:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [request] = numeric_requests(port_of("gemma4_mm"), release_tree(RELEASE))
+    return reports_of(request, MODEL, PATHS)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", PATHS, ids=id_of)
+def test_mutants_of_paths_are_rejected(mutant: Mutant, path_reports: dict[str, NumericReport]) -> None:
+    report = path_reports[mutant.name]
+    assert any(problem.code == mutant.code for problem in report.diagnostics()), "\n".join(report.lines())
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_an_adapter_equals_its_release(tmp_path: Path, release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    text, mixin = render_adapter(port_of("gemma4_mm"), known_profile(GENERATIONS[-1]))
+    assert mixin is not None
+    (tmp_path / "adapter.py").write_text(text)
+    (tmp_path / f"{mixin.module}.py").write_text(mixin.source)
+    report = prove_adapter("gemma4_mm", tmp_path / "adapter.py", release_tree(RELEASE))
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits >= 40

@@ -33,7 +33,7 @@ def test_shipped_descriptors_load_by_name_without_a_remark() -> None:
     further = {"ernie45_vl", "gemma3_mm", "glm4_1v", "llava", "llava_next", "llava_onevision", "mistral3", "mllama4"}
     further |= {"cohere_compass", "deepseek_vl2", "idefics3", "minimax_m3", "molmo2", "paligemma", "phi3v", "pixtral"}
     further |= {"kimi_k25", "kimi_k3", "kimi_vl", "nano_nemotron_vl", "deepseek_ocr", "deepseek_ocr2", "lfm2_vl"}
-    further |= {"deepseek_v4", "deepseek_v41", "minicpmv"}
+    further |= {"deepseek_v4", "deepseek_v41", "gemma4_mm", "minicpmv"}
     assert shipped_names() == tuple(sorted(core | further))
     for name in shipped_names():
         descriptor = load_descriptor(name)

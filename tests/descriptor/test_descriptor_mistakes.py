@@ -557,7 +557,7 @@ MISTAKES = [
     help: delete one
 """)),
     Mistake("paths with an item", "paths", [("forward: {call", "item: {rows: n, tokens: n}\nforward: {call")], snapshot("""\
-13:1 error[VCG313] at 'item': `item` belongs to the layout `packed` and `tiles` and `rows`, not to `paths`
+13:1 error[VCG313] at 'item': `item` belongs to the layout `packed` and `tiles` and `cut` and `rows`, not to `paths`
     help: delete it, or correct `layout`
 """)),
     Mistake("one path", "paths", [("  local: {count: n, tokens: unit(504), pixels: patch_pixel_values, shape: [3, 504, 504]}\n", "")], snapshot("""\
@@ -703,6 +703,30 @@ MISTAKES = [
     Mistake("a loop with arguments of other kinds", "cut", [("self.encoder(pixels)", '"self.forward_layers(pixels, 6)"'), ("axis: 1, result: [_, features]}", "loop: self.layers}")], snapshot("""\
 11:17 error[VCG347] at '"self.forward_layers(pixels, 6)"': a loop takes `pixels` first, then arguments of `with` and attributes of the model
     help: write what the loop reads in its order, such as self.forward_layers(pixels, self.config.first_layer)
+""")),
+    Mistake("another shape of the first modality", "cut", [("(**inputs))}", "(**inputs)), let: {side: 64}}")], snapshot("""\
+5:102 error[VCG348] at 'let': `let` has the values of the first modality
+    help: write them there
+""")),
+    Mistake("another value of a name that is not there", "cut", [("fields:\n", "  video: {pixels: frames, entry: self._process_video_input(**inputs), let: {sides: 64}}\nfields:\n  frames: batched\n")], snapshot("""\
+6:77 error[VCG301] at 'sides': the name `sides` is not defined
+    help: did you mean `side`?
+""")),
+    Mistake("another value that is made of itself", "cut", [("fields:\n", "  video: {pixels: frames, entry: self._process_video_input(**inputs), let: {side: side // 2}}\nfields:\n  frames: batched\n")], snapshot("""\
+6:83 error[VCG302] at 'side': `side` is defined by itself
+    help: compute it from something else
+""")),
+    Mistake("tokens of units without paths", "cut", [("pixels: {", "item: {merge: side}\npixels: {")], snapshot("""\
+10:1 error[VCG348] at 'item': budgets count features where units have one shape
+    help: delete this section, or give the modality with other units its `let`
+""")),
+    Mistake("padded units with paths", "cut", [("fields:\n", "  video: {pixels: frames, entry: self._process_video_input(**inputs), let: {side: 64}}\nfields:\n  frames: batched\n"), ("side]}", "side], padded: true}")], snapshot("""\
+12:34 error[VCG348] at 'padded': units with paths are not padded to a batch's longest item
+    help: delete this line
+""")),
+    Mistake("a mask of padding for units with paths", "cut", [("fields:\n", "  video: {pixels: frames, entry: self._process_video_input(**inputs), let: {side: 64}}\nfields:\n  frames: batched\n"), ("self.encoder(pixels)", '"self.encoder(pixels, mask)"'), ("axis: 1, result: [_, features]}", "unit: [side, side], with: {mask: additive}}")], snapshot("""\
+6:71 error[VCG348] at 'let': `mask` lets one shape hold all units, so none has a path of its own
+    help: delete these values, and give `let` those of the longer units
 """)),
     Mistake("a tuple and layers", "cut", [("features]}", "features], layers: [side]}")], snapshot("""\
 11:71 error[VCG344] at 'layers': the result is a tuple or a list of layers, not both

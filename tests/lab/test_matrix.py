@@ -41,6 +41,7 @@ FURTHER = (
     ("deepseek_v4", "0.30.0"),
     ("deepseek_v41", "0.32.0"),
     ("deepseek_vl2", "0.24.0"),
+    ("gemma4_mm", "0.27.0"),
     ("idefics3", "0.29.0"),
     ("kimi_k25", "0.30.0"),
     ("kimi_k3", "0.33.0"),

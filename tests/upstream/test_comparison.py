@@ -126,7 +126,8 @@ class Model:
         # one comment
 
         return Config(
-            modalities=["image"], buffer_keys=["x", "sequence_lengths"], padding_logics={"x": 1}, paths={"a": 2}
+            modalities=["image"], buffer_keys=["x", "sequence_lengths"], padding_logics={"x": 1}, paths={"a": 2},
+            capture_axes=(widths,),
         )
 
     def forward(self):
@@ -141,10 +142,10 @@ class Model:
 
     assert (port.modalities, port.buffers) == ({"image"}, {"x", "sequence_lengths"})
     assert (port.padded, port.paths, port.embeddings) == ({"x"}, {"a"}, {"image_embeds"})
-    assert (port.flashinfer, port.off_with_pruning, port.ranks_apart) == (True, True, True)
+    assert (port.flashinfer, port.off_with_pruning, port.ranks_apart, port.axes) == (True, True, True, True)
     assert port.methods == {"get_encoder_cudagraph_config", "forward"}
     assert port.helpers == {"_help", "bound", "area"}
-    assert (port.lines, port.code) == (8 + 2 + 2 + 2 + 1, 7 + 2 + 2 + 2 + 1)
+    assert (port.lines, port.code) == (9 + 2 + 2 + 2 + 1, 8 + 2 + 2 + 2 + 1)
     assert compare_upstream.differences(port, port) == ["* Only upstream's: nothing.", "* Only ours: nothing."]
 
 

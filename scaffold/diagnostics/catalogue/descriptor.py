@@ -360,6 +360,14 @@ CODES: tuple[Code, ...] = (
         "units first, then what the loop reads, which is an argument of `forward.with` or an attribute of the model. "
         "Without a loop there is no such method.",
     ),
+    Code(
+        "VCG348",
+        "units have no paths of their own",
+        "A modality whose units have another shape gives names of `let` other values: `modalities.video.let`. Units of "
+        "each modality then have a path, with graphs of that shape, and budgets count tokens: `item.merge` says how "
+        "many features are one. The first modality has the values of `let` itself. Neither padded items nor a mask of "
+        "padding go with that.",
+    ),
     # --- integration
     Code(
         "VCG360",

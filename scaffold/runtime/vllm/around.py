@@ -24,7 +24,8 @@ def around(model: Any, buffer_keys: Sequence[str]) -> Around | None:
     if hasattr(type(model), "_record_encoder_call"):
         return partial(_around_rows, model)
     if hasattr(type(model), "_record_encoder_path"):
-        return partial(_around_crops, model)
+        # Crops are tensors alone; units of a cut may have further inputs, such as a mask.
+        return partial(_around_paths if hasattr(type(model), "_make_encoder_units") else _around_crops, model)
     return None
 
 
@@ -51,6 +52,21 @@ def _around_crops(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.
         if output is None:  # this path runs eagerly
             return model._encode_units(units)
         return output.view(-1, *model._encoder_cudagraph_features[path])
+
+    return model._embed_encoder_units(inputs, encode)  # type: ignore[no-any-return]
+
+
+def _around_paths(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
+    """Layout `cut` with units of several shapes, each on a path of its own, whose budgets count tokens."""
+
+    def encode(path: str, *units: torch.Tensor) -> torch.Tensor:
+        features, count = model._encoder_cudagraph_features[path], len(units[0])
+        values = dict(zip(model._encoder_cudagraph_units[path], units, strict=True))
+        rows, tokens = count * features[:-1].numel(), count * model._encoder_cudagraph_tokens[path]
+        output = replay(path, values, rows, tokens)
+        if output is None:  # this path runs eagerly
+            return model._encode_units(values)
+        return output.view(-1, *features)
 
     return model._embed_encoder_units(inputs, encode)  # type: ignore[no-any-return]
 

@@ -12,6 +12,7 @@ from scaffold.verify.numeric.recipes.gemma4_mm import Gemma4
 class DiffusionGemma(Gemma4):
     module = "diffusion_gemma"
     host_class = "DiffusionGemmaForConditionalGeneration"
+    modalities = ("image",)
     stand_ins: Mapping[str, Any] = dict.fromkeys(
         ("Gemma4Model", "ParallelLMHead", "LogitsProcessor", "DiffusionGemmaSelfConditioning"), LanguageModel
     )

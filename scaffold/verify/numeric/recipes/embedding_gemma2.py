@@ -22,6 +22,7 @@ class _Pooler:
 class EmbeddingGemma2(Gemma4):
     module = "embedding_gemma2"
     host_class = "EmbeddingGemma2Model"
+    modalities = ("image",)
     stand_ins: Mapping[str, Any] = {"EmbeddingGemma2TextModel": _TextModel, "DispatchPooler": _Pooler}
 
 

@@ -1,4 +1,4 @@
-"""Gemma 4, tiny: patches of an image with their positions, padded to a fixed number; images only."""
+"""Gemma 4, tiny: patches of an image or a frame with their positions, padded to a fixed number."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, st
 
 PATCH = 4
 POOL = 2
-#: Tokens of an image without padding.
-LENGTH = 6
+#: Tokens of an image without padding. It is one of the numbers that the processor takes.
+LENGTH = 140
+#: Tokens of a frame without padding: the model's own, whatever its configuration.
+FRAME = 70
 
 
 class Gemma4(Recipe):
     """An item is its grid `(h, w)` of tokens, or one with another padding `(h, w, tokens)`.
 
-    A graph computes features of `LENGTH * POOL ** 2` patches for each.
+    A video is its frames `(frames, h, w)`, or with another padding `(frames, h, w, tokens)`. Tokens of an image are
+    its features before they are pooled, as a port counts them that has graphs of images alone. Others count fewer.
     """
 
     module = "gemma4_mm"
     host_class = "Gemma4ForConditionalGeneration"
-    modalities = ("image",)
-    min_budget = LENGTH * POOL**2
+    modalities: tuple[str, ...] = ("image", "video")
+    min_budget = LENGTH
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
         from vllm.platforms import current_platform
@@ -48,7 +51,7 @@ class Gemma4(Recipe):
             head_dim=16,
             pooling_kernel_size=POOL,
             patch_size=PATCH,
-            position_embedding_size=32,
+            position_embedding_size=64,
             standardize=True,
         )
         vision.default_output_length = LENGTH
@@ -61,40 +64,69 @@ class Gemma4(Recipe):
         return SimpleNamespace(vision_config=vision, text_config=text, audio_config=None)
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        pixels, places = [], []
-        for item in items:
-            h, w, length = (*item, LENGTH)[:3]
-            count, all_of_it = h * w * POOL**2, length * POOL**2
-            image = torch.zeros(all_of_it, 3 * PATCH**2)
-            image[:count] = torch.rand(count, 3 * PATCH**2, generator=generator)
-            place = torch.full((all_of_it, 2), -1, dtype=torch.int64)
-            place[:count] = torch.cartesian_prod(torch.arange(h * POOL), torch.arange(w * POOL)).flip(-1)
-            pixels.append(image)
-            places.append(place)
+        if modality == "video":
+            frames = [_unit((*frame, FRAME)[:3], generator) for count, *frame in items for _ in range(count)]
+            pixels, places = zip(*frames, strict=True)
+            return {
+                "pixel_values_videos": torch.stack(pixels),
+                "pixel_position_ids_videos": torch.stack(places),
+                "video_frame_counts": torch.tensor([count for count, *_ in items]),
+            }
+        pixels, places = zip(*(_unit((*item, LENGTH)[:3], generator) for item in items), strict=True)
         return {"pixel_values": stacked(pixels), "pixel_position_ids": stacked(places)}
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         return None  # the model refuses them
 
     def tokens(self, modality: str, item: Item) -> int:
-        return LENGTH * POOL**2
+        return int(item[0]) * FRAME if modality == "video" else LENGTH * POOL**2
 
     def sessions(self) -> tuple[Session, ...]:
-        unit = self.min_budget
-        sizes: tuple[tuple[str, Any], ...] = (
-            ("no padding", ((2, 3), (3, 2))),
+        unit = LENGTH * POOL**2
+        images: tuple[tuple[str, Any], ...] = (
+            ("no padding", ((10, 14), (14, 10))),
             ("one small item after large ones", ((1, 1),)),
-            ("mixed sizes", ((1, 2), (2, 3), (2, 2))),
-            ("mixed sizes, reversed", ((2, 2), (2, 3), (1, 2))),
-            ("more items than one batch", ((1, 5), (2, 1), (3, 2), (1, 1), (2, 2))),
-            ("another padding", ((2, 2, 4), (1, 2, 4))),
-            ("another padding among others", ((2, 3), (2, 2, 4))),
+            ("mixed sizes", ((1, 2), (10, 14), (2, 2))),
+            ("mixed sizes, reversed", ((2, 2), (10, 14), (1, 2))),
+            ("more items than one batch", ((1, 5), (9, 15), (3, 2), (1, 1), (2, 2))),
+            ("another padding", ((7, 10, 70), (1, 2, 70))),
+            ("another padding among others", ((10, 14), (2, 2, 70))),
         )
-        cases = tuple(Case(name, "image", items, may_go_eager="another" in name) for name, items in sizes)
+        videos: tuple[tuple[str, Any], ...] = (
+            ("no padding", ((2, 7, 10), (1, 10, 7))),
+            ("one small frame after large ones", ((1, 1, 1),)),
+            ("mixed lengths", ((1, 2, 3), (4, 7, 10), (2, 5, 5))),
+            ("mixed lengths, reversed", ((2, 5, 5), (4, 7, 10), (1, 2, 3))),
+            ("one video with more features than budget", ((30, 7, 9),)),
+            ("more videos than one batch", ((3, 7, 10), (2, 8, 8), (4, 1, 9), (1, 2, 2), (2, 6, 10))),
+            ("a video above all budgets", ((65, 2, 3),)),
+            ("a video above all budgets among others", ((1, 7, 10), (65, 2, 3), (2, 4, 4))),
+            ("another padding", ((2, 10, 14, 140), (1, 3, 3, 140))),
+        )
+        cases = [
+            Case(name, modality, items, may_go_eager="another" in name)
+            for modality, sizes in (("image", images), ("video", videos))
+            for name, items in sizes
+        ]
+        # Videos between the images, so that each finds the other's units in the buffers.
+        cases.sort(
+            key=lambda case: [name for name, _ in (images if case.modality == "image" else videos)].index(case.name)
+        )
         return (
-            Session(f"budgets {unit}, {4 * unit}; 3 items", (unit, 4 * unit), 3, 0, cases),
-            Session(f"budget {8 * unit}; 8 items", (8 * unit,), 8, 0, cases),
+            Session(f"budgets {unit}, {4 * unit}; 3 items", (unit, 4 * unit), 3, None, tuple(cases)),
+            Session(f"budget {8 * unit}; 8 items", (8 * unit,), 8, None, tuple(cases)),
         )
+
+
+def _unit(size: Item, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Patches of an image of h x w tokens, and their places; both padded to the third number of tokens."""
+    h, w, length = size
+    count, whole = h * w * POOL**2, length * POOL**2
+    pixels = torch.zeros(whole, 3 * PATCH**2)
+    pixels[:count] = torch.rand(count, 3 * PATCH**2, generator=generator)
+    places = torch.full((whole, 2), -1, dtype=torch.int64)
+    places[:count] = torch.cartesian_prod(torch.arange(h * POOL), torch.arange(w * POOL)).flip(-1)
+    return pixels, places
 
 
 RECIPE = Gemma4()
