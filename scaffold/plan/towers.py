@@ -14,14 +14,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.descriptor import PackedPort, ReentryPort
+from scaffold.descriptor import PackedPort, ReentryPort, RowsPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.cut import plan_way, way_facts
 from scaffold.plan.model import Fact
 from scaffold.plan.views import TreeFacts
-from scaffold.syntax import FunctionNode, dotted, find_method, has_attribute, import_source, last_name, made_by, sets
+from scaffold.syntax import (
+    FunctionNode,
+    dotted,
+    find_method,
+    has_attribute,
+    import_source,
+    last_name,
+    made_by,
+    self_attribute,
+    sets,
+)
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
@@ -71,6 +81,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
             facts,
             attention_fills_zeros=not attention_leaves_rows(tree),
             input_classes=tuple(_input_classes(port, program, family[0])),
+            optional=_optional(port, family),
         )
         return TowerPlan(cut_edits(tree, way, port.returns), None, facts, way_facts(way), (*notes, *way.notes), way)
     if not isinstance(port, PackedPort):
@@ -104,6 +115,18 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     )
     files = {path: tuple(items) for path, items in edits.items()}
     return TowerPlan(files, split, facts, evidence, notes, class_name=tower.class_name)
+
+
+def _optional(port: AnyPort, family: Family) -> str | None:
+    """The attribute that leads to the encoder, if the class says that it may be None: `self.vision: Tower | None`."""
+    name = port.encoder.split(".")[1] if isinstance(port, RowsPort) else None
+    notes = (
+        ast.unparse(node.annotation)
+        for _, owner in family
+        for node in ast.walk(owner)
+        if isinstance(node, ast.AnnAssign) and name is not None and self_attribute(node.target) == name
+    )
+    return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
 
 
 def _checks_types(tree: SourceTree) -> bool:

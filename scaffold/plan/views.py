@@ -58,6 +58,7 @@ class TreeFacts:
     FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `info_class`: the
     class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
+    `optional`: the attribute with the encoder, where its annotation says that a model may be without.
     """
 
     has_input_dtype: bool | None = None
@@ -68,6 +69,7 @@ class TreeFacts:
     checks_types: bool = False
     info_class: tuple[str, str] | None = None
     input_classes: tuple[tuple[str, str], ...] = ()
+    optional: str | None = None
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,8 @@ class RowsView(ReentryView):
     tokens: TokenEntries | None
     #: Arguments of the loop that no layer reads.
     unread: tuple[str, ...]
+    #: A type check takes it for None until an assertion says otherwise.
+    optional: Code | None
     #: Whether the model calls the encoder once for each item.
     per_item: bool
     merge: Code
@@ -808,6 +812,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         moved=port.item.moved,
         tokens=_tokens(port, names),
         unread=port.forward.unread,
+        optional=Code(f"self.{facts.optional}") if facts.checks_types and facts.optional else None,
         per_item=port.per_item,
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),

@@ -52,6 +52,16 @@ def test_methods_that_take_no_offsets_get_them(release: str, classes: list[str],
     assert [change for change in again.changed if change.path in (TOWER, MODEL)] == []
 
 
+@pytest.mark.trees
+@pytest.mark.parametrize(("release", "told"), [("0.31.0", 0), (RELEASE, 1)])
+def test_a_type_check_is_told_that_the_model_has_its_encoder(release: str, told: int, release_tree: Any) -> None:
+    """The class says `self.vision: DeepseekV4ViT | None`, and vLLM checks types of model files since 0.32."""
+    port = prepare_port(port_of("deepseek_v4"), release_tree(release))
+    [after] = [(change.after or b"").decode() for change in port.changed if change.path == MODEL]
+    method = after.partition("    def _captured_encoder(self)")[2].partition("    @torch")[0]
+    assert method.count("assert self.vision is not None") == told
+
+
 ATTENTION = "o = self.attn(q, k, v.unsqueeze(0))"
 LAYER = "class DeepseekV4VisionAttention(nn.Module):"
 BLOCK_FORWARD = "    def forward(\n        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor\n"

@@ -125,7 +125,7 @@ def changed_files(pristine: Path, root: Path) -> list[str]:
     """Files of the working copy that differ from the release's; only the folders that a port may touch."""
     return sorted(
         path.relative_to(root).as_posix()
-        for folder in ("vllm/model_executor/models", "tests/models", "docs/design", "examples")
+        for folder in ("vllm/model_executor/models", "vllm/models", "tests/models", "docs/design", "examples")
         for path in (root / folder).rglob("*")
         if path.is_file() and not is_as_before(path, pristine / path.relative_to(root))
     )
