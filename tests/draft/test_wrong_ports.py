@@ -176,10 +176,6 @@ def test_the_tower_and_what_stands_around_it(architecture, release_tree):
 
 #: architecture -> the part of the model that gets the inputs, which a refusal names once the way to it is followed
 FOLLOWED = {
-    # inputs that are chosen by a comprehension
-    "MiniCPMV4_6ForConditionalGeneration": "`self.merger`",
-    "MiniCPMV4_7ForConditionalGeneration": "`self.merger`",
-    "MiniCPMOcrForConditionalGeneration": "`self.merger`",
     # a method that checks the pixels and gives them back
     "OpenPanguVLForConditionalGeneration": "`self.visual` (OpenPanguVisionTransformer) cannot be split",
 }

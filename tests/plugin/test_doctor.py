@@ -49,12 +49,12 @@ class _Target:
         self.tree = tree
 
 
-QWEN2, GEMMA4 = "Qwen2VLForConditionalGeneration", "Gemma4ForConditionalGeneration"
+QWEN2, UNADAPTED = "Qwen2VLForConditionalGeneration", "KimiVLForConditionalGeneration"
 
 
 @pytest.mark.trees
 @pytest.mark.parametrize(
-    ("environ", "active", "qwen2", "gemma4"),
+    ("environ", "active", "qwen2", "unadapted"),
     [
         ({}, True, ("adapter", "ours", ""), ("vllm", "ours", "there is no adapter")),
         ({"VITCG_DISABLE": "1"}, False, ("vllm", "vllm", "VITCG_DISABLE is set"), None),
@@ -67,17 +67,17 @@ QWEN2, GEMMA4 = "Qwen2VLForConditionalGeneration", "Gemma4ForConditionalGenerati
         ({"VLLM_PLUGINS": "other,vitcg"}, True, ("adapter", "ours", ""), None),
     ],
 )
-def test_what_would_serve_a_model(installed, environ, active, qwen2, gemma4):
-    installed("0.33.0")
+def test_what_would_serve_a_model(installed, environ, active, qwen2, unadapted):
+    installed("0.26.0")  # later, every class with a port of its own has an adapter, too
 
     found = examine(environ)
 
     models = {m.architecture: (m.implementation, m.manager, m.why) for m in found.models}
     assert found.active is active
     assert models[QWEN2] == qwen2
-    if gemma4 is not None:
-        assert models[GEMMA4] == gemma4
-    assert set(vitcg_adapters.ADAPTERS["v0_30"]) <= set(models)
+    if unadapted is not None:
+        assert models[UNADAPTED] == unadapted
+    assert set(vitcg_adapters.ADAPTERS["v0_24"]) <= set(models)
 
 
 @pytest.mark.trees

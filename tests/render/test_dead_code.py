@@ -7,6 +7,7 @@ What the protocol forces upon a method (its parameters) is no dead code. Who cal
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import textwrap
 from collections import Counter
@@ -116,14 +117,18 @@ def _conditions(method: ast.FunctionDef) -> Iterator[str]:
 
 
 def block_of(methods: Methods) -> str:
-    """A port's methods with those of its mixin, which it does not define itself."""
+    """A port's methods with those of its mixin, which it does not define itself or calls in its own."""
     if methods.mixin is None:
         return methods.source
+    source = re.sub(r"super\(\)\.(\w+)\(", r"self.\1_of_the_mixin(", methods.source)
     [owner] = [node for node in ast.parse(methods.mixin.source).body if isinstance(node, ast.ClassDef)]
     own = {node.name for node in ast.parse(methods.source).body if isinstance(node, ast.FunctionDef)}
-    shared = [node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name not in own]
+    shared = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
+    for node in shared:
+        node.name += "_of_the_mixin" * (f".{node.name}_of_the_mixin(" in source)
+    shared = [node for node in shared if node.name not in own]
     assert not [node.name for node in shared if "NotImplementedError" in ast.unparse(node)]
-    return "\n\n".join([*map(ast.unparse, shared), methods.source])
+    return "\n\n".join([*map(ast.unparse, shared), source])
 
 
 @cache
