@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 from matrix import fingerprint
 
 from scaffold.verify.numeric import UNDECIDED
-from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe
+from scaffold.verify.numeric.recipes import AUTOMATIC, recipe_of
 
 if TYPE_CHECKING:
     from scaffold.changes import FileChange
@@ -144,6 +144,8 @@ def reasons(error: DiagnosticError, tree: SourceTree) -> str:
 
 def verify(draft: Draft, name: str, release: str) -> dict[str, Any]:
     """The result of `vitcg-scaffold verify` for an architecture's draft: the numeric part of a row."""
+    from scaffold.descriptor import load_descriptor_text
+
     config = CONFIGS / f"{name}.json"
     given = ["--config", str(config)] if config.exists() else []
     with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +154,8 @@ def verify(draft: Draft, name: str, release: str) -> dict[str, Any]:
         run = [sys.executable, "-m", "scaffold.cli", "verify", str(path), "--vllm", release]
         run += ["--device", "cpu", "--json"]
         found = _run([*run, "--recipe", AUTOMATIC, *given]) | {"config": "given" if given else "found"}
-        if found["numeric"] == "none" and is_recipe(draft.name):
+        port = load_descriptor_text(draft.text, path.name)
+        if found["numeric"] == "none" and recipe_of(port.name, port.module, port.class_name) is not None:
             found = _run(run) | {"config": "recipe"}
     return found
 

@@ -292,10 +292,10 @@ def choose_recipe(
     from scaffold.descriptor.load import shipped_path
     from scaffold.descriptor.model import Verify
     from scaffold.verify.numeric import Automatic
-    from scaffold.verify.numeric.recipes import AUTOMATIC, is_recipe, recipe_of
+    from scaffold.verify.numeric.recipes import AUTOMATIC, recipe_of
 
-    chosen = recipe or (AUTOMATIC if config or port.verify else recipe_of(port.name, port.module, port.class_name))
-    if chosen != AUTOMATIC and (recipe or is_recipe(chosen)):
+    chosen = recipe or (None if config or port.verify else recipe_of(port.name, port.module, port.class_name))
+    if chosen is not None and chosen != AUTOMATIC:
         return chosen, None
     said = port.verify or Verify()
     if said.config and not config:

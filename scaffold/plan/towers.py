@@ -119,12 +119,14 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
 
 def _optional(port: AnyPort, family: Family) -> str | None:
     """The attribute that leads to the encoder, if the class says that it may be None: `self.vision: Tower | None`."""
-    name = port.encoder.split(".")[1] if isinstance(port, RowsPort) else None
+    if not isinstance(port, RowsPort):
+        return None
+    name = port.encoder.split(".")[1]
     notes = (
         ast.unparse(node.annotation)
         for _, owner in family
         for node in ast.walk(owner)
-        if isinstance(node, ast.AnnAssign) and name is not None and self_attribute(node.target) == name
+        if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name
     )
     return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
 

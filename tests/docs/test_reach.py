@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import measured_reach
 import reach
 
+from scaffold.descriptor.load import shipped_path
 from scaffold.draft import Draft
 
 RELEASE = "0.33.0"
@@ -27,6 +28,13 @@ SAMPLE = {
     "Gemma4ForConditionalGeneration": ("proven", "cut", "first", ""),
     "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
 }
+
+
+def draft_of(class_name: str) -> Draft:
+    """Phi-3-V's descriptor, as a draft of a class in its module."""
+    path = shipped_path("phi3v")
+    assert path is not None
+    return Draft("phi3v", path.read_text().replace("class: Phi3VForCausalLM", f"class: {class_name}"), (), (), ())
 
 
 @pytest.mark.trees
@@ -88,7 +96,7 @@ def test_a_configuration_that_is_there_is_given_and_said(name, tmp_path, monkeyp
         return subprocess.CompletedProcess(command, 0, json.dumps([REPORT]), "")
 
     monkeypatch.setattr(reach.subprocess, "run", run)
-    row = reach.verify(Draft("model", "x: 1", (), (), ()), "Model", RELEASE)
+    row = reach.verify(draft_of("Phi3VForCausalLM"), "Model", RELEASE)
     assert asked[asked.index("--recipe") + 1] == "automatic"
     assert (row["numeric"], row["config"], row["guessed"]) == (
         "pass",
@@ -98,8 +106,8 @@ def test_a_configuration_that_is_there_is_given_and_said(name, tmp_path, monkeyp
     assert ("--config" in asked) == (name == "with a file")
 
 
-@pytest.mark.parametrize(("name", "recipe"), [("phi3v", True), ("model", False)])
-def test_a_shipped_recipe_serves_where_the_automatic_one_cannot(name, recipe, monkeypatch):
+@pytest.mark.parametrize(("class_name", "recipe"), [("Phi3VForCausalLM", True), ("AnotherOfTheModule", False)])
+def test_a_shipped_recipe_serves_where_the_automatic_one_cannot(class_name, recipe, monkeypatch):
     asked = []
 
     def run(command, **options):
@@ -108,7 +116,7 @@ def test_a_shipped_recipe_serves_where_the_automatic_one_cannot(name, recipe, mo
         return subprocess.CompletedProcess(command, *(automatic if asked[-1] else (0, json.dumps([REPORT]), "")))
 
     monkeypatch.setattr(reach.subprocess, "run", run)
-    row = reach.verify(Draft(name, "x: 1", (), (), ()), "Model", RELEASE)
+    row = reach.verify(draft_of(class_name), "Model", RELEASE)
     assert asked == [True, False][: 1 + recipe]
     assert (row["numeric"], row["config"]) == (("pass", "recipe") if recipe else ("none", "found"))
     row |= {"answers": "first", "code": "a", "verified": "a"}

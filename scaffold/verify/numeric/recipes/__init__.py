@@ -69,13 +69,13 @@ RECIPES = (
 AUTOMATIC = "automatic"
 
 
-def recipe_of(name: str, module: str, class_name: str) -> str:
-    """The shipped recipe for a descriptor: by its own name, else by the model's module; else its own name.
+def recipe_of(name: str, module: str, class_name: str) -> str | None:
+    """The shipped recipe for a descriptor, by its own name, else by the model's module; None without one.
 
     A module may have several models. A recipe builds one, and says nothing about a port of another.
     """
-    named = (one for one in (name, module.rpartition(".")[2]) if one in RECIPES and class_name in classes_of(one))
-    return next(named, name if name not in RECIPES else AUTOMATIC)
+    named = (name, module.rpartition(".")[2])
+    return next((one for one in named if one in RECIPES and class_name in classes_of(one)), None)
 
 
 @cache

@@ -59,7 +59,8 @@ class Session:
 class Recipe(ABC):
     """The knowledge about one model. Sizes are tiny; the arithmetic is the release's."""
 
-    #: Module below `vllm.model_executor.models` and class in it.
+    #: Module below `vllm.model_executor.models` and class in it: a literal, which is read in the source, too
+    #: (`recipes.classes_of`).
     module: str
     host_class: str
     #: The class that has the port, where that is a base of what `host_class` makes.

@@ -14,6 +14,12 @@ PATCH = 4
 MERGE = 3
 
 
+def token_grid(item: Item) -> tuple[int, int]:
+    """Rows and columns of an image's tokens: sides of patches that `MERGE` does not divide are padded."""
+    h, w = item
+    return -(-h // MERGE), -(-w // MERGE)
+
+
 class _Text(LanguageModel):
     """The host re-roots the rules by which its language model renames weights."""
 
@@ -33,6 +39,9 @@ class DeepseekV4(Recipe):
     modalities = ("image",)
     min_budget = 64
     stand_ins: Mapping[str, Any] = {"init_vllm_registered_model": _Text}
+    #: A grid that fills a budget of 64 tokens, and the budget for eight small images.
+    full: Item = (24, 24)
+    budget_of_eight = 64
 
     def load_class(self, host: str | None = None) -> type[nn.Module]:
         return super().load_class(host or f"vllm.models.deepseek_v4.common.vl_model:{self.host_class}")
@@ -56,15 +65,18 @@ class DeepseekV4(Recipe):
         )
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        grids = [(-(-h // MERGE), -(-w // MERGE)) for h, w in items]
-        # The order of an image's tokens follows from its size alone.
-        orders = [torch.randperm(h * w, generator=torch.Generator().manual_seed(w)) for h, w in grids]
+        grids = list(map(token_grid, items))
+        name, entries = self.token_entries(grids)
         return {
             "patches": torch.randn(sum(h * w for h, w in items), 3, PATCH, PATCH, generator=generator),
             "vit_grid": torch.tensor(items, dtype=torch.int64).reshape(-1, 2),
             "llm_grid": torch.tensor(grids, dtype=torch.int64).reshape(-1, 2),
-            "perm": torch.cat([torch.zeros(0, dtype=torch.int64), *orders]),
+            name: torch.cat([torch.zeros(0, dtype=torch.int64), *entries]),
         }
+
+    def token_entries(self, grids: Sequence[Item]) -> tuple[str, list[torch.Tensor]]:
+        """The input with entries for the tokens of images, and those of each: an order, which follows from its size."""
+        return "perm", [torch.randperm(h * w, generator=torch.Generator().manual_seed(w)) for h, w in grids]
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         return None  # the model takes pixels only
@@ -78,7 +90,7 @@ class DeepseekV4(Recipe):
             return Case(name, "image", items, group=group)
 
         cases = (
-            case("a budget exactly full", (24, 24)),
+            case("a budget exactly full", self.full),
             case("one small image after a large one", (3, 6)),
             case("one token", (3, 3)),
             case("one patch", (1, 1)),
@@ -98,7 +110,7 @@ class DeepseekV4(Recipe):
         )
         return (
             Session("budgets 16, 32, 64; 3 images", (16, 32, 64), 3, 0, cases),
-            Session("budget 64; 8 images", (64,), 8, 0, counts),
+            Session(f"budget {self.budget_of_eight}; 8 images", (self.budget_of_eight,), 8, 0, counts),
             Session("budgets 20, 64; 4 images", (20, 64), 4, 0, cases),
         )
 
