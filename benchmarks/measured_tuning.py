@@ -59,7 +59,7 @@ def pages() -> list[Page]:
         "tuning",
         "What does each tower tuning gain?",
         "benchmarks/tuning_gpu.py",
-        ["tuning_h200"],
+        ["tuning_h200", "compile_h200"],
         "# Tuned towers",
         "![kernel time by class, untuned and tuned](tuning_h200.svg)",
         f"""`execute()` of the tuned tower takes this share of the exact graph of the untuned one, the geometric
@@ -93,7 +93,7 @@ def pages() -> list[Page]:
 * The fused kernels read and write at the rate of a copy.
 * InternVL's GELU (erf) has no epilogue. It waits for memory, not for arithmetic.
 * {largest_gap(rows)}
-* `torch.compile` of whole blocks is not used. Nobody measured it beside the tunings.""",
+* {compiled()}""",
         "## A profile",
         profiled(),
         "The recording is `benchmarks/results/profile_qwen2_5_vl_3b_h200.json.gz`.",
@@ -114,6 +114,20 @@ def largest_gap(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     over, budgets = row["tuned_execute_ms"] / row["tuned_exact_ms"], " and ".join(row["budgets"])
     return f"""`execute()` is furthest from the exact graph of the tuned tower for {NAMES[row["model"]]} at
     {row["tokens"]} tokens: {over:.2f} of it, on a graph for {budgets.replace("default/", "")} tokens."""
+
+
+def compiled() -> str:
+    """`torch.compile` of whole blocks beside the tunings."""
+    result = load("compile_h200")
+    rows = sorted(result["rows"], key=lambda row: list(NAMES).index(row["model"]))
+    times = "; ".join(
+        f"{NAMES[row['model']]} {row['untuned_ms']:.1f}, {row['compiled_ms']:.1f} and {row['tuned_ms']:.1f}"
+        for row in rows
+    )
+    seconds = [model["seconds of the first call"] for model in result["models"].values()]
+    return f"""`torch.compile` of whole blocks (`{result["mode"]}`, static shapes) gains less than the tunings, and
+    takes {" to ".join(low_high(seconds, 0))} s for each size. Milliseconds of the same inputs untuned, compiled and
+    tuned (`benchmarks/compile_gpu.py`): {times}."""
 
 
 def fully_tuned(result: Mapping[str, Any], name: str) -> bool:

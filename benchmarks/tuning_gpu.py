@@ -256,6 +256,17 @@ def check_kernels(
             compare("silu_and_mul", kernels.silu_and_mul(double),
                     kernels.silu_and_mul_reference(double.double()), dtype)  # fmt: skip
             compare("quick_gelu", kernels.quick_gelu(double), kernels.quick_gelu_reference(double.double()), dtype)
+            for activation, reference in kernels.ACTIVATIONS.items():
+                compare(
+                    f"fp8 {activation}",
+                    *dequantised(kernels.to_fp8(double, activation), reference(double.double())),
+                    dtype,
+                )
+            brought = kernels.in_fp8(kernels.add_norm(x, branch, None, weight, bias, 1e-6, "layer", fp8=True)[1])
+            normed = kernels.add_norm_reference(
+                x.double(), branch.double(), None, weight.double(), bias.double(), 1e-6, "layer"
+            )
+            compare("fp8 add_norm", *dequantised(brought, normed[1]), dtype)
         for heads, size in ((most_heads, 80), (3, 72), (most_heads, 64)):
             qkv = noise(130, 3, heads, size)
             cos, sin = noise(130, size // 2), noise(130, size // 2)
@@ -284,6 +295,17 @@ def check_kernels(
         )
         compare("linear_gelu", linear_gelu(x, w, b), wanted, dtype)
     return worst
+
+
+def dequantised(found: tuple[torch.Tensor, torch.Tensor], wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows in FP8 as numbers, without the difference that rounding to FP8 explains, and the wanted numbers.
+
+    A number has four significant bits, so it is off by at most one part in 16, or by half the smallest number.
+    """
+    rows, scales = found
+    scales = scales.view(*rows.shape[:-1], 1).double()
+    got, room = rows.double() * scales, wanted.abs() / 16 + scales * 2**-10
+    return wanted + (got - got.clamp(wanted - room, wanted + room)), wanted
 
 
 def sweep() -> dict[str, list[float]]:

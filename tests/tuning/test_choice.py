@@ -24,6 +24,7 @@ from scaffold.runtime.vllm.settings import read_settings
         (["fused-norms", "pad-mlp"], ("pad-mlp", "fused-norms"), False),  # in the order of application
         ({"pad-mlp": False}, tuple(n for n in DEFAULT if n != "pad-mlp"), False),
         ({"pad-mlp": True}, DEFAULT, False),
+        ({"fp8-linears": True}, NAMES, False),  # it changes more than roundings: only by name
     ],
 )
 def test_forms_of_the_setting(given, names, dry):
@@ -57,17 +58,24 @@ def test_settings_carry_the_choice():
 def test_every_tuning_is_described():
     assert tuple(t.name for t in TUNINGS) == NAMES
     for tuning in TUNINGS:
-        assert tuning.level in ("exact", "rounding")
+        assert tuning.level in ("exact", "rounding") or (tuning.level == "fp8" and tuning.name not in DEFAULT)
         assert tuning.summary
         assert tuning.measured
 
 
 def test_gains_are_those_of_the_results_file():
-    results = Path(__file__).parents[2] / "benchmarks/results/tuning_h200.json"
-    models = json.loads(results.read_text(encoding="utf-8"))["models"]
+    results = Path(__file__).parents[2] / "benchmarks/results"
+    models = json.loads((results / "tuning_h200.json").read_text(encoding="utf-8"))["models"]
+    fp8 = json.loads((results / "fp8_h200.json").read_text(encoding="utf-8"))
+    in_fp8 = {
+        name: {"untuned_ms": row["tuned_ms"], "ms": row["fp8_ms"]}
+        for name, model in fp8["models"].items() for row in fp8["rows"]
+        if (row["model"], row["workload"]) == (name, model["layers"]["workload"])
+    }  # fmt: skip
     for tuning in TUNINGS:
         said = re.findall(r"([A-Z][\w.]+-?VL) ([\d.]+) to ([\d.]+) ms", tuning.measured)
         assert len(said) == tuning.measured.count(" ms") > 0, tuning.measured
         for model, before, after in said:
-            alone = models[model.lower().replace("-vl", "_vl").replace(".", "_")]["single"]["tunings"][tuning.name]
+            name = model.lower().replace("-vl", "_vl").replace(".", "_")
+            alone = in_fp8[name] if tuning.level == "fp8" else models[name]["single"]["tunings"][tuning.name]
             assert (before, after) == (f"{alone['untuned_ms']:.1f}", f"{alone['ms']:.1f}"), (tuning.name, model)

@@ -142,7 +142,7 @@ def test_what_cannot_be_proved_is_not_tuned(host, output, caplog):
 
 
 def test_a_tuning_that_is_wrong_is_taken_back(host, proof, monkeypatch, caplog):
-    monkeypatch.setattr(kernels, "norm", lambda x, *_: x)
+    monkeypatch.setattr(kernels, "norm", lambda x, *_, **__: x)
     want = proof(0.0)
     with caplog.at_level(logging.WARNING):
         tuned = tune(host, prove=proof)
@@ -171,7 +171,7 @@ def test_a_norm_of_another_type_runs_its_own_code(host, monkeypatch):
     rows = torch.randn(2, 16, dtype=torch.bfloat16)
     want = host.visual.norm(rows)
     tune(host, TuningChoice(("fused-norms",)))
-    monkeypatch.setattr(kernels, "norm", lambda *_: pytest.fail("the kernel ran on mixed types"))
+    monkeypatch.setattr(kernels, "norm", lambda *_, **__: pytest.fail("the kernel ran on mixed types"))
     assert torch.equal(host.visual.norm(rows), want)
 
 

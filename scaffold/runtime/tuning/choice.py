@@ -10,10 +10,10 @@ from typing import Any
 #: Every tuning, in the order of application.
 NAMES = (
     "fused-activations", "gelu-epilogue", "pad-mlp", "fused-norms", "fused-residuals", "inplace-rotary",
-    "unsplit-attention", "fitted-attention", "small-windows", "channels-last",
+    "unsplit-attention", "fitted-attention", "small-windows", "channels-last", "fp8-linears",
 )  # fmt: skip
 #: The tunings that run by default: each equals the untuned tower up to rounding.
-DEFAULT = NAMES
+DEFAULT = NAMES[:-1]
 
 
 @dataclass(frozen=True, slots=True)

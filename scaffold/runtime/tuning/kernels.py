@@ -7,6 +7,7 @@ and inputs must be contiguous in it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -14,6 +15,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+#: Four bits of exponent and three of mantissa: the type of FP8 that matrix kernels take, and its largest value.
+FP8, FP8_LARGEST = torch.float8_e4m3fn, 448.0
 
 # -- references --------------------------------------------------------------------------------------------------------
 
@@ -66,6 +70,21 @@ def quick_gelu_reference(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
+def fp8_reference(x: torch.Tensor, activation: str = "") -> tuple[torch.Tensor, torch.Tensor]:
+    """The activation of every row in FP8, `[..., width]`, and the rows' scales in float32, `[rows, 1]`."""
+    value = ACTIVATIONS[activation](x).float()
+    scales = value.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / FP8_LARGEST
+    return (value / scales).to(FP8), scales.reshape(-1, 1)
+
+
+def scaled_product_reference(
+    x: torch.Tensor, x_scales: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`x @ weight.T + bias` of rows in FP8 with a scale each, added up in float32 and rounded to bfloat16."""
+    wide = F.linear(x.float() * x_scales, weight.float() * scales, None if bias is None else bias.float())
+    return wide.bfloat16()
+
+
 def rotate_reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotary positions of `x`, `[rows, heads, size]`, halves against halves, by `cos` and `sin`, `[rows, size / 2]`.
 
@@ -91,6 +110,15 @@ def window_attention_reference(
     return out
 
 
+#: Activations that a kernel computes on the way to FP8, by the names that it knows them by.
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "": lambda x: x,
+    "silu_and_mul": silu_and_mul_reference,
+    "quick_gelu": quick_gelu_reference,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +137,11 @@ def runs_triton(x: torch.Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) and triton_kernels() is not None
 
 
+def count_rows(x: torch.Tensor) -> int:
+    """The number of rows of `x`."""
+    return int(x.numel() // x.shape[-1])
+
+
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """`x` as `[rows, columns]`, contiguous in a row."""
     rows = x.reshape(-1, x.shape[-1])
@@ -116,15 +149,20 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def norm(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, kind: str
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    kind: str,
+    fp8: bool = False,
 ) -> torch.Tensor:
-    """The norm of every row in one kernel."""
+    """The norm of every row in one kernel. With `fp8`, the result brings its FP8 form (`in_fp8`)."""
     if not runs_triton(x):
-        return norm_reference(x, weight, bias, eps, kind)
+        return _bring_fp8(norm_reference(x, weight, bias, eps, kind), fp8)
     rows = _rows(x)
     out = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
-    _launch_norm(None, rows, None, weight, bias, eps, kind, None, out)
-    return out.view(x.shape)
+    found = _launch_norm(None, rows, None, weight, bias, eps, kind, None, out, fp8=fp8)
+    return _bring(out.view(x.shape), found)
 
 
 def add_norm(
@@ -135,27 +173,35 @@ def add_norm(
     bias: torch.Tensor | None,
     eps: float,
     kind: str,
+    fp8: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x + branch * scale, its norm) in one kernel. Writes to new tensors."""
+    """(x + branch * scale, its norm) in one kernel. With `fp8`, the norm brings its FP8 form. Writes to new tensors."""
     if not runs_triton(x):
-        return add_norm_reference(x, branch, scale, weight, bias, eps, kind)
+        total, out = add_norm_reference(x, branch, scale, weight, bias, eps, kind)
+        return total, _bring_fp8(out, fp8)
     left, right = _rows(x), _rows(branch)
     total = torch.empty(left.shape, dtype=x.dtype, device=x.device)
     out = torch.empty_like(total)
-    _launch_norm(left, right, scale, weight, bias, eps, kind, total, out)
-    return total.view(x.shape), out.view(x.shape)
+    found = _launch_norm(left, right, scale, weight, bias, eps, kind, total, out, fp8=fp8)
+    return total.view(x.shape), _bring(out.view(x.shape), found)
 
 
 def norm_add(
-    x: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, kind: str
+    x: torch.Tensor,
+    branch: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    kind: str,
+    fp8: bool = False,
 ) -> torch.Tensor:
-    """`x + norm(branch)` in one kernel."""
+    """`x + norm(branch)` in one kernel. With `fp8`, the sum brings its FP8 form."""
     if not runs_triton(x):
-        return norm_add_reference(x, branch, weight, bias, eps, kind)
+        return _bring_fp8(norm_add_reference(x, branch, weight, bias, eps, kind), fp8)
     left, right = _rows(x), _rows(branch)
     out = torch.empty(left.shape, dtype=x.dtype, device=x.device)
-    _launch_norm(left, right, None, weight, bias, eps, kind, None, out, after=True)
-    return out.view(x.shape)
+    found = _launch_norm(left, right, None, weight, bias, eps, kind, None, out, after=True, fp8=fp8)
+    return _bring(out.view(x.shape), found)
 
 
 def _launch_norm(
@@ -169,15 +215,20 @@ def _launch_norm(
     total: torch.Tensor | None,
     out: torch.Tensor,
     after: bool = False,
-) -> None:
+    fp8: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Launch the norm kernel. With `fp8`, returns the FP8 form of `out`."""
     count, width = branch.shape
     block = 1 << (width - 1).bit_length()
+    found = _empty_fp8(out, width) if fp8 else None
+    in_fp8, scales = found or (None, None)
     triton_kernels().norm_kernel[(count,)](
-        x, branch, scale, weight, bias, total, out,
+        x, branch, scale, weight, bias, total, out, in_fp8, scales,
         branch.stride(0) if x is None else x.stride(0), branch.stride(0), width, eps,
         RMS=kind == "rms", AFTER=after, ADD=x is not None, SCALE=scale is not None, WEIGHT=weight is not None,
-        BIAS=bias is not None, TOTAL=total is not None, BLOCK=block, num_warps=max(1, min(16, block // 512)),
+        BIAS=bias is not None, TOTAL=total is not None, FP8=fp8, BLOCK=block, num_warps=max(1, min(16, block // 512)),
     )  # fmt: skip
+    return found
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
@@ -201,6 +252,71 @@ def _launch_activation(x: torch.Tensor, width: int, name: str) -> torch.Tensor:
     kernel = getattr(triton_kernels(), f"{name}_kernel")
     kernel[(rows.shape[0], -(-width // block))](rows, out, rows.stride(0), width, BLOCK=block, num_warps=4)
     return out.view(*x.shape[:-1], width)
+
+
+def _empty_fp8(x: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for the FP8 form of the rows of `x`, and for their scales."""
+    in_fp8 = torch.empty((*x.shape[:-1], width), dtype=FP8, device=x.device)
+    return in_fp8, torch.empty((in_fp8.numel() // width, 1), dtype=torch.float32, device=x.device)
+
+
+def to_fp8(x: torch.Tensor, activation: str = "") -> tuple[torch.Tensor, torch.Tensor]:
+    """The activation of every row in FP8, `[..., width]`, and the rows' scales, `[rows, 1]`, in one kernel."""
+    if not runs_triton(x):
+        return fp8_reference(x, activation)
+    rows = _rows(x)
+    width = rows.shape[-1] // 2 if activation == "silu_and_mul" else rows.shape[-1]
+    in_fp8, scales = _empty_fp8(x, width)
+    # A power of two that is hardly larger than the row, or parts of it: most lanes are to have a column.
+    block = 1 << (width - 1).bit_length()
+    block = block if block <= 2048 or width > 0.8 * block else 1024
+    triton_kernels().fp8_kernel[(rows.shape[0],)](
+        rows, in_fp8, scales, rows.stride(0), width, ACTIVATION=activation, PARTS=-(-width // block), BLOCK=block,
+        num_warps=max(4, min(8, block // 512)),
+    )  # fmt: skip
+    return in_fp8, scales
+
+
+def _bring(x: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
+    """`x`, with its FP8 form for whoever takes it next. A view or a copy of `x` has none."""
+    if found is not None:
+        in_fp8, scales = found
+        x._vitcg_fp8 = in_fp8.view(x.shape), scales
+    return x
+
+
+def _bring_fp8(x: torch.Tensor, fp8: bool) -> torch.Tensor:
+    """`x`; with `fp8`, it brings its FP8 form."""
+    return _bring(x, fp8_reference(x) if fp8 else None)
+
+
+def with_scales(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Rows in FP8 that bring their scales to the next layer."""
+    rows._vitcg_scales = scales
+    return rows
+
+
+def in_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The FP8 form of every row and their scales: what `x` is or brings, else made of it."""
+    if x.dtype is FP8:
+        return x, x._vitcg_scales
+    found: tuple[torch.Tensor, torch.Tensor] | None = getattr(x, "_vitcg_fp8", None)
+    return to_fp8(x) if found is None else found
+
+
+def scaled_product(
+    x: torch.Tensor, x_scales: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`x @ weight.T + bias` in bfloat16; `x` and `weight` are FP8 with a scale each row, `[rows, 1]`."""
+    rows = x.reshape(-1, x.shape[-1])
+    if not x.is_cuda:
+        out = scaled_product_reference(rows, x_scales, weight, scales, bias)
+    else:
+        out = torch._scaled_mm(
+            rows, weight.t(), scale_a=x_scales, scale_b=scales.t(), bias=bias, out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )  # fmt: skip
+    return out.view(*x.shape[:-1], weight.shape[0])
 
 
 def rotate_in_place(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:

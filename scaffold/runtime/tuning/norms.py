@@ -14,6 +14,9 @@ from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm
 from scaffold.runtime.tuning.forwards import digest, hands_through
 
+#: The name under which a norm has the least number of rows from which the layer behind it takes them in FP8.
+FP8_ROWS = "_vitcg_fp8_rows"
+
 #: The widest row that one program of the norm kernel holds.
 _WIDEST = 16384
 
@@ -56,6 +59,25 @@ class Norm:
         weight = module.weight.data if getattr(module, "has_weight", True) else None
         return weight, None, module.variance_epsilon, "rms"
 
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The norm of `x`."""
+        return kernels.norm(x, *self.numbers, fp8=self._in_fp8(x))
+
+    def of_sum(
+        self, x: torch.Tensor, branch: torch.Tensor, scale: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`x + branch * scale`, and the norm of that sum."""
+        return kernels.add_norm(x, branch, scale, *self.numbers, fp8=self._in_fp8(x))
+
+    def added_to(self, x: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
+        """`x` plus the norm of `branch`."""
+        return kernels.norm_add(x, branch, *self.numbers, fp8=self._in_fp8(x))
+
+    def _in_fp8(self, x: torch.Tensor) -> bool:
+        """Whether a layer that multiplies in FP8 takes the result next."""
+        least = vars(self.module).get(FP8_ROWS)
+        return least is not None and kernels.count_rows(x) >= least
+
     def fits(self, x: torch.Tensor) -> bool:
         """Whether the weight has the type of the rows. Mixed types round elsewhere: then the module's own code runs."""
         weight = self.numbers[0]
@@ -83,14 +105,14 @@ class FusedNorms(Tuning):
         norm, original = Norm(module), module.forward
 
         def layer(x: torch.Tensor) -> torch.Tensor:
-            return kernels.norm(x, *norm.numbers) if norm.fits(x) else original(x)
+            return norm.of(x) if norm.fits(x) else original(x)
 
         def rms(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
             if not norm.fits(x):
                 return original(x, residual)
             if residual is None:
-                return kernels.norm(x, *norm.numbers)
-            total, out = kernels.add_norm(x, residual, None, *norm.numbers)
+                return norm.of(x)
+            total, out = norm.of_sum(x, residual)
             return out, total
 
         undo.set(module, "forward", layer if norm.kind == "layer" else rms)
@@ -222,13 +244,13 @@ def _norm_before(module: nn.Module, block: Block, following: Norm | None, handov
         given = {**fixed, **dict(zip(names, arguments, strict=False)), **keywords}
         scale1, scale2 = (None, None) if block.scales is None else (getattr(module, name) for name in block.scales)
         if normed is None:
-            normed = kernels.norm(x, *norm1.numbers)
+            normed = norm1.of(x)
         branch = getattr(module, block.attention)(normed, **given)
-        x, normed = kernels.add_norm(x, branch, scale1, *norm2.numbers)
+        x, normed = norm2.of_sum(x, branch, scale1)
         branch = getattr(module, block.mlp)(normed)
         if following is None or not following.fits(x):
             return x + branch if scale2 is None else torch.addcmul(x, branch, scale2)
-        x, normed = kernels.add_norm(x, branch, scale2, *following.numbers)
+        x, normed = following.of_sum(x, branch, scale2)
         handover.put(x, normed)
         return x
 
@@ -244,7 +266,7 @@ def _norm_behind(module: nn.Module, block: Block) -> Any:
         if not (norm1.fits(x) and norm2.fits(x)):
             return original(x, *arguments, **keywords)
         branch = getattr(module, block.attention)(x, *arguments, **keywords)
-        x = kernels.norm_add(x, branch, *norm1.numbers)
-        return kernels.norm_add(x, getattr(module, block.mlp)(x), *norm2.numbers)
+        x = norm1.added_to(x, branch)
+        return norm2.added_to(x, getattr(module, block.mlp)(x))
 
     return forward

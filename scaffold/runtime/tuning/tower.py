@@ -20,13 +20,15 @@ from scaffold.runtime.tuning.attention import FittedAttention, InplaceRotary, Sm
 from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_error
 from scaffold.runtime.tuning.choice import NAMES, TuningChoice
 from scaffold.runtime.tuning.convolution import ChannelsLast
+from scaffold.runtime.tuning.fp8 import Fp8Linears
 from scaffold.runtime.tuning.mlp import FusedActivations, GeluEpilogue, PadMlp
 from scaffold.runtime.tuning.norms import FusedNorms, FusedResiduals
 
 logger = logging.getLogger("scaffold.runtime.tuning")
 
 #: In the order of application. Activations come first, since padding asks which activation is between two layers. The
-#: most special tuning of attention comes last, since each falls back to the one before it.
+#: most special tuning of attention follows the others, since each falls back to the one before it. FP8 comes last: it
+#: takes padded weights, and all before it is proved within roundings.
 TUNINGS: tuple[Tuning, ...] = (
     FusedActivations(),
     GeluEpilogue(),
@@ -38,6 +40,7 @@ TUNINGS: tuple[Tuning, ...] = (
     FittedAttention(),
     SmallWindows(),
     ChannelsLast(),
+    Fp8Linears(),
 )
 assert tuple(tuning.name for tuning in TUNINGS) == NAMES
 
@@ -67,6 +70,11 @@ class Tuned:
     def extra_bytes(self) -> int:
         """Additional device memory of the tuned tower."""
         return sum(change.extra_bytes for change in self._changes)
+
+    def read_weights(self) -> None:
+        """Make again what tunings have made of the tower's weights: those may be new."""
+        for change in self._changes:
+            change.read_weights()
 
     def undo(self) -> None:
         """Take all tunings back. The caller must not replay graphs of the tuned tower any more."""
@@ -171,9 +179,10 @@ def _tune_each(host: Any, choice: TuningChoice, prove: Proof | None, tuned: Tune
             logger.warning("the tuning %s failed and was taken back: %s", tuning.name, error)
             tuned.outcomes.append(Outcome(tuning.name, refused={"": f"{type(error).__name__}: {error}"}))
             continue
-        if outcome.error is not None and not outcome.error <= bound:
+        allowed = max(bound, tuning.largest_error)
+        if outcome.error is not None and not outcome.error <= allowed:
             undo.roll_back()
-            why = f"its error of {outcome.error:.2g} exceeds {bound:.2g}"
+            why = f"its error of {outcome.error:.2g} exceeds {allowed:.2g}"
             logger.warning("the tuning %s was taken back: %s", tuning.name, why)
             outcome.refused.update(dict.fromkeys(outcome.applied, why))
             outcome.applied, outcome.extra_bytes = [], 0

@@ -10,10 +10,19 @@ import triton.language as tl
 
 
 @triton.jit
+def _store_fp8(value, row, column, inside, width, fp8_ptr, scales_ptr):
+    """A row in FP8 with its scale, such that its largest value is the largest of FP8 (e4m3): 448."""
+    scale = tl.maximum(tl.max(tl.abs(value), 0), 1e-12) / 448.0
+    tl.store(fp8_ptr + row * width + column, (value / scale).to(tl.float8e4nv), mask=inside)
+    tl.store(scales_ptr + row, scale)
+
+
+@triton.jit
 def norm_kernel(
-    x_ptr, branch_ptr, scale_ptr, weight_ptr, bias_ptr, total_ptr, out_ptr, x_stride, branch_stride, width, eps,
+    x_ptr, branch_ptr, scale_ptr, weight_ptr, bias_ptr, total_ptr, out_ptr, fp8_ptr, fp8_scales_ptr,
+    x_stride, branch_stride, width, eps,
     RMS: tl.constexpr, AFTER: tl.constexpr, ADD: tl.constexpr, SCALE: tl.constexpr, WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr,
+    BIAS: tl.constexpr, TOTAL: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row per program. `AFTER`: x + norm(branch); else norm(x + branch * scale), with the sum to `total`."""
     row = tl.program_id(0).to(tl.int64)
@@ -49,6 +58,8 @@ def norm_kernel(
     if AFTER:
         result = (residual + result.to(tl.float32)).to(kind)
     tl.store(out_ptr + row * width + column, result, mask=inside)
+    if FP8:
+        _store_fp8(result.to(tl.float32), row, column, inside, width, fp8_ptr, fp8_scales_ptr)
 
 
 @triton.jit
@@ -74,6 +85,52 @@ def quick_gelu_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr):
     value = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
     wide = value.to(tl.float32)
     tl.store(out_ptr + row * width + column, (wide / (1.0 + tl.exp(-1.702 * wide))).to(value.dtype), mask=inside)
+
+
+@triton.jit
+def _activated(x_ptr, column, width, ACTIVATION: tl.constexpr):
+    """The activation of some columns of a row, rounded as the row is; zero behind the last column."""
+    inside = column < width
+    value = tl.load(x_ptr + column, mask=inside, other=0.0)
+    kind = value.dtype
+    value = value.to(tl.float32)
+    if ACTIVATION == "silu_and_mul":
+        value = (value / (1.0 + tl.exp(-value))).to(kind).to(tl.float32)
+        value = value * tl.load(x_ptr + width + column, mask=inside, other=0.0).to(tl.float32)
+    if ACTIVATION == "quick_gelu":
+        value = value / (1.0 + tl.exp(-1.702 * value))
+    if ACTIVATION == "gelu":
+        value = 0.5 * value * (1.0 + tl.erf(value * 0.7071067811865476))
+    if ACTIVATION == "gelu_tanh":
+        inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
+        value = value / (1.0 + tl.exp(-2.0 * inner))
+    return value.to(kind).to(tl.float32)
+
+
+@triton.jit
+def fp8_kernel(
+    x_ptr, out_ptr, scales_ptr, x_stride, width, ACTIVATION: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One row per program: its activation in FP8, with a scale. Without an activation, the row itself.
+
+    A row of several parts is read and computed twice: the largest of all comes before the first can be written.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    if PARTS == 1:
+        value = _activated(x_ptr + row * x_stride, column, width, ACTIVATION)
+        _store_fp8(value, row, column, column < width, width, out_ptr, scales_ptr)
+    else:
+        largest = 1e-12
+        for part in tl.static_range(PARTS):
+            value = _activated(x_ptr + row * x_stride, part * BLOCK + column, width, ACTIVATION)
+            largest = tl.maximum(largest, tl.max(tl.abs(value), 0))
+        scale = largest / 448.0
+        for part in tl.static_range(PARTS):
+            here = part * BLOCK + column
+            value = _activated(x_ptr + row * x_stride, here, width, ACTIVATION)
+            tl.store(out_ptr + row * width + here, (value / scale).to(tl.float8e4nv), mask=here < width)
+        tl.store(scales_ptr + row, scale)
 
 
 @triton.jit

@@ -261,7 +261,9 @@ class EncoderCudaGraphManager:
         return self.graph_pool is not None
 
     def forget_metadata(self) -> None:
-        """Compute the metadata of every size again: call it after a change of weights that vLLM does not make."""
+        """Compute again what was made of weights: call it after a change of them that vLLM does not make."""
+        if self.tuned is not None:
+            self.tuned.read_weights()
         if self._core is not None:
             self._core.forget_metadata()
             self._core.adapter.tables.forget()  # type: ignore[attr-defined]  # a `VllmAdapter`

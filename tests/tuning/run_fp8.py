@@ -1,0 +1,119 @@
+"""Tune the real vision classes of one release tree with FP8 on the CPU, and compare with the untuned ones.
+
+    python tests/tuning/run_fp8.py TREE RECIPE...
+
+Prints one JSON object: for each recipe, the error in bfloat16 with few rows and with many, the layers in FP8, why
+others were left alone, what became of new weights, and whether taking FP8 back restored everything bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import prepare_release
+from run_tunings import build, same, state
+
+from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
+
+
+def main() -> int:
+    prepare_release(Path(sys.argv[1]))
+    import torch
+
+    patch_vllm()
+    report: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+            start_distributed(Path(scratch))
+            for name in sys.argv[2:]:
+                with torch.inference_mode():
+                    report[name] = check(name)
+    print(json.dumps(report))
+    return 0
+
+
+def deepen(vision) -> None:  # type: ignore[no-untyped-def]
+    """Four blocks, so that two are inside; sizes that FP8 takes."""
+    for name in ("depth", "num_hidden_layers"):
+        if hasattr(vision, name):
+            setattr(vision, name, 4)
+    if hasattr(vision, "mlp_ratio"):
+        object.__setattr__(vision, "mlp_ratio", 48 / vision.embed_dim)  # the configuration takes whole numbers only
+    else:
+        vision.intermediate_size = 48
+
+
+def check(name):  # type: ignore[no-untyped-def]
+    import torch
+
+    from scaffold.runtime.tuning import DEFAULT, NAMES, TuningChoice, fp8, largest_error, tune
+    from scaffold.runtime.tuning.fp8 import Fp8Method
+    from scaffold.verify.numeric.recipes.base import load_recipe
+
+    recipe = load_recipe(name)
+    config = recipe.model_config()
+    deepen(config.vision_config)
+    recipe.model_config = lambda: config
+    case = recipe.sessions()[0].cases[2]
+    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    dtype = torch.bfloat16
+    inputs = {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+
+    def run(host):  # type: ignore[no-untyped-def]
+        return [t.clone() for t in host.embed_multimodal(**inputs)]
+
+    def in_fp8(host):  # type: ignore[no-untyped-def]
+        return sorted(n for n, m in host.named_modules() if isinstance(getattr(m, "quant_method", None), Fp8Method))
+
+    plain, host = build(recipe, dtype), build(recipe, dtype)
+    want, before = run(plain), state(host)
+    tune(plain, TuningChoice(DEFAULT))
+    tuned = tune(host, TuningChoice(NAMES))
+    outcome = tuned.outcomes[-1]
+    found = {
+        "applied": outcome.applied,
+        "refused": sorted(set(outcome.refused.values())),
+        "layers": in_fp8(host),
+        "extra_bytes": outcome.extra_bytes,
+        "few": largest_error(run(host), run(plain)),
+    }
+    with mock.patch.object(fp8, "LEAST_ROWS", 1):
+        # Norms have the number of rows from when they were tuned.
+        tuned.undo()
+        tuned = tune(host, TuningChoice(NAMES))
+        got = run(host)
+        found["many"], found["tuned"] = largest_error(got, want), largest_error(run(plain), want)
+        for one in (plain, host):
+            for parameter_name, parameter in one.named_parameters():
+                if "language" not in parameter_name:
+                    parameter.mul_(-0.5)
+        new = run(plain)
+        found["stale"] = largest_error(run(host), new)
+        places = [(m.quant_method.weight.data_ptr(), m.quant_method.scales.data_ptr())
+                  for m in host.modules() if isinstance(getattr(m, "quant_method", None), Fp8Method)]  # fmt: skip
+        tuned.read_weights()
+        found["fresh"] = largest_error(run(host), new)
+        found["moved"] = places != [
+            (m.quant_method.weight.data_ptr(), m.quant_method.scales.data_ptr())
+            for m in host.modules() if isinstance(getattr(m, "quant_method", None), Fp8Method)
+        ]  # fmt: skip
+        for parameter_name, parameter in host.named_parameters():
+            if "language" not in parameter_name:
+                parameter.mul_(-2)
+        tuned.undo()
+    found["restored"] = same(state(host), before) and all(map(torch.equal, run(host), want)) and not in_fp8(host)
+    wide = build(recipe, torch.float32)
+    found["wide"] = sorted(set(tune(wide, TuningChoice(("fp8-linears",))).outcomes[0].refused.values()))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
