@@ -105,8 +105,8 @@ class Tuning(ABC):
     summary: ClassVar[str]
     #: `exact`: equal in real arithmetic, and the same roundings. `rounding`: equal in real arithmetic. `fp8`: neither.
     level: ClassVar[str]
-    #: Its effect alone on an exact graph on one H200 (`benchmarks/results/tuning_h200.json`, `single`). The effect of FP8
-    #: is that beside all others (`fp8_h200.json`).
+    #: Its effect alone on an exact graph on one H200 (`benchmarks/results/tuning_h200.json`, `single`), and that of FP8
+    #: beside all others (`fp8_h200.json`).
     measured: ClassVar[str]
     #: The largest error that it may add to a tower, relative to the largest output, where that is more than rounding.
     largest_error: ClassVar[float] = 0.0
