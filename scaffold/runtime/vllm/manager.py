@@ -33,8 +33,9 @@ from scaffold.runtime.vllm.settings import Settings, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
-#: The proof of a tuning runs on the smallest budget of at least so many tokens.
-PROOF_TOKENS = 256
+#: The proof of a tuning runs on the smallest budget of at least so many tokens. With four rows each, these are as many
+#: rows as FP8 needs (`tuning.fp8.LEAST_ROWS`).
+PROOF_TOKENS = 512
 
 
 def _in_words(ladders: Mapping[str, Sequence[int]]) -> str:
