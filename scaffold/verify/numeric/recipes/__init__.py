@@ -32,6 +32,7 @@ RECIPES = (
     "paligemma",
     "phi3v",
     "phi4mm",
+    "phi4siglip",
     "pixtral",
     "cohere_compass",
     "deepseek_vl2",
