@@ -55,6 +55,23 @@ def unit_grid(
     return None
 
 
+def padding_mask(program: Program, model: Located, walker: Walker, key: str) -> tuple[str, str]:
+    """The inputs with a mask and a grid for each item, if items are rows that are padded to one length; else empty.
+
+    Annotations say so: the mask has the first two axes of the pixels, the grid the first one and a side in each column.
+    """
+    annotated = (
+        (name, next(shapes_of(program, model.owner[0], walker.trace, name), None)) for name in walker.trace.inputs
+    )
+    shapes = {name: shown[0] for name, shown in annotated if shown is not None}
+    pixels = shapes.get(key, ())
+    if len(pixels) != 3:
+        return "", ""
+    masks = [name for name, shape in shapes.items() if shape == pixels[:2]]
+    grids = [name for name, shape in shapes.items() if shape[:1] == pixels[:1] and shape[1:] in [(n,) for n in COLUMNS]]
+    return (masks[0], grids[0]) if len(masks) == len(grids) == 1 else ("", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """A second grid of an image, that of its tokens, the input that orders them or has `entries` for each, and the side
