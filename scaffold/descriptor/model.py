@@ -252,7 +252,7 @@ class PatchItem(Record):
     )
     mask: str | None = declare(
         Name("an input name"),
-        "input that says which rows of an item are patches, where the processor pads the items of a batch to one length",
+        "input that says which rows of an item are patches, where the processor pads all items to one length",
         default=None,
         examples=["pixel_attention_mask"],
     )
@@ -508,8 +508,8 @@ class RowsForward(Record):
     )
     several: bool = declare(
         Flag(),
-        "whether the result has several tensors of rows, such as those of all layers: a graph holds what the model reads "
-        "of them, side by side",
+        "whether the result has several tensors of rows, such as those of all layers: a graph holds those that the "
+        "model reads, side by side",
         default=False,
     )
 

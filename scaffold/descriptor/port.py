@@ -446,6 +446,10 @@ class RowsPort(ReentryPort):
         return self.forward.per_item
 
     @property
+    def returns(self) -> str:
+        return "Any" if self.forward.several else super().returns
+
+    @property
     def recorded(self) -> str:
         """The function that a graph records: the encoder, or the method that its loop becomes."""
         return f"{self.encoder}.{LOOP_METHOD}" if self.loop else self.encoder

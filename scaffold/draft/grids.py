@@ -175,8 +175,7 @@ def put_items(
 def put_unread(step: PartCall, layers: str, sheet: Sheet) -> None:
     """Fill in what the loop over the layers takes and reads only where the encoder has an attribute."""
     assert step.entered is not None, "it holds a loop"
-    function, file = step.entered.node, step.entered.module.file
-    loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and layers in ast.unparse(node.iter)]
+    function, file, loops = step.entered.node, step.entered.module.file, _loops_over(step, layers)
     choices = [node for node in ast.walk(loops[0]) if isinstance(node, ast.If) and _absent(node.test)] if loops else []
     for node in choices if len(loops) == 1 else []:
         attribute = _absent(node.test)
@@ -184,10 +183,21 @@ def put_unread(step: PartCall, layers: str, sheet: Sheet) -> None:
         inside = {id(part) for statement in branch for part in ast.walk(statement)}
         loads = {part.id for part in ast.walk(loops[0]) if isinstance(part, ast.Name) and id(part) not in inside}
         taken = outline(function, loops[0])
-        names = [name for name in taken.arguments if name not in loads and name != taken.result]
+        names = [name for name in taken.arguments if name not in loads and name not in taken.results]
         if names:
             why = f"read only where `{step.path}.{attribute}` is set; such a model has no graphs"
             sheet.put("forward.unread", names, SourceLine(file, node.lineno), why=why)
+
+
+def gives_several(step: PartCall, layers: str) -> bool:
+    """Whether the loop over the layers hands several values on to the rest of its method."""
+    assert step.entered is not None, "it holds a loop"
+    return any(len(outline(step.entered.node, loop).results) > 1 for loop in _loops_over(step, layers))
+
+
+def _loops_over(step: PartCall, layers: str) -> list[ast.For]:
+    body = ast.walk(step.entered.node) if step.entered is not None else ()
+    return [node for node in body if isinstance(node, ast.For) and layers in ast.unparse(node.iter)]
 
 
 def _absent(test: ast.expr) -> str:

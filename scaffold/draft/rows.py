@@ -107,8 +107,8 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
         grids.put_unread(step, loop, sheet)
-    if loop is None and step.several:
-        why = "it gives a list, of which the model takes some"
+    if step.several if loop is None else grids.gives_several(step, loop):
+        why = "the loop hands on several values" if loop else "it gives a list, of which the model takes some"
         sheet.put("forward.several", True, step.place, why=why)
     if per_item:
         why = "the model calls the encoder in a loop over its items, and its layers attend to all rows of a call"

@@ -51,6 +51,7 @@ RECIPES = (
     "kimi_k25",
     "kimi_k3",
     "muse_glimmer",
+    "kanana_v",
     "keye",
     "keye_vl1_5",
     "hyperclovax_vision_v2",
