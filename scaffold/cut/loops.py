@@ -84,9 +84,9 @@ def find_hazard(
 ) -> RawHazard | None:
     """The first thing in the layers that a capture does not survive: what waits for the GPU, or depends on its values.
 
-    All that the loop reads beside its results and `constants` is taken for offsets on the GPU, which the longest item
-    may follow from, but for what is annotated as a switch. An argument that a caller may leave out is taken for None, too: layers may compute it then. The
-    longest sequence is an exception: a graph hands it to layers that get none.
+    All that the loop reads beside its results, `constants` and what is annotated as a switch is taken for offsets on
+    the GPU, which the longest item may follow from. An argument that a caller may leave out is taken for None, too:
+    layers may compute it then. The longest sequence is an exception: a graph hands it to layers that get none.
     """
     from scaffold.tower.interpret import Interpreter
 

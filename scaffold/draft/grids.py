@@ -28,12 +28,30 @@ from scaffold.tower.source import Program
 #: Columns of a grid, by their number, of an image of h x w patches.
 COLUMNS = {3: ("1", "h", "w"), 2: ("h", "w")}
 _FLATTENED = {*SAME_SIZES, "flatten_bn"}
+_JOINED = {*SAME_SIZES, "torch.concat"}
 
 
 def is_rows(program: Program, model: Located, walker: Walker, key: str) -> bool:
     """Whether an annotation says that the items of an input are rows of patches, all of one width."""
     shape = next(shapes_of(program, model.owner[0], walker.trace, key, made=True), None)
     return shape is not None and len(shape[0]) == 2
+
+
+def with_sizes(walker: Walker, fields: dict[str, FieldConfig], key: str) -> dict[str, FieldConfig]:
+    """The field configs, where only the processor knows how many rows of the pixels an item has, with the grid by whose
+    product the model splits what it has computed of them.
+
+    A batch of one item shows that this is the same: the model could not split it otherwise.
+    """
+    own = fields[key].sizes
+    sizes = strip(own, SAME_SIZES) if own is not None else None
+    for split in walker.cuts if isinstance(sizes, Input) and sizes.key not in fields else ():
+        rows, *given = split.args
+        by = strip(given[0], SAME_SIZES) if given and key in inputs_of(rows) and computed(rows) else None
+        grid = strip(by.args[0], _JOINED) if isinstance(by, Op) and by.name in (".prod", "torch.prod") else None
+        if isinstance(grid, Input) and grid.key in fields and fields[grid.key].kind == "batched":
+            return fields | {key: replace(fields[key], sizes=Op(".prod", (grid,), (), split.place))}
+    return fields
 
 
 def unit_grid(

@@ -266,7 +266,7 @@ class Program:
         return None
 
     def made_of(self, module: Module, path: str) -> Owner | None:
-        """The class of the tree of which `Class(...)` makes an object, or `Class.method(...)` with the same arguments."""
+        """The class of the tree that makes an object where `Class(...)` is called, or a method that only hands on."""
         name, _, maker = path.partition(".")
         found = self.resolve(module, name)
         if found is None or not isinstance(found[1], ast.ClassDef):
