@@ -41,7 +41,7 @@ class Loop:
 
     @property
     def result(self) -> str:
-        """What the loop gives, as an assignment and a `return` have it."""
+        """The results, as an assignment and a `return` have them."""
         return ", ".join(self.results)
 
     @property

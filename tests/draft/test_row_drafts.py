@@ -184,7 +184,11 @@ LOOPS = {
     # Its tower takes the place of one that its base makes, and normalises pixels before it embeds them.
     "GlmOcrForConditionalGeneration": ("self.visual", "self.blocks", {}),
     # A class method makes the tower, whose loop collects hidden states.
-    "KananaVForConditionalGeneration": ("self.vision_model", "self.blocks", {"item.merge": "self.abstractor.merge_size"}),
+    "KananaVForConditionalGeneration": (
+        "self.vision_model",
+        "self.blocks",
+        {"item.merge": "self.abstractor.merge_size"},
+    ),
     # Layers in a part without a class; the merger unpacks its own layers, and is no encoder.
     "LlavaOnevision2ForConditionalGeneration": (
         "self.visual",
