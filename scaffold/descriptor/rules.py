@@ -773,12 +773,13 @@ def items_can_be_made(context: Context) -> Problems:
             "forward.unread",
             "delete this line, or name the layers as `loop`",
         )
-    if port.forward and port.forward.several and (port.forward.per_item or port.forward.unread):
+    both = port.forward is not None and port.forward.several and port.forward.per_item
+    for key in ("several", "per_item") if both else ():
         yield context.at_key(
             "VCG345",
-            "an encoder with several results is called once for a batch, and all of its arguments are read",
-            "forward.several",
-            "delete this line, or `per_item` and `unread`",
+            "an encoder with several results is called once for a batch, not once for each item",
+            f"forward.{key}",
+            "delete one of `several` and `per_item`",
         )
     yield from _tokens_can_be_made(context, port)
     yield from _padded_can_be_made(context, port)
@@ -840,13 +841,15 @@ def _padded_can_be_made(context: Context, port: RowsPort) -> Problems:
         yield context.problem(
             "VCG343", f"`{mask}` is no mask with an entry for each item", "item.mask", suggest(mask, known)
         )
-    grids = [entry for name, entry in values.items() if name not in (port.item.moved or ())]
-    if len(values) != 1 or len(grids) != 1 or any(isinstance(side, tuple) for side in grids[0]) or port.sized:
+    nested = [f"item.values.{name}" for name, entry in values.items() if isinstance(entry[0], tuple)]
+    moved = ["item.moved"] if port.item.moved else []
+    alone = [] if len(values) == 1 and not port.sized else ["item.mask"]
+    for at in (*nested, *moved, *alone):
         yield context.at_key(
             "VCG345",
             "the rows of a padded item are counted by one grid, which stays on the host; all inputs are batched",
-            "item.mask",
-            "write `values: {GRID: [h, w]}`, or delete this line",
+            at,
+            "write `values: {GRID: [h, w]}` and `GRID: batched`, or delete `mask`",
         )
     yield from _first_side_counts_rows(context, port)
 

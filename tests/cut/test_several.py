@@ -197,8 +197,7 @@ def test_a_class_method_that_hands_its_arguments_on_makes_its_class(
         ("phi4siglip", {"item.values.spatial_shapes": [["h", "w"]]}, "counted by one grid, which stays on the host"),
         ("phi4siglip", {"item.shape": ["3", "h * p", "w * p"]}, "lie side by side as rows of patches"),
         ("kanana_v", {"item.mask": "pixel_mask", "fields.pixel_mask": "batched"}, "all inputs are batched"),
-        ("phi4siglip", {"forward.per_item": True}, "an encoder with several results is called once for a batch"),
-        ("kanana_v", {"forward.unread": ["max_seqlen"]}, "an encoder with several results is called once for a batch"),
+        ("kanana_v", {"forward.per_item": True}, "an encoder with several results is called once for a batch"),
     ],
 )
 def test_what_no_item_can_have_is_refused(model: str, changes: dict[str, Any], problem: str) -> None:
