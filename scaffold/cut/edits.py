@@ -67,7 +67,10 @@ def cut_edits(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> dict[
     edits: dict[str, list[Edit]] = {}
     for method in cut_methods(tree, way, result):
         found = edits.setdefault(method.file, [AddImport("torch")])
-        wanted = [("collections.abc", "Callable"), *([("typing", "Any")] if LOOP_METHOD in method.adds else [])]
+        wanted = [
+            ("collections.abc", "Callable"),
+            *([("typing", "Any")] if result == "Any" or LOOP_METHOD in method.adds else []),
+        ]
         found += [AddImport(*names) for names in wanted if not _imports(tree.parse(method.file), names[1])]
         found.append(
             ReplaceMethod(method.class_name, method.replaces, method.source)

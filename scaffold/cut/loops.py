@@ -1,7 +1,7 @@
 """The loop over an encoder's layers as a function of what it reads: what a cut captures where there is no call.
 
 The statements stay as they are, and move as one. The variables that the loop reads become the function's parameters;
-the one value that it hands from layer to layer is its result. A loop with any other effect is refused.
+what it hands from layer to layer is its result, one value or several. A loop with any other effect is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
-from scaffold.syntax import Bound, FunctionNode, bind_call
+from scaffold.syntax import Bound, FunctionNode, assigned_to, bind_call
 from scaffold.tower.model import Form, Label
 from scaffold.tower.slicing import exposed_reads, must_writes
 from scaffold.tower.values import Role, Value
@@ -32,15 +32,17 @@ _SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop by its lines in the file, and the names that it reads; the first one is its result, too."""
+    """A loop by its lines in the file, and the names that it reads; those of its results come first."""
 
     line: int
     end_line: int
     arguments: tuple[str, ...]
+    results: tuple[str, ...]
 
     @property
     def result(self) -> str:
-        return self.arguments[0]
+        """The results, as an assignment and a `return` have them."""
+        return ", ".join(self.results)
 
     @property
     def method(self) -> str:
@@ -59,16 +61,17 @@ class Misfit:
     reason: str
 
 
-def find_misfit(function: FunctionNode, loop: ast.For) -> Misfit | None:
-    """The first reason why a loop of a method cannot be a function; None if it can."""
-    return next(_misfits(function, loop), None)
+def find_misfit(function: FunctionNode, loop: ast.For, *, several: bool = False) -> Misfit | None:
+    """The first reason why a loop of a method cannot be a function, with `several` results perhaps; None if it can."""
+    return next(_misfits(function, loop, several=several), None)
 
 
 def outline(function: FunctionNode, loop: ast.For) -> Loop:
     """The loop of a method as a function. It has no misfit."""
-    result = _results(function, loop)[0]
+    results = _results(function, loop)
     reads = [node.id for node in exposed_reads([loop]) if node.id in _locals(function, loop) - {"self"}]
-    return Loop(loop.lineno, loop.end_lineno or loop.lineno, tuple(dict.fromkeys([result, *reads])))
+    arguments = tuple(dict.fromkeys([*results, *reads]))
+    return Loop(loop.lineno, loop.end_lineno or loop.lineno, arguments, tuple(results))
 
 
 def find_hazard(
@@ -76,26 +79,27 @@ def find_hazard(
     owner: Owner,
     function: FunctionNode,
     loop: ast.For,
-    arguments: tuple[str, ...],
+    outlined: Loop,
     constants: Collection[str] = (),
 ) -> RawHazard | None:
     """The first thing in the layers that a capture does not survive: what waits for the GPU, or depends on its values.
 
-    All that the loop reads beside the features and `constants` is taken for offsets on the GPU, which the longest item
-    may follow from. An argument that a caller may leave out is taken for None, too: layers may compute it then. The
-    longest sequence is an exception: a graph hands it to layers that get none.
+    All that the loop reads beside its results, `constants` and what is annotated as a switch is taken for offsets on
+    the GPU, which the longest item may follow from. An argument that a caller may leave out is taken for None, too:
+    layers may compute it then. The longest sequence is an exception: a graph hands it to layers that get none.
     """
     from scaffold.tower.interpret import Interpreter
 
-    offsets = Value(Label.META, Form.TENSOR, Role.CUMULATIVE, host=False)
-    values = {**dict.fromkeys(arguments, offsets), arguments[0]: Value(Label.DATA, Form.TENSOR, host=False)}
-    values |= dict.fromkeys(constants, Value())
+    arguments, offsets = outlined.arguments, Value(Label.META, Form.TENSOR, Role.CUMULATIVE, host=False)
+    values = dict.fromkeys(arguments, offsets)
+    values |= dict.fromkeys(outlined.results, Value(Label.DATA, Form.TENSOR, host=False))
+    values |= dict.fromkeys((*constants, *_switches(function)), Value())
     parameters = ast.arguments([], [ast.arg(name) for name in ("self", *arguments)], None, [], [], None, [])
     method = ast.FunctionDef(LOOP_METHOD, parameters, [loop], [], lineno=loop.lineno, col_offset=loop.col_offset)
     bound: Bound[ast.expr] = bind_call(function, (), {}, skip_first=True)
     defaults = {name: default for name, default in bound.defaults.items() if default is not None}
-    optional = [name for name in arguments[1:] if name in defaults and ast.unparse(defaults[name]) == "None"]
-    optional = [name for name in optional if name != LONGEST]
+    optional = [name for name in arguments if name in defaults and ast.unparse(defaults[name]) == "None"]
+    optional = [name for name in optional if name not in (LONGEST, *outlined.results, *_switches(function))]
     for absent in ({}, *({name: Value(form=Form.NONE)} for name in optional)):
         interpreter = Interpreter(program)
         interpreter.run(owner[0], owner, method, {**values, **absent})
@@ -126,35 +130,41 @@ def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:
     spec = function.args
     given = {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
     types = {name: ast.unparse(annotation) for name, annotation in given.items() if annotation is not None}
-    types[loop.result] = "torch.Tensor"
+    types |= dict.fromkeys(loop.results, "torch.Tensor")
+    for node in ast.walk(function):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in loop.results:
+            types[node.target.id] = ast.unparse(node.annotation)
     parameters = ", ".join(f"{name}: {types.get(name, 'Any')}" for name in loop.arguments)
+    given_back = ", ".join(types[name] for name in loop.results)
+    returns = given_back if len(loop.results) == 1 else f"tuple[{given_back}]"
     return (
-        f"def {LOOP_METHOD}(self, {parameters}) -> torch.Tensor:\n"
+        f"def {LOOP_METHOD}(self, {parameters}) -> {returns}:\n"
         f'    """The layers, one after the other."""\n{body}\n    return {loop.result}\n'
     )
 
 
-def _misfits(function: FunctionNode, loop: ast.For) -> Iterator[Misfit]:
+def _misfits(function: FunctionNode, loop: ast.For, *, several: bool) -> Iterator[Misfit]:
     outside = _statements_around(function, loop)
     if outside is None:
         yield Misfit(loop, "it runs inside of another loop, of `try` or of `with`")
         return
-    yield from _effects(loop)
+    yield from _effects(function, loop)
     results = _results(function, loop)
-    if len(results) != 1:
+    if len(results) != 1 and not (several and results):
         given = f"it hands on {', '.join(f'`{name}`' for name in results)}" if results else "it hands on nothing"
         yield Misfit(loop, f"{given}, and a graph gives one tensor")
         return
     reads = {node.id: node for node in exposed_reads([loop])}
-    if results[0] not in reads:
-        yield Misfit(loop, f"`{results[0]}`, which is used behind it, does not go from layer to layer")
+    for name in results:
+        if name not in reads:
+            yield Misfit(loop, f"`{name}`, which is used behind it, does not go from layer to layer")
     written = must_writes(outside) | _parameters(function)
     for name in sorted(reads.keys() & _locals(function, loop) - written):
         yield Misfit(reads[name], f"`{name}` may have no value before it")
 
 
-def _effects(loop: ast.For) -> Iterator[Misfit]:
-    """The effects of the loop beside writing names."""
+def _effects(function: FunctionNode, loop: ast.For) -> Iterator[Misfit]:
+    """The effects of the loop beside writing names. Adding to a tuple is none: it makes another one."""
     reads = {node.id for node in exposed_reads([loop])}
     for node in ast.walk(loop):
         if type(node) in _EXITS:
@@ -164,9 +174,33 @@ def _effects(loop: ast.For) -> Iterator[Misfit]:
         elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             yield Misfit(node, f"it changes `{ast.unparse(node)}`")
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in reads:
+            if _is_tuple(function, loop, node.target.id):
+                continue
             yield Misfit(node, f"it changes `{node.target.id}` in place")
         elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
             yield Misfit(node, f"`{ast.unparse(node)}` has an effect beside the features")
+
+
+def _switches(function: FunctionNode) -> set[str]:
+    """Parameters that are no tensors by their annotation: a port sees one value of each when a model starts, and leaves
+    calls with another one to the model."""
+    spec = function.args
+    given = {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+    return {name for name, kind in given.items() if kind is not None and ast.unparse(kind) in ("bool", "bool | None")}
+
+
+def _is_tuple(function: FunctionNode, loop: ast.For, name: str) -> bool:
+    """Whether a variable is a tuple before the loop, by all that is assigned to it there."""
+    made = [
+        node.value
+        for node in _outside(function, loop)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and name in {target.id for target in assigned_to(node) if isinstance(target, ast.Name)}
+    ]
+    stored = [node for node in _outside(function, loop) if isinstance(node, ast.Name) and node.id == name]
+    stored = [node for node in stored if isinstance(node.ctx, ast.Store)]
+    alone = len(stored) == len(made) and name not in _parameters(function)
+    return alone and bool(made) and all(isinstance(value, ast.Tuple) for value in made)
 
 
 def _results(function: FunctionNode, loop: ast.For) -> list[str]:

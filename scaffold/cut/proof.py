@@ -36,7 +36,7 @@ def prove_cut(
 
     Three moves are allowed. The body of `embed_multimodal` may have moved into a private method that it calls with all
     that it is given. A loop may have moved into a method `forward_layers`, whose parameters are the variables that it
-    reads and whose result is the one that it writes for the rest of the method. The loop must give the same tree when
+    reads and whose results are those that it writes for the rest of the method. The loop must give the same tree when
     it is put back in the place of the call, and it must mean the same names there as in its own method; other loops may
     give their entries the same name. A run of assignments may have moved into a method `_encode_pixels`, once for
     several places. In each place it must be the same run but for the names of its variables, of which the rest of the
@@ -165,8 +165,10 @@ def _inlined(function: ast.AST, method: ast.AST) -> bool:
     own, parameters = spec.args[:1], [parameter.arg for parameter in spec.args[1:]]
     if not isinstance(loop, ast.For) or [one.arg for one in own] != ["self"] or any(further):
         return False
-    result = end.value.id if isinstance(end, ast.Return) and isinstance(end.value, ast.Name) else ""
-    call = ast.dump(ast.parse(f"{result or '_'} = self.{_LOOP}({', '.join(parameters)})").body[0])
+    given = end.value if isinstance(end, ast.Return) else None
+    given_back = given.elts if isinstance(given, ast.Tuple) else [given]
+    results = [one.id for one in given_back if isinstance(one, ast.Name)]
+    call = ast.dump(ast.parse(f"{', '.join(results) or '_'} = self.{_LOOP}({', '.join(parameters)})").body[0])
     blocks = [
         block
         for node in ast.walk(function)
@@ -174,7 +176,9 @@ def _inlined(function: ast.AST, method: ast.AST) -> bool:
         if isinstance(block, list)
     ]
     places = [(block, index) for block in blocks for index, node in enumerate(block) if ast.dump(node) == call]
-    if len(places) != 1 or len(_calls_of_loop(function)) != 1 or result not in parameters:
+    if len(places) != 1 or len(_calls_of_loop(function)) != 1:
+        return False
+    if not results or len(results) != len(given_back) or not set(results) <= set(parameters):
         return False
     # The function must not mention a variable of the loop's method beside the parameters. A name of the loop that is no
     # variable of that method must be none of the function either.
@@ -183,7 +187,7 @@ def _inlined(function: ast.AST, method: ast.AST) -> bool:
     apart = not (inside - {"self", *parameters}) & _mentioned(function) - _of_other_loops(function, loop)
     kept = not {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)} - inside & outside
     written = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    if not apart or not kept or written & {"self", *parameters} != {result}:
+    if not apart or not kept or written & {"self", *parameters} != set(results):
         return False
     [(block, index)] = places
     block[index] = loop

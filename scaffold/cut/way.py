@@ -364,7 +364,8 @@ class _Search:
     def _keep_loop(self, frame: _Frame, loop: ast.For, others: Sequence[ast.AST], names: Mapping[str, Place]) -> None:
         """Keep the loop over the encoder's layers; `others` is where else the encoder runs."""
         assert frame.owner is not None, "a loop is looked for in methods"
-        misfit = find_misfit(frame.function, loop)
+        # Where all arguments are handed over, the port sees what comes back.
+        misfit = find_misfit(frame.function, loop, several=isinstance(self.call, str))
         if others:
             misfit = Misfit(others[0], "the encoder runs in another place of the method, too")
         elif LOOP_METHOD in self.program.members((frame.module, frame.owner)):
@@ -379,7 +380,7 @@ class _Search:
             reason = f"it takes {taken}, the features first, and `{_text(self.call)}` gives something else"
             self._refuse_loop(frame, reason, frame.module.span(loop))
             return
-        hazard = find_hazard(self.program, frame.holder, frame.function, loop, outlined.arguments, constants)
+        hazard = find_hazard(self.program, frame.holder, frame.function, loop, outlined, constants)
         if hazard is not None and not self._hoist(frame, loop, names):
             place = Span(hazard.shown, hazard.line, 1, hazard.line, 2)
             self._refuse_loop(frame, f"{hazard.what}: {hazard.reason}", place)

@@ -250,6 +250,12 @@ class PatchItem(Record):
         default={},
         examples=[{"patch_positions": ["h * w", "3"]}],
     )
+    mask: str | None = declare(
+        Name("an input name"),
+        "input that says which rows of an item are patches, where the processor pads all items to one length",
+        default=None,
+        examples=["pixel_attention_mask"],
+    )
     moved: tuple[str, ...] = declare(
         Listing(Name("an input name")),
         "those of `values` that vLLM moves to the GPU: the processor does not mark them with `keep_on_cpu`",
@@ -499,6 +505,12 @@ class RowsForward(Record):
         "model with a layer that does has no graphs",
         default=(),
         examples=[["cu_window_seqlens"]],
+    )
+    several: bool = declare(
+        Flag(),
+        "whether the result has several tensors of rows, such as those of all layers: a graph holds those that the "
+        "model reads, side by side",
+        default=False,
     )
 
 

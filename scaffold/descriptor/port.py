@@ -419,6 +419,11 @@ class RowsPort(ReentryPort):
         return next((key for key in values if self.sized.get(key, key) not in values), None)
 
     @property
+    def grid(self) -> str | None:
+        """The input that says how many patches a unit has, or an item that is padded; None where its pixels do."""
+        return next(iter(self.item.values or {}), None) if self.item.mask else self.units
+
+    @property
     def tokens_module(self) -> str:
         """Dotted path of the module that makes the entries of `item.tokens`, "" where no input has them."""
         module = self.item.tokens.module if self.item.tokens else ""
@@ -439,6 +444,10 @@ class RowsPort(ReentryPort):
     @property
     def per_item(self) -> bool:
         return self.forward.per_item
+
+    @property
+    def returns(self) -> str:
+        return "Any" if self.forward.several else super().returns
 
     @property
     def recorded(self) -> str:

@@ -773,7 +773,16 @@ def items_can_be_made(context: Context) -> Problems:
             "forward.unread",
             "delete this line, or name the layers as `loop`",
         )
+    both = port.forward is not None and port.forward.several and port.forward.per_item
+    for key in ("several", "per_item") if both else ():
+        yield context.at_key(
+            "VCG345",
+            "an encoder with several results is called once for a batch, not once for each item",
+            f"forward.{key}",
+            "delete one of `several` and `per_item`",
+        )
     yield from _tokens_can_be_made(context, port)
+    yield from _padded_can_be_made(context, port)
     units = port.units if port.fields else None
     if port.forward and port.forward.per_item and (port.forward.loop is None or units):
         reason = "an item of several units has several sequences" if units else "only layers get offsets"
@@ -817,6 +826,43 @@ def items_can_be_made(context: Context) -> Problems:
                 f"fields.{key}.sizes",
                 f"add `values: {{{sizes}: [1, h, w]}}` to `item`",
             )
+
+
+def _padded_can_be_made(context: Context, port: RowsPort) -> Problems:
+    """Items that are padded have a mask, and one grid on the host that says how many of their rows are patches: VCG343,
+    VCG345.
+    """
+    mask, values = port.item.mask, port.item.values or {}
+    if mask is None or not port.fields:
+        return
+    taken = {*values, *(port.item.zeros or {})} | {one.pixels for one in (port.modalities or {}).values() if one}
+    if mask not in port.batched or mask in taken:
+        known = sorted({*port.batched} - taken)
+        yield context.problem(
+            "VCG343", f"`{mask}` is no mask with an entry for each item", "item.mask", suggest(mask, known)
+        )
+    nested = [f"item.values.{name}" for name, entry in values.items() if isinstance(entry[0], tuple)]
+    moved = ["item.moved"] if port.item.moved else []
+    alone = [] if len(values) == 1 and not port.sized else ["item.mask"]
+    for at in (*nested, *moved, *alone):
+        yield context.at_key(
+            "VCG345",
+            "the rows of a padded item are counted by one grid, which stays on the host; all inputs are batched",
+            at,
+            "write `values: {GRID: [h, w]}` and `GRID: batched`, or delete `mask`",
+        )
+    yield from _first_side_counts_rows(context, port)
+
+
+def _first_side_counts_rows(context: Context, port: RowsPort) -> Problems:
+    first = port.item.shape[0] if port.item.shape else None
+    if first is not None and not {"h", "w"} <= first.names:
+        yield context.problem(
+            "VCG345",
+            "units lie side by side as rows of patches: the first side of `shape` is their number",
+            "item.shape",
+            "write [h * w, 3 * p**2]",
+        )
 
 
 def _tokens_can_be_made(context: Context, port: RowsPort) -> Problems:
@@ -863,14 +909,7 @@ def _units_can_be_made(context: Context, port: RowsPort, counts: str) -> Problem
                 at,
                 f"write `{name}: {{sizes: {counts}}}` in `fields`",
             )
-    first = port.item.shape[0] if port.item.shape else None
-    if first is not None and not {"h", "w"} <= first.names:
-        yield context.problem(
-            "VCG345",
-            "units lie side by side as rows of patches: the first side of `shape` is their number",
-            "item.shape",
-            "write [h * w, 3 * p**2]",
-        )
+    yield from _first_side_counts_rows(context, port)
 
 
 # --- paths ------------------------------------------------------------------------------------------------------

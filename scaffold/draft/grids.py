@@ -28,12 +28,30 @@ from scaffold.tower.source import Program
 #: Columns of a grid, by their number, of an image of h x w patches.
 COLUMNS = {3: ("1", "h", "w"), 2: ("h", "w")}
 _FLATTENED = {*SAME_SIZES, "flatten_bn"}
+_JOINED = {*SAME_SIZES, "torch.concat"}
 
 
 def is_rows(program: Program, model: Located, walker: Walker, key: str) -> bool:
     """Whether an annotation says that the items of an input are rows of patches, all of one width."""
     shape = next(shapes_of(program, model.owner[0], walker.trace, key, made=True), None)
     return shape is not None and len(shape[0]) == 2
+
+
+def with_sizes(walker: Walker, fields: dict[str, FieldConfig], key: str) -> dict[str, FieldConfig]:
+    """The field configs, where only the processor knows how many rows of the pixels an item has, with the grid by whose
+    product the model splits what it has computed of them.
+
+    A batch of one item shows that this is the same: the model could not split it otherwise.
+    """
+    own = fields[key].sizes
+    sizes = strip(own, SAME_SIZES) if own is not None else None
+    for split in walker.cuts if isinstance(sizes, Input) and sizes.key not in fields else ():
+        rows, *given = split.args
+        by = strip(given[0], SAME_SIZES) if given and key in inputs_of(rows) and computed(rows) else None
+        grid = strip(by.args[0], _JOINED) if isinstance(by, Op) and by.name in (".prod", "torch.prod") else None
+        if isinstance(grid, Input) and grid.key in fields and fields[grid.key].kind == "batched":
+            return fields | {key: replace(fields[key], sizes=Op(".prod", (grid,), (), split.place))}
+    return fields
 
 
 def unit_grid(
@@ -53,6 +71,23 @@ def unit_grid(
             columns = grid[0][1]
             return replace(value, columns=columns) if isinstance(columns, int) else None
     return None
+
+
+def padding_mask(program: Program, model: Located, walker: Walker, key: str) -> tuple[str, str]:
+    """The inputs with a mask and a grid for each item, if items are rows that are padded to one length; else empty.
+
+    Annotations say so: the mask has the first two axes of the pixels, the grid the first one and a side in each column.
+    """
+    annotated = (
+        (name, next(shapes_of(program, model.owner[0], walker.trace, name), None)) for name in walker.trace.inputs
+    )
+    shapes = {name: shown[0] for name, shown in annotated if shown is not None}
+    pixels = shapes.get(key, ())
+    if len(pixels) != 3:
+        return "", ""
+    masks = [name for name, shape in shapes.items() if shape == pixels[:2]]
+    grids = [name for name, shape in shapes.items() if shape[:1] == pixels[:1] and shape[1:] in [(n,) for n in COLUMNS]]
+    return (masks[0], grids[0]) if len(masks) == len(grids) == 1 else ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +193,7 @@ def put_items(
 def put_unread(step: PartCall, layers: str, sheet: Sheet) -> None:
     """Fill in what the loop over the layers takes and reads only where the encoder has an attribute."""
     assert step.entered is not None, "it holds a loop"
-    function, file = step.entered.node, step.entered.module.file
-    loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and layers in ast.unparse(node.iter)]
+    function, file, loops = step.entered.node, step.entered.module.file, _loops_over(step, layers)
     choices = [node for node in ast.walk(loops[0]) if isinstance(node, ast.If) and _absent(node.test)] if loops else []
     for node in choices if len(loops) == 1 else []:
         attribute = _absent(node.test)
@@ -167,10 +201,21 @@ def put_unread(step: PartCall, layers: str, sheet: Sheet) -> None:
         inside = {id(part) for statement in branch for part in ast.walk(statement)}
         loads = {part.id for part in ast.walk(loops[0]) if isinstance(part, ast.Name) and id(part) not in inside}
         taken = outline(function, loops[0])
-        names = [name for name in taken.arguments if name not in loads and name != taken.result]
+        names = [name for name in taken.arguments if name not in loads and name not in taken.results]
         if names:
             why = f"read only where `{step.path}.{attribute}` is set; such a model has no graphs"
             sheet.put("forward.unread", names, SourceLine(file, node.lineno), why=why)
+
+
+def gives_several(step: PartCall, layers: str) -> bool:
+    """Whether the loop over the layers hands several values on to the rest of its method."""
+    assert step.entered is not None, "it holds a loop"
+    return any(len(outline(step.entered.node, loop).results) > 1 for loop in _loops_over(step, layers))
+
+
+def _loops_over(step: PartCall, layers: str) -> list[ast.For]:
+    body = ast.walk(step.entered.node) if step.entered is not None else ()
+    return [node for node in body if isinstance(node, ast.For) and layers in ast.unparse(node.iter)]
 
 
 def _absent(test: ast.expr) -> str:

@@ -277,8 +277,8 @@ class _Constructor(Evaluator):
                 if isinstance(target, Closure)
                 else Op(path, tuple(args), tuple(keywords.items()), place)
             )
-        found = self._program.resolve(frame.module, path) if "." not in path else None
-        if found is not None and isinstance(found[1], ast.ClassDef):
-            return Made((found[0], found[1]), tuple(args), tuple(keywords.items()), place)
+        made = self._program.made_of(frame.module, path)
+        if made is not None:
+            return Made(made, tuple(args), tuple(keywords.items()), place)
         value = super()._apply_named(path, args, keywords, place, frame)
         return value if _tells(value) else Op(path, tuple(args), tuple(keywords.items()), place)

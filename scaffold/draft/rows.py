@@ -85,6 +85,7 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     per_item = loop is not None and _in_loop(step)
     entry, place = _entry(tree, model, walker.root, step, loop, per_item=per_item)
     key = _pixels(step, fields)
+    fields = grids.with_sizes(walker, fields, key)
     modality = str(fields[key].modality)
     sheet.put(f"modalities.{modality}.pixels", key, fields[key].place)
     sheet.put(f"modalities.{modality}.entry", entry, place)
@@ -92,6 +93,9 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     if fields[key].kind == "batched" and grids.is_rows(program, model, walker, key):
         others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
         grids.put_items(tree, program, model, objects, walker, fields, key, others, sheet)
+        shape = "patches of images of any size"
+    elif fields[key].kind == "batched" and (padded := grids.padding_mask(program, model, walker, key))[0]:
+        _padded(tree, objects, walker, fields, key, padded, step, sheet)
         shape = "patches of images of any size"
     elif fields[key].kind == "batched":
         _images(tree, program, model, objects, walker, key, step, sheet)
@@ -104,6 +108,9 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
         grids.put_unread(step, loop, sheet)
+    if step.several if loop is None else grids.gives_several(step, loop):
+        why = "the loop hands on several values" if loop else "it gives a list, of which the model takes some"
+        sheet.put("forward.several", True, step.place, why=why)
     if per_item:
         why = "the model calls the encoder in a loop over its items, and its layers attend to all rows of a call"
         sheet.put("forward.per_item", True, step.place, why=why)
@@ -464,7 +471,7 @@ def _patches(
         if tokens is not None:
             tokens.put(sheet, fields)
         return
-    linear = next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
+    linear = _linear(objects, walker, key)
     width = "width"
     viewed = _viewed(program, objects, walker, key, sheet) if linear is None else None
     if viewed is not None:
@@ -476,12 +483,46 @@ def _patches(
         squares = [Candidate(f"3 * {side} ** 2", f"{why} `{path}`") for side, path in sides.items()]
         sheet.ask(Question("let.width", "the width of a row of pixels", tuple(squares), look))
     else:
-        attribute = f"{linear.path}.{_linear_input(objects, linear, key)}"
-        sheet.put("let.width", attribute, linear.place, why="the input of a linear layer")
+        _put_width(objects, linear, key, sheet)
     sheet.put("item.shape", ["h * w", width], fields[key].place, why=f"the product of `{grid.key}`")
     sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
     if tokens is not None:
         tokens.put(sheet, fields)
+
+
+def _padded(
+    tree: SourceTree,
+    objects: Objects,
+    walker: Walker,
+    fields: dict[str, FieldConfig],
+    key: str,
+    inputs: tuple[str, str],
+    step: PartCall,
+    sheet: Sheet,
+) -> None:
+    """An image's rows of patches, padded to one number: a mask and a grid say which and how many are real."""
+    mask, grid = inputs
+    others = sorted(name for name in walker.trace.inputs if name in _read_with(sheet, key) - {mask, grid})
+    linear = _linear(objects, walker, key)
+    if others or linear is None:
+        what = f"nothing says how wide a row of `{key}` is"
+        if others:
+            what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
+        raise beyond(tree, fields[key].place, what)
+    _put_width(objects, linear, key, sheet)
+    sheet.put("item.shape", ["h * w", "width"], fields[key].place, why=f"`{grid}` says how many rows are real")
+    sheet.put("item.mask", mask, fields[mask].place, why=f"as many entries as rows of `{key}`")
+    sheet.put(f"item.values.{grid}", ["h", "w"], fields[grid].place, why="the grid of an image of h x w patches")
+
+
+def _linear(objects: Objects, walker: Walker, key: str) -> PartCall | None:
+    """The first linear layer that gets raw rows."""
+    return next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
+
+
+def _put_width(objects: Objects, linear: PartCall, key: str, sheet: Sheet) -> None:
+    attribute = f"{linear.path}.{_linear_input(objects, linear, key)}"
+    sheet.put("let.width", attribute, linear.place, why="the input of a linear layer")
 
 
 def _viewed(program: Program, objects: Objects, walker: Walker, key: str, sheet: Sheet) -> str | None:

@@ -133,6 +133,15 @@ class PartCall:
         return tuple(dict.fromkeys(text for text in found if text)) if found and all(found) else ()
 
     @property
+    def several(self) -> bool:
+        """Whether the result may be a list, by its annotation, and the model takes entries of it by their number."""
+        returns = self.entered.node.returns if self.entered is not None else None
+        if returns is None or not _CONTAINERS.search(ast.unparse(returns)):
+            return False
+        above = (part for step in self.up() for part in walk_value(step.result))
+        return any(isinstance(part, Op) and part.name == "[]" and part.args[0] is self.result for part in above)
+
+    @property
     def raw(self) -> bool:
         """Whether the units are a tensor of pixels that no part of the model has computed on."""
         return self.units is not None and self.is_raw(self.units)

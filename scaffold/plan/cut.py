@@ -162,10 +162,22 @@ def _names(node: ast.AST, name: str) -> bool:
 
 
 def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
-    """Names of `forward.unread` that the loop over the layers does not take, or hands from layer to layer."""
+    """Names of `forward.unread` that the loop over the layers does not take, or hands from layer to layer. Several
+    results of a loop of which `forward` does not say so.
+    """
+    if not isinstance(port, RowsPort):
+        return
     loops = [station.loop for station in way.stations if station.loop is not None]
-    taken = [name for loop in loops for name in loop.arguments if name != loop.result]
-    for index, name in enumerate(port.forward.unread if isinstance(port, RowsPort) else ()):
+    taken = [name for loop in loops for name in loop.arguments if name not in loop.results]
+    for loop in loops:
+        if len(loop.results) > 1 and not port.forward.several:
+            yield Diagnostic(
+                "VCG443",
+                f"the loop over the layers gives several values: {', '.join(f'`{name}`' for name in loop.results)}",
+                port.span(port.encoder_key),
+                "write `several: true` beside it",
+            )
+    for index, name in enumerate(port.forward.unread):
         if name not in taken:
             yield Diagnostic(
                 "VCG443",

@@ -268,6 +268,10 @@ class RowsView(ReentryView):
     item_shape: Code
     #: The input with a grid for each unit of an item, where it may be several.
     units: str | None
+    #: The input that says which rows of a padded item are patches.
+    mask: str | None
+    #: The input with the grids of units or items that are padded.
+    grid: str | None
     values: tuple[tuple[str, Code], ...]
     zeros: tuple[tuple[str, Code], ...]
     #: Those of `values` that vLLM moves to the GPU.
@@ -276,6 +280,8 @@ class RowsView(ReentryView):
     tokens: TokenEntries | None
     #: Arguments of the loop that no layer reads.
     unread: tuple[str, ...]
+    #: Whether the encoder gives several tensors of rows.
+    several: bool
     #: A type check takes it for None until an assertion says otherwise.
     optional: Code | None
     #: Whether the model calls the encoder once for each item.
@@ -807,11 +813,14 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
         units=port.units,
+        mask=port.item.mask,
+        grid=port.grid,
         values=tuple((key, _nested(names, entry)) for key, entry in port.item.values.items()),
         zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
         moved=port.item.moved,
         tokens=_tokens(port, names),
         unread=port.forward.unread,
+        several=port.forward.several,
         optional=Code(f"self.{facts.optional}") if facts.checks_types and facts.optional else None,
         per_item=port.per_item,
         merge=names.code(port.item.merge),

@@ -27,6 +27,7 @@ _SOURCES = {
     "accumulate": "itertools",
     "cached_property": "functools",
     "suppress": "contextlib",
+    "wraps": "functools",
     "TreeSpec": "torch.utils._pytree",
     "tree_flatten": "torch.utils._pytree",
     "tree_unflatten": "torch.utils._pytree",

@@ -252,6 +252,8 @@ class Program:
                 for call in ast.walk(node.value):
                     maker = self_attribute(call.func) if returned and isinstance(call, ast.Call) else None
                     made = self.made_by(owner, maker) if maker is not None else None
+                    if returned and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                        made = made or self.made_of(module, ast.unparse(call.func))
                     if made is not None:
                         return made
                     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -262,6 +264,16 @@ class Program:
                         if found is not None and isinstance(found[1], ast.ClassDef):
                             return found[0], found[1]
         return None
+
+    def made_of(self, module: Module, path: str) -> Owner | None:
+        """The class of the tree that makes an object where `Class(...)` is called, or a method that only hands on."""
+        name, _, maker = path.partition(".")
+        found = self.resolve(module, name)
+        if found is None or not isinstance(found[1], ast.ClassDef):
+            return None
+        owner = (found[0], found[1])
+        method = self.method(owner, maker) if maker else None
+        return owner if not maker or (method is not None and _only_makes(method[2])) else None
 
     def made_by(self, owner: Owner, name: str) -> Owner | None:
         """The one class of the tree of which every `return` of a method gives an object that the method makes."""
@@ -280,3 +292,12 @@ class Program:
         names = {ast.unparse(value.func) if isinstance(value, ast.Call) else "" for value in values}
         made = self.resolve(found[0], names.pop()) if len(names) == 1 else None
         return (made[0], made[1]) if made is not None and isinstance(made[1], ast.ClassDef) else None
+
+
+def _only_makes(method: FunctionNode) -> bool:
+    """Whether all that a class method does is hand its arguments to the class."""
+    cls, *names = [parameter.arg for parameter in method.args.args] or [""]
+    text = f"return {cls}({', '.join(names)})"
+    decorators = [ast.unparse(decorator) for decorator in method.decorator_list]
+    body = [ast.unparse(node) for node in method.body if not isinstance(node, ast.Expr)]
+    return decorators == ["classmethod"] and body == [text]

@@ -24,7 +24,7 @@ SAMPLE = {
     "Llama4ForConditionalGeneration": ("proven", "tiles", "first", ""),
     "Ernie4_5_VLMoeForConditionalGeneration": ("proven", "packed", "first", ""),
     "KimiVLForConditionalGeneration": ("proven", "rows", "first", ""),
-    "KananaVForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
+    "OpenPanguVLForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
     "Gemma4ForConditionalGeneration": ("proven", "cut", "first", ""),
     "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
 }

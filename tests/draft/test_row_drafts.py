@@ -82,6 +82,8 @@ BY_HAND = {
     "DeepseekV41ForCausalLM": ("scaffold/descriptor/shipped/deepseek_v41.yaml", ()),
     "MuseGlimmerForCausalLM": ("tests/cut/muse_glimmer.yaml", ()),
     "KimiVLForConditionalGeneration": ("scaffold/descriptor/shipped/kimi_vl.yaml", (".patch_size",)),
+    "Phi4ForCausalLMV": ("tests/cut/phi4siglip.yaml", ()),
+    "KananaVForConditionalGeneration": ("tests/cut/kanana_v.yaml", ("in_channels", "for key in")),
 }
 
 
@@ -181,6 +183,12 @@ LOOPS = {
     "MuseGlimmerForCausalLM": ("self.vision_encoder", "self.transformer", {}),
     # Its tower takes the place of one that its base makes, and normalises pixels before it embeds them.
     "GlmOcrForConditionalGeneration": ("self.visual", "self.blocks", {}),
+    # A class method makes the tower, whose loop collects hidden states.
+    "KananaVForConditionalGeneration": (
+        "self.vision_model",
+        "self.blocks",
+        {"item.merge": "self.abstractor.merge_size"},
+    ),
     # Layers in a part without a class; the merger unpacks its own layers, and is no encoder.
     "LlavaOnevision2ForConditionalGeneration": (
         "self.visual",

@@ -54,10 +54,11 @@ CODES: tuple[Code, ...] = (
         "VCG448",
         "the loop over the layers, or a run of statements, cannot be captured",
         "With `forward.loop` the loop over the encoder's layers becomes a method, which a graph holds: its parameters "
-        "are the variables that the loop reads, its result the one that goes from layer to layer. So the loop may not "
-        "return, end early, collect features in a list, set attributes or change values in place, and what it hands on "
-        "is one value. Nor may its layers wait for the GPU. Layers that compute the longest sequence beside their "
-        "attention get a parameter for it. A note names the method where that is not possible. "
+        "are the variables that the loop reads, its results those that go from layer to layer. So the loop may not "
+        "return, end early, collect features in a list, set attributes or change values in place. It hands on one "
+        "value, in the layout `rows` perhaps several, such as a tuple that grows. Nor may its layers wait for the GPU. "
+        "Layers that compute the longest sequence beside their attention get a parameter for it. A note names the "
+        "method where that is not possible. "
         "With `forward.through` the statements from the first encoder's call to that of this part become a method, "
         "too. They may only set variables, read the pixels and each other, and must be the same in all places.",
     ),

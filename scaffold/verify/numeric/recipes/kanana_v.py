@@ -1,0 +1,65 @@
+"""Kanana-V: packed patches of images through Qwen2-VL's layers, whose loop collects the hidden states of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
+
+
+class KananaV(PackedGrid):
+    """Images only. The model reads one of the hidden states, here the one that the last layer gets."""
+
+    module = "kanana_v"
+    host_class = "KananaVForConditionalGeneration"
+    modalities = ("image",)
+
+    def model_config(self) -> Any:
+        from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code
+        from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
+
+        vision = Qwen2VLVisionConfig(
+            depth=3,
+            embed_dim=48,
+            hidden_size=self.hidden_size,
+            hidden_act="quick_gelu",
+            mlp_ratio=2,
+            num_heads=2,
+            in_channels=CHANNELS,
+            patch_size=PATCH,
+            spatial_merge_size=MERGE,
+            temporal_patch_size=TEMPORAL_PATCH,
+        )
+        projector = PretrainedConfig(
+            encoder_hidden_size=48,
+            hidden_size=48,
+            output_hidden_size=self.hidden_size,
+            depth=1,
+            mlp_depth=2,
+            merge_size=MERGE,
+            pos_emb=True,
+            pos_emb_size=64,
+            feature_layer_index=-2,
+        )
+        text = PretrainedConfig(hidden_size=self.hidden_size)
+        return PretrainedConfig(vision_config=vision, projector_config=projector, text_config=text)
+
+    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
+        inputs = super().make_inputs(modality, items, generator)
+        return {"pixel_values": inputs["pixel_values"], "vision_grid_thw": inputs["image_grid_thw"]}
+
+    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        return None  # the model takes pixels only
+
+    def edge_sessions(self) -> tuple[Session, ...]:
+        return Recipe.edge_sessions(self)  # the release asks the processor of the checkpoint for its function of sizes
+
+    def many_frames(self) -> Case | None:
+        return None
+
+
+RECIPE = KananaV()
