@@ -75,8 +75,8 @@ class Fp8Linears(Tuning):
     level = "fp8"
     needs_triton = True
     measured = (
-        "Qwen2.5-VL 14.2 to 10.8 ms, Step3-VL 59.7 to 51.1 ms, InternVL 11.7 to 10.3 ms, Qwen2-VL 21.5 to 19.1 ms, "
-        "Qwen3-VL 16.7 to 16.0 ms"
+        "Qwen2.5-VL 13.3 to 10.2 ms, Step3-VL 54.7 to 46.7 ms, InternVL 10.7 to 9.5 ms, Qwen2-VL 19.8 to 17.5 ms, "
+        "Qwen3-VL 15.5 to 14.8 ms"
     )
     largest_error = LARGEST_ERROR
 
