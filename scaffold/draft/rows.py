@@ -109,7 +109,9 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
         sheet.put("forward.per_item", True, step.place, why=why)
     put_hidden_size(program, model, objects, sheet, step)
     if too_early(tree):
-        what = "this release fills the offsets behind a batch with zeros, and rows find their buffers when a model starts"
+        what = (
+            "this release fills the offsets behind a batch with zeros, and rows find their buffers when a model starts"
+        )
         raise TooEarly(beyond(tree, step.place, what).diagnostics)
     cls = objects.cls(step.path)
     if cls is not None and not runs_attention(program, cls):
