@@ -116,7 +116,9 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
         sheet.put("forward.per_item", True, step.place, why=why)
     put_hidden_size(program, model, objects, sheet, step)
     if too_early(tree):
-        what = "this release cuts the result of an eager run into embeddings, and rows are features that are none yet"
+        what = (
+            "this release fills the offsets behind a batch with zeros, and rows find their buffers when a model starts"
+        )
         raise TooEarly(beyond(tree, step.place, what).diagnostics)
     cls = objects.cls(step.path)
     if cls is not None and not runs_attention(program, cls):
@@ -128,9 +130,9 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
 
 
 def too_early(tree: SourceTree) -> bool:
-    """Whether a release has no graphs of rows at all: one before 0.27."""
+    """Whether a release has no graphs of rows at all: one before 0.23."""
     try:
-        return not read_protocol(tree).dialect.zero_path_tokens
+        return not read_protocol(tree).dialect.padding_logics
     except DiagnosticError:
         return False  # `new` says so
 

@@ -75,12 +75,12 @@ class Methods:
 
 def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
     """Why a protocol cannot express a port: VCG437, VCG441, VCG442, VCG446. For each port there is one that can."""
-    if isinstance(port, RowsPort) and not dialect.zero_path_tokens:
+    if isinstance(port, RowsPort) and not dialect.padding_logics:
         return Diagnostic(
             "VCG446",
-            "this release cuts the result of an eager run into embeddings, and rows are features that are none yet",
+            "this release fills the offsets behind a batch with zeros, and rows find their buffers when a model starts",
             port.span("layout"),
-            "port the model into 0.27 or later",
+            "port the model into 0.23 or later",
         )
     if isinstance(port, CropsPort) and dialect.paths.value != "named":
         return Diagnostic(

@@ -20,6 +20,8 @@ from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
 pytestmark = pytest.mark.trees
 
 RELEASE = "0.33.0"
+#: The last without upstream's port. Its manager cuts eager results by tokens, and copies the buffers that it was told.
+PRISTINE = "0.23.0"
 MODEL = "vllm/model_executor/models/lfm2_vl.py"
 TOWER = "vllm/model_executor/models/lfm2_siglip2.py"
 COSMOS = "vllm/model_executor/models/cosmos3_edge.py"
@@ -192,9 +194,9 @@ def test_the_merged_square_is_asked_for_where_nothing_shows_it(
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("release", ["0.30.0", RELEASE])
+@pytest.mark.parametrize("release", [PRISTINE, "0.30.0", RELEASE])
 def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
-    """In 0.30 sequences cover the rows behind a batch, too, in the same offsets."""
+    """Before 0.31 sequences cover the rows behind a batch, too, in the same offsets."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("lfm2_vl"), release_tree(release), tails=("fa3",))
     text = "\n".join(report.lines())
@@ -223,16 +225,33 @@ MUTANTS = (
     Mutant("pixels of other tiles", '"pixel_values"].split(sizes)', '"pixel_values"].flip(0).split(sizes)', "VCG650"),
 )  # fmt: skip
 
+#: Of what a port has before 0.27 alone.
+EARLY = (
+    Mutant("offsets for any batch", FITS, "True", "VCG654"),
+    Mutant("an early batch of one sequence", FITS, "len(item) == 1", "VCG657"),
+    Mutant("a replay that is not dropped", "output, batch_mm_kwargs) if fits", "output, batch_mm_kwargs) if True",
+           "VCG650"),
+    Mutant("buffers that nobody copies", 'if kind in ("rows", "offsets")\n', "if not kind\n", "VCG650"),
+    Mutant("offsets that nobody copies", 'if kind in ("rows", "offsets")\n', 'if kind == "rows"\n', "VCG650"),
+    Mutant("an eager run of fewer tokens", "[*self.embed_multimodal(**mm_kwargs)]",
+           "[*self.embed_multimodal(**mm_kwargs)])[1:].contiguous(", "VCG650"),
+    Mutant("more tokens than there are", "-(-num_rows // merge)", "num_rows", "VCG657"),
+    Mutant("fewer tokens than there are", "-(-num_rows // merge)", "num_rows // merge - 1", "VCG657"),
+)  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def reports(release_tree: Any) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
-    [request] = numeric_requests(port_of("lfm2_vl"), release_tree(RELEASE))
-    return reports_of(request, MODEL, MUTANTS)
+    found: dict[str, NumericReport] = {}
+    for release, mutants in ((RELEASE, MUTANTS), (PRISTINE, EARLY)):
+        [request] = numeric_requests(port_of("lfm2_vl"), release_tree(release))
+        found |= reports_of(request, MODEL, mutants)
+    return found
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *EARLY], ids=id_of)
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     report = reports[mutant.name]
     text = "\n".join(report.lines())

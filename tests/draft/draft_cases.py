@@ -74,36 +74,7 @@ UPSTREAM = (
         "Kimi-VL",
         "0.23.0",
         "KimiVLForConditionalGeneration",
-        beyond=(
-            (
-                "`self.multi_modal_projector` runs on the tower's output, which `torch.cat` has put together from a "
-                "list of items",
-                "kimi_vl.py",
-                "self.multi_modal_projector(",
-            ),
-            (
-                "`MoonVitEncoderLayer.attention_qkvpacked`: `max_seqlen` computed beside the attention that gets it "
-                "follows from the grid and cannot leave the tower",
-                "moonvit.py",
-                "self.attn(",
-            ),
-            (
-                "`patch_merger`: .tolist() follows from the grid and cannot leave the tower",
-                "moonvit.py",
-                ".tolist()",
-            ),
-            (
-                "`self.vision_tower`, which runs the encoder, gets `image_grid_hws` besides the pixels: only pixels "
-                "may come from the batch",
-                "kimi_vl.py",
-                "self.vision_tower(",
-            ),
-            (
-                "this release cuts the result of an eager run into embeddings, and rows are features that are none yet",
-                "moonvit.py",
-                "self.encoder(",
-            ),
-        ),
+        {"item.merge": "self.config.vision_config.merge_kernel_size[0]"},
     ),
     Case(
         "Llama 4",
@@ -126,26 +97,53 @@ UPSTREAM = (
             "output.hidden_size": "self.config.hidden_size",
         },
     ),
+    Case("LFM2-VL", "0.23.0", "Lfm2VlForConditionalGeneration"),
+    # The last release whose attention gets a mask.
     Case(
-        "LFM2-VL",
-        "0.23.0",
-        "Lfm2VlForConditionalGeneration",
+        "Pixtral",
+        "0.28.0",
+        "PixtralForConditionalGeneration",
+        beyond=(
+            ("`images` arrives as one tensor an item, of any shape", "pixtral.py", "images=MultiModal"),
+            (
+                "`self.vision_encoder`, which runs the encoder, takes a list of images, whose sizes may differ",
+                "pixtral.py",
+                "self.vision_encoder(",
+            ),
+            (
+                "the layers of `self.vision_encoder.transformer` run an attention of their own, of which nothing shows "
+                "where sequences end",
+                "pixtral.py",
+                "self.transformer(",
+            ),
+        ),
+    ),
+    # No release has a port of it.
+    Case(
+        "openPangu-VL",
+        "0.33.0",
+        "OpenPanguVLForConditionalGeneration",
         beyond=(
             (
-                "`self.image_pixels_to_features` also depends on `spatial_shapes`, which is no size of `pixel_values`",
-                "lfm2_vl.py",
-                "self.image_pixels_to_features(",
+                "`self.visual` (OpenPanguVisionTransformer) cannot be split: a statement mixes metadata with the shape "
+                "of data (`OpenPanguVisionTransformer.forward`)",
+                "openpangu_vl.py",
+                "rotary_pos_emb.reshape(",
+            ),
+            *(
+                (
+                    f"`self.visual`, which runs the encoder, gets `{grid}` besides the pixels: only pixels may come "
+                    "from the batch",
+                    "openpangu_vl.py",
+                    "self.visual(",
+                )
+                for grid in ("image_grid_thw", "video_grid_thw")
             ),
             (
-                "`self.vision_tower.vision_model.encoder`, which runs the encoder, gets several values that are "
-                "computed from the pixels: only one may come from the batch",
-                "lfm2_siglip2.py",
-                "self.encoder(",
-            ),
-            (
-                "this release cuts the result of an eager run into embeddings, and rows are features that are none yet",
-                "lfm2_siglip2.py",
-                "self.encoder(",
+                "the loop over the layers in `OpenPanguVisionTransformer.forward` cannot be captured: "
+                "`intermediates.append(ln_hs)` has an effect beside the features",
+                "openpangu_vl.py",
+                "intermediates.append(",
             ),
         ),
     ),

@@ -227,10 +227,10 @@ def test_a_part_that_takes_the_place_of_one_of_the_base(drafted):
 
 
 @pytest.mark.trees
-def test_a_release_that_cuts_eager_results_by_tokens(release_tree):
+def test_a_release_that_pads_offsets_with_zeros(release_tree):
     with pytest.raises(DiagnosticError) as error:
-        draft_descriptor(release_tree("0.26.0"), "PixtralForConditionalGeneration")
-    assert "this release cuts the result of an eager run into embeddings" in str(error.value)
+        draft_descriptor(release_tree("0.22.0"), "PixtralForConditionalGeneration")
+    assert "this release fills the offsets behind a batch with zeros" in str(error.value)
 
 
 # -- one change at a time ----------------------------------------------------------------------------------------------

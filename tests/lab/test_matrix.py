@@ -43,9 +43,9 @@ FURTHER = (
     ("deepseek_vl2", "0.24.0"),
     ("gemma4_mm", "0.27.0"),
     ("idefics3", "0.29.0"),
-    ("kimi_k25", "0.30.0"),
+    ("kimi_k25", "0.26.0"),
     ("kimi_k3", "0.33.0"),
-    ("kimi_vl", "0.28.0"),
+    ("kimi_vl", "0.23.0"),
     ("lfm2_vl", "0.31.0"),
     ("llava", "0.25.0"),
     ("llava_next", "0.29.0"),
@@ -113,29 +113,26 @@ def test_every_cell_was_run():
     # Cohere Compass came with 0.30.
     absent = {key for key in refused if CELLS[key]["reason"].startswith("VCG410: cannot read")}
     assert absent == {f"cohere_compass {release}" for release in matrix.RELEASES if Version(release) < Version("0.30")}
-    # The vision of DeepSeek-V4 and V4.1 came with 0.30.
+    # Before 0.23 the release is refused for all of them.
     later = {key for key in refused if CELLS[key]["reason"].startswith("VCG420: the tree has no module")}
-    before = ("0.27.0", "0.27.1", "0.28.0", "0.29.0")
-    assert later == {f"{model} {release}" for model in ("deepseek_v4", "deepseek_v41") for release in before}
+    came = {"deepseek_v4": "0.30", "deepseek_v41": "0.30", "kimi_k3": "0.27", "minimax_m3": "0.24"}
+    assert later == {
+        f"{model} {release}"
+        for model, first in came.items()
+        for release in matrix.RELEASES
+        if Version("0.23") <= Version(release) < Version(first)
+    }
     absent |= later
     assert {CELLS[key]["reason"][:7] for key in refused - absent} <= {"VCG441:", "VCG442:", "VCG446:"}
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG441: ")} == {
         f"ernie45_vl {release}" for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0")
     }
-    since_0_27 = (
-        "deepseek_ocr",
-        "deepseek_ocr2",
-        "deepseek_v4",
-        "deepseek_v41",
-        "kimi_k25",
-        "kimi_k3",
-        "kimi_vl",
-        "lfm2_vl",
-        "minimax_m3",
-    )
+    rows = {"kimi_k25": "0.23", "kimi_vl": "0.23", "lfm2_vl": "0.23", **dict.fromkeys(came, "0.23")}
+    rows |= {"mistral3": "0.29", "pixtral": "0.29"}
+    crops = dict.fromkeys(("deepseek_ocr", "deepseek_ocr2"), "0.27")
     assert {key for key in refused if CELLS[key]["reason"].startswith("VCG446: ")} == {
         f"{model} {release}"
-        for model, first in {"mistral3": "0.29", "pixtral": "0.29", **dict.fromkeys(since_0_27, "0.27")}.items()
+        for model, first in (rows | crops).items()
         for release in matrix.RELEASES
         if Version(release) < Version(first)
     }

@@ -38,9 +38,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG446",
         "this release cannot have graphs of rows, or of crops",
-        "Before 0.27 the manager cuts the result of an eager run into embeddings, and rows are features that the model "
-        "has yet to assemble, as features of crops are. Whole images and crops also need a path each, which ports name "
-        "themselves since 0.27. On any release an encoder of rows must run vLLM's attention of encoders, which gets "
+        "Before 0.23 the manager fills every buffer behind a batch with zeros. The offsets of rows need other values "
+        "there, and a port of rows finds its buffers when a model starts. Whole images and crops need a path each, "
+        "which ports name themselves since 0.27; before, the manager also cuts the result of an eager run into "
+        "embeddings. On any release an encoder of rows must run vLLM's attention of encoders, which gets "
         "the offsets of the sequences. Attention that gets a mask of all pairs depends on the size of the whole batch.",
     ),
     Code(

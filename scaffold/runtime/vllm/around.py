@@ -73,6 +73,9 @@ def _around_paths(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.
 
 def _around_rows(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
     """Layout `rows`: the encoder takes and gives the rows of a batch, or of an item, with whatever else a call has."""
+    has_offsets = getattr(model, "_has_encoder_offsets", None)
+    if has_offsets is not None and not has_offsets(inputs):
+        return None  # since 0.27 the items of such a batch have no tokens on the path
     rows = model._get_encoder_cudagraph_rows(inputs)
     tokens = [item.output_tokens for item in model.get_encoder_cudagraph_item_specs(inputs)]
     per_item = getattr(model, "_encoder_cudagraph_per_item", False)
