@@ -25,6 +25,9 @@ SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
 
+# For torch in this process and its children. Two workers have a core each: threads of one wait busily for the other's.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _WARM: pytest.StashKey[Any] = pytest.StashKey()
 
 ReleaseTree = Callable[[str], SourceTree]
