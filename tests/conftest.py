@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import pkgutil
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,6 +16,11 @@ import pytest
 import release_process
 from hypothesis import HealthCheck, settings
 
+import scaffold.edit
+import scaffold.plan
+import scaffold.publish
+import scaffold.render
+import scaffold.verify
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import SourceTree, open_tree, resolve_target
 from scaffold.protocol.cache import cached_tree
@@ -25,7 +32,14 @@ SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
 
+# For torch in this process and its children. Two workers have a core each: threads of one wait busily for the other's.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _WARM: pytest.StashKey[Any] = pytest.StashKey()
+
+#: Folders whose tests take every branch that `make unit` asks for. To follow tests line by line doubles their time, so
+#: the others run without.
+_MEASURED = ("cut", "edit", "plan", "publish", "render", "verify")
 
 ReleaseTree = Callable[[str], SourceTree]
 CopiedTree = Callable[..., SourceTree]
@@ -66,13 +80,29 @@ def _warm_lab(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give memory back before tests that run vLLM in another way."""
+    """Measure coverage where it counts, and give memory back before tests that run vLLM in another way."""
     warm = item.config.stash.get(_WARM, None)
     folder = item.path.parent.name
+    measure_coverage(item.config, folder in _MEASURED and item.get_closest_marker("lab") is None)
     if warm is not None and folder not in ("cut", "lab", "numeric", "regen"):
         warm.close()
     if folder not in ("numeric", "runtime", "tuning"):
         release_process.close()
+
+
+def measure_coverage(config: pytest.Config, wanted: bool) -> None:
+    """Go on with the coverage of this process, where `--cov` asks for one, or pause it."""
+    controller = getattr(config.pluginmanager.getplugin("_cov"), "cov_controller", None)
+    if controller is None or controller.started == wanted:
+        return
+    if wanted:
+        controller.resume()
+    else:
+        for package in (scaffold.edit, scaffold.plan, scaffold.publish, scaffold.render, scaffold.verify):
+            for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+                if not module.ispkg:
+                    importlib.import_module(module.name)  # a module's own lines run but once
+        controller.pause()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""Mistakes planted into a generated port: each replaces a fragment of the file, and must be reported with a code."""
+"""Mistakes planted into a port: each replaces a fragment of the file, and must be reported with a code."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from scaffold.verify.numeric import NumericReport, NumericRequest, check_numeric
 
 @dataclass(frozen=True)
 class Mutant:
-    """`says` is what a contributor must be told of the cause."""
+    """`code` is the diagnostic that must be among the report's; empty for a change that is right. `says` is what a
+    contributor must be told of the cause. `after` is appended where there is no `before`."""
 
     name: str
     before: str
     after: str
-    code: str
+    code: str = ""
     says: str = ""
     #: A second fragment, where one alone leaves a second look at the same mistake.
     also: tuple[str, str] = ("", "")
@@ -25,21 +26,41 @@ def id_of(mutant: Mutant) -> str:
     return mutant.name.replace(" ", "-")
 
 
+def is_rejected(report: NumericReport, mutant: Mutant) -> bool:
+    """Whether a report names the mistake."""
+    problems = [problem for problem in report.diagnostics() if problem.code == mutant.code]
+    return not report.passed and any(mutant.says in f"{problem.message} {problem.help}" for problem in problems)
+
+
+def assert_rejected(report: NumericReport, mutant: Mutant) -> None:
+    assert is_rejected(report, mutant), "\n".join(report.lines())
+
+
 def mixin_of(request: NumericRequest, path: str) -> str:
     """The file that the port shares with others; its own file without one."""
     return next((path for path in request.overlay if "encoder_cudagraph_" in path), path)
 
 
 def reports_of(request: NumericRequest, path: str, mutants: Sequence[Mutant]) -> dict[str, NumericReport]:
-    """The report of each mutant of the file `path` of a port, or of its mixin, from one import of its release."""
-    requests = []
+    """The report of each mutant of the file `path` of a port, or of its mixin, from one import of its release.
+
+    Without an overlay, the file is the release's own.
+    """
+    requests = {}
+    overlay = request.overlay or {path: (request.tree / path).read_bytes()}
     for mutant in mutants:
-        place = path if mutant.before in request.overlay[path].decode() else mixin_of(request, path)
-        right = request.overlay[place].decode()
+        place = path if mutant.before in overlay[path].decode() else mixin_of(request, path)
+        right = overlay[place].decode()
         for fragment in (mutant.before, mutant.also[0]):
-            assert fragment in right, f"{mutant.name}: a fragment is not in the generated {place}"
-        changed = right.replace(mutant.before, mutant.after)
+            assert fragment in right, f"{mutant.name}: a fragment is not in {place}"
+        changed = right.replace(mutant.before, mutant.after) if mutant.before else right + mutant.after
         changed = changed.replace(*mutant.also) if mutant.also[0] else changed
         assert changed != right, mutant.name
-        requests.append(replace(request, overlay={**request.overlay, place: changed.encode()}))
-    return dict(zip((mutant.name for mutant in mutants), check_numerics_all(requests), strict=True))
+        requests[mutant.name] = replace(request, overlay={**overlay, place: changed.encode()})
+    # Most are rejected in the calls of the first manager, which are a part of all calls. Only the others get all that
+    # `verify` runs, and what is right or of no use (VCG657), which all calls decide.
+    early = [mutant.name for mutant in mutants if mutant.code not in ("", "VCG657")]
+    short = [replace(requests[name], options=replace(request.options, short=True)) for name in early]
+    reports = dict(zip(early, check_numerics_all(short), strict=True))
+    late = [m.name for m in mutants if m.name not in reports or not is_rejected(reports[m.name], m)]
+    return {**reports, **dict(zip(late, check_numerics_all(requests[name] for name in late), strict=True))}

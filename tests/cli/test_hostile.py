@@ -386,17 +386,21 @@ def test_only_verify_runs_code_of_the_tree(whole_tree, tmp_path, monkeypatch, pr
             assert ("was not run on these files" in said) != proven
 
 
-@pytest.mark.parametrize(
-    "script",
-    ["sys.path.insert(0, tree)\nimport vllm",
-     "link = tree + '-link'\nos.symlink(tree, link)\nsys.path.insert(0, link)\nimport vllm.version",
-     "import runpy\nrunpy.run_path(tree + '/setup.py')"],
-)  # fmt: skip
-def test_the_watch_sees_what_is_executed(whole_tree, tmp_path, script):
+SCRIPTS = (
+    "sys.path.insert(0, tree)\nimport vllm",
+    "link = tree + '-link'\nos.symlink(tree, link)\nsys.path.insert(0, link)\nimport vllm.version",
+    "import runpy\nrunpy.run_path(tree + '/setup.py')",
+)
+
+
+def test_the_watch_sees_what_is_executed(whole_tree, tmp_path):
     """Or the test above shows nothing."""
-    log = tmp_path / "log"
-    variables = environment(TREE=str(whole_tree), LOG=str(log))
-    command = [sys.executable, "-c", f"{WATCH}\n{script}"]
-    subprocess.run(command, env=variables, check=False, capture_output=True, cwd=tmp_path)
-    assert (tmp_path / "witness").exists()
-    assert "executed" in log.read_text()
+    for script in SCRIPTS:
+        log, witness = tmp_path / "log", tmp_path / "witness"
+        variables = environment(TREE=str(whole_tree), LOG=str(log))
+        command = [sys.executable, "-c", f"{WATCH}\n{script}"]
+        subprocess.run(command, env=variables, check=False, capture_output=True, cwd=tmp_path)
+        assert witness.exists(), script
+        assert "executed" in log.read_text(), script
+        log.unlink()
+        witness.unlink()

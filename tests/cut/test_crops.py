@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, id_of, reports_of
+from port_mutants import Mutant, assert_rejected, id_of, reports_of
 
 from scaffold.adapters.proof import prove_adapter
 from scaffold.adapters.source import render_adapter
@@ -372,8 +372,7 @@ def reports(release_tree: Any) -> dict[str, NumericReport]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
 def test_a_wrong_port_is_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    report = reports[mutant.name]
-    assert mutant.code in [problem.code for problem in report.diagnostics()], "\n".join(report.lines())
+    assert_rejected(reports[mutant.name], mutant)
 
 
 #: Other values of DeepSeek-OCR's descriptor: sides that no image has, and a smallest grid of crops that is too large.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, id_of, reports_of
+from port_mutants import Mutant, assert_rejected, id_of, reports_of
 
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.diagnostics import DiagnosticError
@@ -304,11 +304,7 @@ def reports(release_tree: Any) -> dict[str, NumericReport]:
 @pytest.mark.lab
 @pytest.mark.parametrize("mutant", [*TOWER_MUTANTS, *MUTANTS], ids=id_of)
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    report = reports[mutant.name]
-    text = "\n".join(report.lines())
-    problems = [problem for problem in report.diagnostics() if problem.code == mutant.code]
-    assert problems, text
-    assert any(mutant.says in f"{problem.message} {problem.help}" for problem in problems), text
+    assert_rejected(reports[mutant.name], mutant)
 
 
 # -- the draft --------------------------------------------------------------------------------------------------------

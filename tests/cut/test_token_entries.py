@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, id_of, reports_of
+from port_mutants import Mutant, assert_rejected, id_of, reports_of
 
 from scaffold.descriptor import RowsPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -198,7 +198,4 @@ def reports(release_tree: Any) -> dict[str, NumericReport]:
 @pytest.mark.lab
 @pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    report = reports[mutant.name]
-    text = "\n".join(report.lines())
-    problems = [problem for problem in report.diagnostics() if problem.code == mutant.code]
-    assert problems, text
+    assert_rejected(reports[mutant.name], mutant)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from copy import deepcopy
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,8 +134,14 @@ def test_every_given_configuration_is_of_a_row():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, release_tree):
-    """`run(*options)`: the rows after a run in an empty folder, and the drafts that were verified in it."""
-    release_tree(RELEASE)
+    """`run(*options)`: the rows after a run in an empty folder, and the drafts that were verified in it.
+
+    The tree stays as it is, so it is read once, and each architecture is drafted and planned once.
+    """
+    tree = release_tree(RELEASE)
+    survey = cache(partial(reach.survey, tree))
+    monkeypatch.setattr(reach, "survey", lambda _, name: deepcopy(survey(name)))
+    monkeypatch.setattr("scaffold.protocol.resolve_target", lambda _: SimpleNamespace(tree=tree))
     monkeypatch.setattr(reach, "RESULTS", tmp_path)
     monkeypatch.setattr(reach.os, "nice", lambda _: 0)
     verified = []

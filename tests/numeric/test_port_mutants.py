@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from port_mutants import Mutant, reports_of
+from port_mutants import Mutant, assert_rejected, reports_of
 
 from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import load_port, numeric_requests
@@ -293,9 +293,4 @@ def test_only_the_edges_show_these(
 def test_a_mistake_is_rejected_and_its_cause_is_named(
     key: Key, mutant: Mutant, reports: Callable[[Key, Mutant, bool], NumericReport]
 ) -> None:
-    report = reports(key, mutant, key[-1])
-    assert not report.passed
-    messages = [diagnostic.message for diagnostic in report.diagnostics() if diagnostic.code == mutant.code]
-    text = "\n".join(report.lines())
-    assert messages, text
-    assert any(mutant.says in message for message in messages), text
+    assert_rejected(reports(key, mutant, key[-1]), mutant)

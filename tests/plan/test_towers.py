@@ -11,7 +11,7 @@ from changed_ports import document_of, port_of
 from scaffold.descriptor import AnyPort, PackedPort
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.edit.operations import ReplaceMethod
-from scaffold.plan.towers import TowerPlan, plan_tower
+from scaffold.plan.towers import TowerPlan, plan_tower, slice_of
 from scaffold.protocol import SourceTree, find_model
 from scaffold.tower import Parameter
 from scaffold.workflow import load_port
@@ -57,6 +57,8 @@ def test_pristine_tower_is_split_and_a_split_one_used(release_tree):
     pristine, ported = plan(release_tree("0.20.0"), spec), plan(release_tree("0.22.0"), spec)
 
     assert pristine.split is not None
+    model = find_model(release_tree("0.20.0"), spec.module, spec.class_name)
+    assert slice_of(spec, release_tree("0.20.0"), model).crossings == pristine.split.slice.crossings
     methods = [edit.name for edit in pristine.edits[QWEN] if isinstance(edit, ReplaceMethod)]
     assert "forward" in methods
     assert ported.split is None
@@ -143,6 +145,16 @@ def test_attribute_that_the_tower_does_not_have(qwen):
     # What is inherited from another tower is not judged.
     inherited = ("class Qwen2_5_VisionTransformer(nn.Module)", "class Qwen2_5_VisionTransformer(Qwen2_5_VisionMLP)")
     assert plan(qwen("0.22.0", inherited), wrong).evidence
+
+
+def test_a_list_that_the_model_takes_apart_is_no_number(qwen):
+    line = "        self.vllm_config = vllm_config\n"
+    taken = (line, f"{line}        h, w = self.visual.spatial_merge_size\n")
+
+    assert refused(qwen("0.22.0", taken)) == (
+        "VCG419",
+        "`self.visual.spatial_merge_size` is a list, not a number: Qwen2_5_VLForConditionalGeneration takes it apart",
+    )
 
 
 @pytest.mark.parametrize(

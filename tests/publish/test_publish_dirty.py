@@ -365,3 +365,12 @@ def test_a_git_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(DiagnosticError) as refused:
         find_dirty(root, PATHS)
     assert refused.value.diagnostics[0].notes == ("no answer within 0.2 s",)
+
+
+def test_a_commit_that_git_cannot_read_is_no_missing_commit(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    tree = git(root, "rev-parse", "HEAD^{tree}").strip()
+    (root / ".git/objects" / tree[:2] / tree[2:]).unlink()
+    with pytest.raises(DiagnosticError) as caught:
+        find_dirty(root, ["a.py"])
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG508"]

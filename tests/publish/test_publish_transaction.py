@@ -21,6 +21,7 @@ from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.publish import (
     disk,
     find_dirty,
+    lost_links,
     publish_changes,
     published_changes,
     recover,
@@ -48,6 +49,25 @@ def git(root: Path, *arguments: str) -> str:
 
 
 # --- there and back ------------------------------------------------------------------------------------------------
+
+
+def test_a_second_name_of_a_file_is_lost_and_said_to_be(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "tree")
+    (tmp_path / "second").hardlink_to(root / "model.py")
+    run_publish(root)
+    assert (tmp_path / "second").read_bytes() == CHANGES[0].before
+    [note] = lost_links(revert_last(root))
+    assert (note.code, note.message.split()[0]) == ("VCG514", "model.py")
+
+
+def test_a_lock_that_is_no_file_is_damage(tmp_path: Path) -> None:
+    root = make_tree(tmp_path)
+    run_publish(root)
+    (root / ".vitcg-scaffold/lock").unlink()
+    os.mkfifo(root / ".vitcg-scaffold/lock")
+    with pytest.raises(DiagnosticError) as caught:
+        revert_last(root)
+    assert codes(caught) == ["VCG707"]
 
 
 def test_publish_then_revert_leaves_a_clean_checkout(tmp_path: Path) -> None:
