@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ class PortChange:
     def plan(self) -> Plan:
         return self.prepared.plan
 
-    @property
+    @cached_property
     def added(self) -> Mapping[str, int]:
         """Lines that each file gained, by path."""
         return {change.path: _added_lines(change) for change in self.files}

@@ -227,6 +227,10 @@ def find_subclasses(tree: SourceTree, module: str, class_name: str) -> tuple[Sub
     """
     path = _model_file(tree, module)
     _model_class(tree, path, class_name)
+    return tree.cached(("subclasses", f"{path}:{class_name}"), lambda: _subclasses(tree, path, class_name))
+
+
+def _subclasses(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass, ...]:
     found: dict[tuple[str, str], Subclass] = {}
     pending = [(path, class_name)]
     while pending:

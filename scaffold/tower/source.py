@@ -118,7 +118,11 @@ class Program:
         """The module at `file`, or None when the tree has no such file."""
         if file not in self._modules:
             try:
-                self._modules[file] = index_module(self._tree, file) if self._tree.exists(file) else None
+                self._modules[file] = (
+                    self._tree.cached(("module", file), lambda: index_module(self._tree, file))
+                    if self._tree.exists(file)
+                    else None
+                )
             except DiagnosticError:
                 self._modules[file] = None
         return self._modules[file]
