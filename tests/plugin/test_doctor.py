@@ -49,7 +49,7 @@ class _Target:
         self.tree = tree
 
 
-QWEN2, UNADAPTED = "Qwen2VLForConditionalGeneration", "KimiVLForConditionalGeneration"
+QWEN2, UNADAPTED = "Qwen2VLForConditionalGeneration", "DeepseekOCRForCausalLM"
 
 
 @pytest.mark.trees

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import Any
 
 from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect, read_dialect
@@ -33,6 +34,8 @@ def install(manager: type[Any] = EncoderCudaGraphManager, original: type[Any] | 
     if replaced is manager:
         return replaced
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "vllm" and vars(module).get("EncoderCudaGraphManager") is replaced:
+        if name.partition(".")[0] != "vllm" or not isinstance(module, ModuleType):
+            continue  # None stands for a module that must not be imported
+        if vars(module).get("EncoderCudaGraphManager") is replaced:
             module.EncoderCudaGraphManager = manager  # type: ignore[attr-defined]
     return replaced
