@@ -85,13 +85,13 @@ def command(
         draft = draft_descriptor(tree, model, answers, layout)
     _check_answers(draft)
     if yes and draft.open:
-        raise DiagnosticError(_questions(draft, output, Severity.ERROR))
+        raise DiagnosticError(_unanswered(draft))
     if output is None:
         console.document(draft.text)
     else:
         write_output(output, draft.text)
         console.result(f"wrote {output}")
-    console.report([*_notes(draft, output), *_questions(draft, output, Severity.WARNING)])
+    console.report([*_notes(draft, output), *_questions(draft, output)])
     _say_next(console, draft, output, vllm)
 
 
@@ -163,7 +163,7 @@ def _notes(draft: Draft, output: Path | None) -> list[Diagnostic]:
     ]
 
 
-def _questions(draft: Draft, output: Path | None, severity: Severity) -> list[Diagnostic]:
+def _questions(draft: Draft, output: Path | None) -> list[Diagnostic]:
     """The open questions, as the written draft has them."""
     from scaffold.descriptor.load import load_descriptor_text
 
@@ -171,12 +171,21 @@ def _questions(draft: Draft, output: Path | None, severity: Severity) -> list[Di
     try:
         load_descriptor_text(draft.text, name)
     except DiagnosticError as error:
-        return [
-            Diagnostic(found.code, found.message, found.span, found.help, severity, found.notes)
-            for found in error.diagnostics
-            if found.code == "VCG390"
-        ]
+        return [replace(found, severity=Severity.WARNING) for found in error.diagnostics if found.code == "VCG390"]
     return []
+
+
+def _unanswered(draft: Draft) -> list[Diagnostic]:
+    """The open questions where no draft is written."""
+    return [
+        Diagnostic(
+            "VCG390",
+            f"`{question.key}` has no candidate: {question.what}",
+            help=f"say `--answer {question.key}=VALUE`; without --yes, the draft has a TODO there",
+            notes=tuple(f"look at: {look}" for look in question.look),
+        )
+        for question in draft.open
+    ]
 
 
 def _say_next(console: Console, draft: Draft, output: Path | None, vllm: str) -> None:

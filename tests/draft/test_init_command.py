@@ -166,7 +166,9 @@ class TestYes:
         source.write_text(source.read_text().replace("num_image_token", "zebra"))
         code, out, err = run("init", ARCH, "--vllm", tree, "--yes", "-o", "my.yaml")
         assert (code, out) == (3, "")
-        assert "error[VCG390]: `let.k` is an open question" in err
+        assert "error[VCG390]: `let.k` has no candidate: " in err
+        assert "say `--answer let.k=VALUE`" in err
+        assert "my.yaml" not in err
         assert not Path("my.yaml").exists()
 
     def test_it_contradicts_no_input(self, run, tree):
