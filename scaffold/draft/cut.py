@@ -393,16 +393,50 @@ def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.ex
     return None
 
 
+def _own_switch(program: Program, model: Located, other: FieldConfig, drafted: FieldConfig) -> Candidate | None:
+    """The model's attribute for the condition that its processor asks: the same function makes both."""
+    module = program.module(other.place.file)
+    tests = [
+        node.test
+        for node in ast.walk(module.tree if module is not None else ast.Module([], []))
+        if isinstance(node, ast.If) and _has(node.body, other.place) and _has(node.orelse, drafted.place)
+    ]
+    asked = tests[-1] if tests else None
+    if not isinstance(asked, ast.Attribute) or ast.unparse(asked.value) != "self.info" or model.info is None:
+        return None
+    found = program.method(model.info, asked.attr)
+    returned = [node.value for node in ast.walk(found[2]) if isinstance(node, ast.Return)] if found else []
+    if len(returned) != 1 or not isinstance(returned[0], ast.Call):
+        return None
+    function = ast.unparse(returned[0].func)
+    for owner, cls in program.lineage(model.owner):
+        for node in ast.walk(cls):
+            value = getattr(node, "value", None)
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == function:
+                for target in assigned_to(node):
+                    if isinstance(target, ast.Attribute):
+                        place = SourceLine(owner.file, value.lineno)
+                        return Candidate(f"not {ast.unparse(target)}", f"made by {function}, too", place)
+    return None
+
+
+def _has(block: Sequence[ast.stmt], place: SourceLine) -> bool:
+    return any(node.lineno <= place.line <= (node.end_lineno or node.lineno) for node in block)
+
+
 def put_gate(program: Program, model: Located, keys: Sequence[str], sheet: Sheet) -> None:
     """Where graphs are off: items may be cut in another way than drafted, or ranks encode items of their own.
 
     Such ranks gather embeddings by a number of tokens.
     """
     for key in keys:
-        other = other_way(program, model, key)
-        if other is not None:
+        ways = other_way(program, model, key)
+        if ways is not None:
+            other, _ = ways
             question = f"the condition under which `{key}` is cut as drafted, and not {other.kind} as at {other.place}"
-            sheet.ask(Question("gates.modalities", question, (), (f"{other.place}: the other way",)))
+            candidate = _own_switch(program, model, *ways)
+            candidates = (candidate,) if candidate else ()
+            sheet.ask(Question("gates.modalities", question, candidates, (f"{other.place}: the other way",)))
             return
     said = _class_variable(program, model, _SHARDS)
     if said is None or ast.unparse(said[0]) != "True":

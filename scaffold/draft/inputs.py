@@ -145,12 +145,12 @@ def read_fields(tree: SourceTree, program: Program, model: Located) -> dict[str,
     return {key: field for key, field in fields.items() if field.modality not in left_out}
 
 
-def other_way(program: Program, model: Located, pixels: str) -> FieldConfig | None:
-    """How the processor cuts an input into items under another condition, which the draft leaves out."""
+def other_way(program: Program, model: Located, pixels: str) -> tuple[FieldConfig, FieldConfig] | None:
+    """How the processor cuts an input into items under a condition that the draft leaves out, and under the other."""
     evaluator = Evaluator(program, model.processor, deep=True)
     config = evaluator.method("_get_mm_fields_config", hf_inputs=BatchInputs())
     taken = config.entries.get(pixels) if isinstance(config, Mapped) else None
-    return next((before for before, after in evaluator.trace.replaced if after is taken), None)
+    return next((ways for ways in evaluator.trace.replaced if ways[1] is taken), None)
 
 
 def _offered(program: Program, model: Located) -> set[str] | None:

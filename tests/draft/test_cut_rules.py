@@ -443,6 +443,29 @@ class TestForms:
         assert question.key == "output.hidden_size"
         assert candidate.value == f"self.config.text_config.hidden_size{times if counts else ''}"
 
+    @pytest.mark.parametrize(("made", "candidates"), [("is_dynamic(config)", ["not self.dynamic"]), ("True", [])])
+    def test_items_that_are_cut_in_two_ways(self, draft, made, candidates):
+        """The model may have an attribute for what its processor asks."""
+        [question] = draft(
+            (
+                "class SmallProcessor",
+                "class Info(BaseProcessingInfo):\n    @property\n    def dynamic_tiles(self):\n"
+                "        return is_dynamic(self.get_hf_config())\n\n\nclass SmallProcessor",
+            ),
+            ("register_processor(SmallProcessor)", "register_processor(SmallProcessor, info=Info)"),
+            (
+                "        return dict(\n            pixel_values=MultiModalFieldConfig.batched",
+                "        if self.info.dynamic_tiles:\n            pixels = MultiModalFieldConfig.batched('image')\n"
+                "        else:\n            tiles = hf_inputs['num_tiles']\n"
+                "            pixels = MultiModalFieldConfig.flat_from_sizes('image', tiles)\n"
+                "        return dict(\n            num_tiles=MultiModalFieldConfig.batched('image'),\n"
+                "            pixel_values=pixels,\n            more=MultiModalFieldConfig.batched",
+            ),
+            ("self.config = config\n", f"self.config = config\n        self.dynamic = {made}\n"),
+        ).questions
+        assert question.key == "gates.modalities"
+        assert [candidate.value for candidate in question.candidates] == candidates
+
     def test_a_switch_of_the_encoder(self, draft):
         port = port_of(
             draft(

@@ -236,10 +236,7 @@ def drafted(release_tree):
         if architecture not in found:
             tree = release_tree(RELEASE)
             asked = draft_descriptor(tree, architecture, layout="cut").questions
-            gate = DRAFTED[architecture].gate or ""  # no candidate: only a person knows which items a model has
-            answers = {
-                question.key: question.candidates[0].value if question.candidates else gate for question in asked
-            }
+            answers = {question.key: question.candidates[0].value for question in asked}
             found[architecture] = draft_descriptor(tree, architecture, answers, "cut")
         return found[architecture]
 
