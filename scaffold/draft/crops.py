@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from scaffold.draft.inputs import shapes_of
-from scaffold.draft.locate import Located
 from scaffold.draft.sheet import Question, Sheet
-from scaffold.draft.steps import PartCall, Walker
+from scaffold.draft.steps import PartCall
+from scaffold.draft.subject import Subject
 from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Module, Program
@@ -54,20 +53,20 @@ def chains(root: PartCall, fields: dict[str, FieldConfig]) -> Chains | None:
     return None
 
 
-def draft_shapes(program: Program, model: Located, walker: Walker, found: Chains, sheet: Sheet) -> None:
+def draft_shapes(subject: Subject, found: Chains, sheet: Sheet) -> None:
     """Fill in the shapes of a whole image and of a crop, and ask for what the source does not tell."""
     for section, key, step in (
         ("pixels", found.pixels, found.whole),
         ("crops", found.pixels_of_crops, found.crops),
     ):
-        shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
+        shown = next(subject.shapes(key), None)
         if shown is None:
             what = f"the shape of what `{key}` holds, without its first axis"
             sheet.ask(Question(f"{section}.shape", what, (), (f"{step.place}: the encoder's call",)))
             continue
         sides = [str(side) for side in shown[0][1:]]
         for name in dict.fromkeys(side for side in sides if not side.isdigit()):
-            known = _constant_of_processor(program, model, name)
+            known = _constant_of_processor(subject, name)
             if known is not None:
                 sheet.put(f"let.{name}", known[0], known[1], why="what the model makes its processor with")
             elif not sheet.has(f"let.{name}"):
@@ -89,16 +88,16 @@ def _beside(first: PartCall) -> list[PartCall]:
     return [step for step in after if step.module and step.caller.node is first.caller.node]
 
 
-def _constant_of_processor(program: Program, model: Located, name: str) -> tuple[int, SourceLine] | None:
+def _constant_of_processor(subject: Subject, name: str) -> tuple[int, SourceLine] | None:
     """The number that the processing info hands its processor under a name."""
-    made = program.method(model.info, "get_hf_processor") if model.info else None
+    made = subject.program.method(subject.model.info, "get_hf_processor") if subject.model.info else None
     if made is None:
         return None
     module, _, function = made
     for node in ast.walk(function):
         for keyword in node.keywords if isinstance(node, ast.Call) else ():
             if keyword.arg == name:
-                return _number(program, module, keyword.value)
+                return _number(subject.program, module, keyword.value)
     return None
 
 

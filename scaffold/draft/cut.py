@@ -6,40 +6,37 @@ tensor. Its way is looked for by `scaffold.cut` as the generator will, so that a
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.crops import chains, draft_shapes
-from scaffold.draft.inputs import Beyond, beyond, left_out, other_way, read_fields
-from scaffold.draft.locate import Located
+from scaffold.draft.gates import put_gate
+from scaffold.draft.inputs import Beyond, beyond, left_out
 from scaffold.draft.looped_units import draft_looped_units, looped_units
 from scaffold.draft.made_units import draft_made_units, made_units
 from scaffold.draft.masks import draft_masks
-from scaffold.draft.objects import Objects
 from scaffold.draft.outside_units import draft_outside_units, outside_units
 from scaffold.draft.reentry import (
     ALL,
     as_reason,
     entries_of,
-    entry_step,
+    entry_place,
     problems_of_way,
     put_fields,
     put_hidden_size,
 )
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, Walker, against, asks_for_rank, is_pixels
+from scaffold.draft.sheet import Sheet
+from scaffold.draft.steps import PartCall, against, asks_for_rank, is_pixels
+from scaffold.draft.subject import Subject
 from scaffold.draft.units import draft_unit
 from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
 from scaffold.protocol import Paths, Subclass, find_subclasses, read_protocol
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import assigned_to, find_class, find_method
-from scaffold.tower.source import Program
+from scaffold.syntax import find_class, find_method
 
-_SHARDS = "supports_encoder_tp_data"
 _NOTHING = "no call that runs an encoder on raw pixels was found on the way from `embed_multimodal`"
 
 
@@ -75,170 +72,124 @@ class _Modality:
         return [step for site in self.sites for step in site if step.text == text]
 
 
-def draft_cut(tree: SourceTree, program: Program, model: Located, sheet: Sheet) -> Cut:
+def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
     """Fill in the sections of a cut but `model`, `layout` and `integration`. Raises VCG483 with every reason."""
-    fields = read_fields(tree, program, model)
-    objects = Objects(program, model.owner)
-    walker = Walker(program, model.owner, objects)
     try:
-        modalities, notes = _modalities(tree, model, walker.root, fields)
+        modalities, notes = _modalities(subject)
     except Beyond as refusal:
-        cut = _at_made_units(tree, program, model, objects, walker, fields, sheet)
-        cut = cut or _at_outside_units(tree, program, model, objects, walker, fields, sheet)
-        cut = cut or _at_chains(tree, program, model, objects, walker, fields, sheet)
-        cut = cut or _at_looped_units(tree, program, model, objects, walker, fields, sheet)
-        if cut is None:
-            raise refusal from None
-        return cut
-    kept, call, more = _captured(tree, model, walker.root, modalities)
-    notes += more
+        for attempt in (_at_made_units, _at_outside_units, _at_chains, _at_looped_units):
+            if cut := attempt(subject, sheet):
+                return cut
+        raise refusal from None
+    kept, call, more = _captured(subject, modalities)
     step = kept[0][0].steps(call)[0]
-    for modality, entry, place in kept:
-        at = f"modalities.{modality.name}"
-        sheet.put(f"{at}.pixels", modality.pixels, fields[modality.pixels].place)
-        sheet.put(f"{at}.entry", entry, place)
-    put_fields(tree, program, model, sheet, fields, {modality.name for modality, _, _ in kept})
+    _put_modalities(subject, sheet, {modality.name: (modality.pixels, entry, place) for modality, entry, place in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)
-    sides = draft_unit(program, model, objects, walker.trace, keys, encoder, sheet)
-    draft_masks(program, model, objects, walker.trace, step, sides, sheet)
+    sides = draft_unit(subject, keys, encoder, sheet)
+    draft_masks(subject, step, sides, sheet)
     sites = [site.place for modality, _, _ in kept for site in modality.steps(call)]
-    sheet.put("forward.call", call, *sites, why=_runs(objects, encoder))
+    sheet.put("forward.call", call, *sites, why=_runs(subject, encoder))
     if step.axis:
         sheet.put("forward.axis", step.axis, step.place, why="a batch axis of 1 before the units")
     if step.parts:
         sheet.put("forward.result", step.parts, step.place, why="what the model uses of the result")
     if step.layers:
         sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
-    put_hidden_size(program, model, objects, sheet, step)
-    put_gate(program, model, keys, sheet)
-    return Cut(tuple(modality.name for modality, _, _ in kept), tuple(notes))
+    put_hidden_size(subject, sheet, step)
+    put_gate(subject, keys, sheet)
+    return Cut(tuple(modality.name for modality, _, _ in kept), (*notes, *more))
 
 
-def _at_made_units(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
-    fields: dict[str, FieldConfig],
-    sheet: Sheet,
-) -> Cut | None:
+def _put_modalities(subject: Subject, sheet: Sheet, served: Mapping[str, tuple[str, str, SourceLine]]) -> None:
+    """Fill in each modality, with its pixels, its entry and where that is, and the fields of their inputs."""
+    for name, (pixels, entry, place) in served.items():
+        sheet.put(f"modalities.{name}.pixels", pixels, subject.fields[pixels].place)
+        sheet.put(f"modalities.{name}.entry", entry, place)
+    put_fields(subject, sheet, subject.fields, set(served))
+
+
+def _way(subject: Subject, step: PartCall, text: str) -> str | None:
+    """The first entry that leads to a call and that the generator can take."""
+    entries, call = entries_of(subject.root, [step]), parse_call(text)
+    return next((entry for entry in entries if not problems_of_way(subject, [entry], call)), None)
+
+
+def _at_made_units(subject: Subject, sheet: Sheet) -> Cut | None:
     """A cut at an encoder behind what the model makes of its pixels; None where there is no such one."""
-    found = made_units(objects, walker.root, fields)
-    name = (fields[found.pixels].modality if found is not None else None) or ""
+    found = made_units(subject.objects, subject.root, subject.fields)
+    name = (subject.fields[found.pixels].modality if found is not None else None) or ""
     if found is None or name not in MODALITIES:
         return None
-    call = parse_call(found.text)
-    entries = entries_of(walker.root, [found.step])
-    entry = next((entry for entry in entries if not problems_of_way(tree, model, [entry], call)), None)
+    entry = _way(subject, found.step, found.text)
     if entry is None:
         return None
-    made_by = entry_step([found.step]) if entry != ALL else None
-    sheet.put(f"modalities.{name}.pixels", found.pixels, fields[found.pixels].place)
-    sheet.put(f"modalities.{name}.entry", entry, (made_by or walker.root).place)
-    put_fields(tree, program, model, sheet, fields, {name})
-    draft_unit(program, model, objects, walker.trace, (found.pixels,), found.step, sheet)
-    sheet.put("forward.call", found.text, found.step.place, why=_runs(objects, found.step))
-    draft_made_units(objects, found, sheet)
-    put_hidden_size(program, model, objects, sheet, found.step)
-    put_gate(program, model, (found.pixels,), sheet)
+    _put_modalities(subject, sheet, {name: (found.pixels, entry, entry_place(subject, entry, [found.step]))})
+    draft_unit(subject, (found.pixels,), found.step, sheet)
+    sheet.put("forward.call", found.text, found.step.place, why=_runs(subject, found.step))
+    draft_made_units(subject.objects, found, sheet)
+    put_hidden_size(subject, sheet, found.step)
+    put_gate(subject, (found.pixels,), sheet)
     return Cut((name,), ())
 
 
-def _at_outside_units(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
-    fields: dict[str, FieldConfig],
-    sheet: Sheet,
-) -> Cut | None:
+def _at_outside_units(subject: Subject, sheet: Sheet) -> Cut | None:
     """A cut at an encoder of another package behind what the model makes of its images; None if there is none."""
-    found = outside_units(objects, walker.root, fields)
-    if found is None:
+    tree, model, fields = subject.tree, subject.model, subject.fields
+    found = outside_units(subject)
+    entry = _way(subject, found.step, found.text) if found is not None else None
+    if found is None or entry is None or not draft_outside_units(subject, found, sheet):
         return None
-    entries = entries_of(walker.root, [found.step])
-    call = parse_call(found.text)
-    entry = next((entry for entry in entries if not problems_of_way(tree, model, [entry], call)), None)
-    if entry is None or not draft_outside_units(program, model, objects, walker, found, sheet):
-        return None
-    made_by = entry_step([found.step]) if entry != ALL else None
-    sheet.put("modalities.image.pixels", found.pixels, fields[found.pixels].place)
-    sheet.put("modalities.image.entry", entry, (made_by or walker.root).place)
-    put_fields(tree, program, model, sheet, fields, {"image"})
+    _put_modalities(subject, sheet, {"image": (found.pixels, entry, entry_place(subject, entry, [found.step]))})
     apart = [heir for heir in find_subclasses(tree, model.module, model.class_name) if _overrides(tree, heir, entry)]
     if apart:
         names = [heir.class_name for heir in apart]
         sheet.put("model.optout", names, apart[0].path, why=f"their own `{parse_call(entry).path}`")
-    sheet.put("forward.call", found.text, found.step.place, why=_runs(objects, found.step))
-    put_hidden_size(program, model, objects, sheet, found.step)
-    put_gate(program, model, (found.pixels,), sheet)
+    sheet.put("forward.call", found.text, found.step.place, why=_runs(subject, found.step))
+    put_hidden_size(subject, sheet, found.step)
+    put_gate(subject, (found.pixels,), sheet)
     others = {field.modality: field.place for field in fields.values() if field.modality in set(MODALITIES) - {"image"}}
     reason = "its units may have another number of patches than those of images"
     return Cut(("image",), tuple(left_out(tree, place, str(name), reason) for name, place in others.items()))
 
 
-def _at_looped_units(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
-    fields: dict[str, FieldConfig],
-    sheet: Sheet,
-) -> Cut | None:
+def _at_looped_units(subject: Subject, sheet: Sheet) -> Cut | None:
     """A cut at a loop over layers in a method of the model itself; None where there is no such one."""
-    found = looped_units(program, model, fields)
-    if found is None or problems_of_way(tree, model, [ALL], parse_call(found.text), found.layers):
+    found = looped_units(subject)
+    if found is None or problems_of_way(subject, [ALL], parse_call(found.text), found.layers):
         return None
-    if not draft_looped_units(program, model, objects, found, sheet):
+    if not draft_looped_units(subject, found, sheet):
         return None
-    for name, key in found.pixels:
-        sheet.put(f"modalities.{name}.pixels", key, fields[key].place)
-        sheet.put(f"modalities.{name}.entry", ALL, walker.root.place)
-    put_fields(tree, program, model, sheet, fields, {name for name, _ in found.pixels})
-    put_hidden_size(program, model, objects, sheet, walker.root)
-    put_gate(program, model, tuple(key for _, key in found.pixels), sheet)
+    _put_modalities(subject, sheet, {name: (key, ALL, subject.root.place) for name, key in found.pixels})
+    put_hidden_size(subject, sheet, subject.root)
+    put_gate(subject, tuple(key for _, key in found.pixels), sheet)
     return Cut(tuple(name for name, _ in found.pixels), ())
 
 
-def _at_chains(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
-    fields: dict[str, FieldConfig],
-    sheet: Sheet,
-) -> Cut | None:
+def _at_chains(subject: Subject, sheet: Sheet) -> Cut | None:
     """Encoders called one after the other on whole images and on crops; None where there are no such ones, or where
     the protocol has no paths for them."""
-    found = chains(walker.root, fields)
-    if found is None or read_protocol(tree).dialect.paths is not Paths.NAMED:
+    found = chains(subject.root, subject.fields)
+    if found is None or read_protocol(subject.tree).dialect.paths is not Paths.NAMED:
         return None
     steps = [found.whole, found.crops]
     call = parse_call(found.text)
     tried = [
-        (entry, through, problems_of_way(tree, model, [entry], call, through=through))
-        for entry in entries_of(walker.root, steps)
+        (entry, through, problems_of_way(subject, [entry], call, through=through))
+        for entry in entries_of(subject.root, steps)
         for through in found.through
     ]
     kept = next(((entry, through) for entry, through, problems in tried if not problems), None)
     if kept is None:
         raise Beyond([as_reason(problem) for problem in tried[0][2]])
     entry, through = kept
-    made_by = entry_step(steps) if entry != ALL else None
-    sheet.put("modalities.image.pixels", found.pixels, fields[found.pixels].place)
-    sheet.put("modalities.image.entry", entry, (made_by or walker.root).place)
-    put_fields(tree, program, model, sheet, fields, {"image"})
-    sheet.put("crops.pixels", found.pixels_of_crops, fields[found.pixels_of_crops].place)
-    draft_shapes(program, model, walker, found, sheet)
-    sheet.put("forward.call", found.text, *(step.place for step in steps), why=_runs(objects, found.whole))
+    _put_modalities(subject, sheet, {"image": (found.pixels, entry, entry_place(subject, entry, steps))})
+    sheet.put("crops.pixels", found.pixels_of_crops, subject.fields[found.pixels_of_crops].place)
+    draft_shapes(subject, found, sheet)
+    sheet.put("forward.call", found.text, *(step.place for step in steps), why=_runs(subject, found.whole))
     sheet.put("forward.through", through, found.whole.place, why="the last part whose call both have")
-    put_hidden_size(program, model, objects, sheet, found.whole)
-    put_gate(program, model, (found.pixels, found.pixels_of_crops), sheet)
+    put_hidden_size(subject, sheet, found.whole)
+    put_gate(subject, (found.pixels, found.pixels_of_crops), sheet)
     return Cut(("image",), (), "crops")
 
 
@@ -251,14 +202,12 @@ def _overrides(tree: SourceTree, heir: Subclass, entry: str) -> bool:
 # --- what is captured -----------------------------------------------------------------------------------------------
 
 
-def _modalities(
-    tree: SourceTree, model: Located, root: PartCall, fields: dict[str, FieldConfig]
-) -> tuple[list[_Modality], list[Diagnostic]]:
+def _modalities(subject: Subject) -> tuple[list[_Modality], list[Diagnostic]]:
     """Modalities with calls that may be captured, images first. Raises VCG483 if there is none."""
     sites: dict[str, dict[str, list[tuple[PartCall, ...]]]] = {}
-    for site in _sites(root):
-        key = _pixels(site[0], fields)
-        name = (fields[key].modality if key in fields else None) or ""
+    for site in _sites(subject.root):
+        key = _pixels(site[0], subject.fields)
+        name = (subject.fields[key].modality if key in subject.fields else None) or ""
         if name in MODALITIES:
             sites.setdefault(name, {}).setdefault(key, []).append(site)
     found: list[_Modality] = []
@@ -269,8 +218,8 @@ def _modalities(
         if len(by_key) > 1:
             reason = f"`{'` and `'.join(by_key)}` go through the encoder, and a cut captures units of one input"
             place = list(by_key.values())[-1][0][0].place
-            notes.append(left_out(tree, place, name, reason))
-            reasons += beyond(tree, place, reason).diagnostics
+            notes.append(left_out(subject.tree, place, name, reason))
+            reasons += beyond(subject.tree, place, reason).diagnostics
         else:
             [(key, group)] = by_key.items()
             found.append(_Modality(name, key, tuple(group)))
@@ -278,13 +227,13 @@ def _modalities(
         return found, notes
     if reasons:
         raise Beyond(reasons)
-    raise _refusal(tree, model, root, fields)
+    raise _refusal(subject)
 
 
-def _refusal(tree: SourceTree, model: Located, root: PartCall, fields: dict[str, FieldConfig]) -> Beyond:
+def _refusal(subject: Subject) -> Beyond:
     """Why nothing can be captured: of calls that get pixels alone the largest ones, else of the others the smallest."""
-    refused = [step for step in root.walk() if step.encodes and against(step)]
-    visual = [step for step in refused if any(_is_visual(key, fields) for key in _raw_keys(step))]
+    refused = [step for step in subject.root.walk() if step.encodes and against(step)]
+    visual = [step for step in refused if any(_is_visual(key, subject.fields) for key in _raw_keys(step))]
     steps = [step for step in visual if any(is_pixels(key) for key in _raw_keys(step))] or visual
     alone = [step for step in steps if step.raw]
     shown = [step for step in alone if not any(upper in alone for upper in list(step.up())[1:])]
@@ -292,9 +241,10 @@ def _refusal(tree: SourceTree, model: Located, root: PartCall, fields: dict[str,
     found = [
         problem
         for step in {(step.path, step.place): step for step in shown}.values()
-        for problem in beyond(tree, step.place, f"`{step.path}`, which runs the encoder, {against(step)}").diagnostics
+        for what in [f"`{step.path}`, which runs the encoder, {against(step)}"]
+        for problem in beyond(subject.tree, step.place, what).diagnostics
     ]
-    return Beyond(found) if found else NoEncoder(beyond(tree, model.place, _NOTHING).diagnostics)
+    return Beyond(found) if found else NoEncoder(beyond(subject.tree, subject.model.place, _NOTHING).diagnostics)
 
 
 def _sites(step: PartCall) -> Iterator[tuple[PartCall, ...]]:
@@ -330,7 +280,7 @@ def _pixels(step: PartCall, fields: dict[str, FieldConfig]) -> str:
 
 
 def _captured(
-    tree: SourceTree, model: Located, root: PartCall, modalities: list[_Modality]
+    subject: Subject, modalities: list[_Modality]
 ) -> tuple[list[tuple[_Modality, str, SourceLine]], str, list[Diagnostic]]:
     """The modalities with their entries, the captured call, and what is left out.
 
@@ -348,15 +298,13 @@ def _captured(
     for text in ranked:
         kept: list[tuple[_Modality, str, SourceLine]] = []
         for modality in modalities:
-            entries = entries_of(root, modality.steps(text)) if modality.has(text) and modality.alike(text) else []
-            tried = [
-                (entry, problems_of_way(tree, model, [*(one for _, one, _ in kept), entry], parse_call(text)))
-                for entry in entries
-            ]
+            steps = modality.steps(text)
+            entries = entries_of(subject.root, steps) if steps and modality.alike(text) else []
+            others = [entry for _, entry, _ in kept]
+            tried = [(entry, problems_of_way(subject, [*others, entry], parse_call(text))) for entry in entries]
             entry = next((entry for entry, problems in tried if not problems), None)
             if entry is not None:
-                made_by = entry_step(modality.steps(text)) if entry != ALL else None
-                kept.append((modality, entry, (made_by or root).place))
+                kept.append((modality, entry, entry_place(subject, entry, steps)))
             elif tried:
                 refused.setdefault(modality.name, tried[-1][1])
         if len(kept) > len(best[0]):
@@ -371,91 +319,10 @@ def _captured(
         if modality not in [one for one, _, _ in kept]:
             problems = refused.get(modality.name)
             reason = problems[0].message if problems else f"`{call}` is not on its way"
-            notes.append(left_out(tree, modality.sites[0][0].place, modality.name, reason))
+            notes.append(left_out(subject.tree, modality.sites[0][0].place, modality.name, reason))
     return kept, call, notes
 
 
-def _runs(objects: Objects, encoder: PartCall) -> str:
-    cls = objects.cls(encoder.path)
+def _runs(subject: Subject, encoder: PartCall) -> str:
+    cls = subject.objects.cls(encoder.path)
     return f"runs {cls[1].name}" if cls is not None else f"runs `{encoder.path}`, which is not in the tree"
-
-
-# --- gate -----------------------------------------------------------------------------------------------------------
-
-
-def _class_variable(program: Program, model: Located, name: str) -> tuple[ast.expr, SourceLine] | None:
-    """The value of a class variable where the class or the nearest of its bases sets it."""
-    for module, cls in program.lineage(model.owner):
-        for node in cls.body:
-            value = getattr(node, "value", None)
-            if value is not None and any(isinstance(to, ast.Name) and to.id == name for to in assigned_to(node)):
-                return value, SourceLine(module.file, node.lineno)
-    return None
-
-
-def _own_switch(program: Program, model: Located, other: FieldConfig, drafted: FieldConfig) -> Candidate | None:
-    """The model's attribute for the condition that its processor asks: the same function makes both."""
-    module = program.module(other.place.file)
-    tests = [
-        node.test
-        for node in ast.walk(module.tree if module is not None else ast.Module([], []))
-        if isinstance(node, ast.If) and _has(node.body, other.place) and _has(node.orelse, drafted.place)
-    ]
-    asked = tests[-1] if tests else None
-    if not isinstance(asked, ast.Attribute) or ast.unparse(asked.value) != "self.info" or model.info is None:
-        return None
-    found = program.method(model.info, asked.attr)
-    returned = [node.value for node in ast.walk(found[2]) if isinstance(node, ast.Return)] if found else []
-    if len(returned) != 1 or not isinstance(returned[0], ast.Call):
-        return None
-    function = ast.unparse(returned[0].func)
-    for owner, cls in program.lineage(model.owner):
-        for node in ast.walk(cls):
-            value = getattr(node, "value", None)
-            if isinstance(value, ast.Call) and ast.unparse(value.func) == function:
-                for target in assigned_to(node):
-                    if isinstance(target, ast.Attribute):
-                        place = SourceLine(owner.file, value.lineno)
-                        return Candidate(f"not {ast.unparse(target)}", f"made by {function}, too", place)
-    return None
-
-
-def _has(block: Sequence[ast.stmt], place: SourceLine) -> bool:
-    return any(node.lineno <= place.line <= (node.end_lineno or node.lineno) for node in block)
-
-
-def put_gate(program: Program, model: Located, keys: Sequence[str], sheet: Sheet) -> None:
-    """Where graphs are off: items may be cut in another way than drafted, or ranks encode items of their own.
-
-    Such ranks gather embeddings by a number of tokens.
-    """
-    for key in keys:
-        ways = other_way(program, model, key)
-        if ways is not None:
-            other, _ = ways
-            question = f"the condition under which `{key}` is cut as drafted, and not {other.kind} as at {other.place}"
-            candidate = _own_switch(program, model, *ways)
-            candidates = (candidate,) if candidate else ()
-            sheet.ask(Question("gates.modalities", question, candidates, (f"{other.place}: the other way",)))
-            return
-    said = _class_variable(program, model, _SHARDS)
-    if said is None or ast.unparse(said[0]) != "True":
-        return
-    shards = said[1]
-    for module, cls in program.lineage(model.owner):
-        for node in ast.walk(cls):
-            value = getattr(node, "value", None)
-            for target in assigned_to(node):
-                if (
-                    isinstance(target, ast.Attribute)
-                    and value is not None
-                    and "mm_encoder_tp_mode" in ast.unparse(value)
-                ):
-                    place = SourceLine(module.file, target.lineno)
-                    sheet.put(
-                        "gates.modalities", f"not {ast.unparse(target)}", shards, place, why="data-parallel encoder"
-                    )
-                    return
-    question = "the condition under which the encoder is not data-parallel"
-    candidate = Candidate("not self.use_data_parallel", "what most models call it")
-    sheet.ask(Question("gates.modalities", question, (candidate,), (f"{shards}: the class supports it",)))

@@ -12,13 +12,14 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration, file_name
-from scaffold.draft.locate import Located, locate, registered_name
+from scaffold.draft.locate import locate, registered_name
 from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import draft_packed, gate_of
 from scaffold.draft.reentry import language_width
 from scaffold.draft.rows import NoRows, TooEarly, draft_rows, too_early
 from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable
 from scaffold.draft.values import Op
@@ -70,8 +71,9 @@ def draft_descriptor(
     """
     program = Program(tree)
     model = locate(tree, program, reference)
-    refuse_unportable(tree, program, model)
-    filled = _best(tree, program, model, answers or {}, layout)
+    subject = Subject(tree, program, model)
+    refuse_unportable(subject)
+    filled = _best(subject, answers or {}, layout)
     sheet, notes = filled.sheet, filled.notes
     sheet.put("schema", 1)
     sheet.put("model.module", model.module, model.found)
@@ -80,9 +82,9 @@ def draft_descriptor(
         sheet.put("model.architecture", *registered)
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
-    draft_integration(sheet, tree, program, model, filled.modalities)
+    draft_integration(sheet, subject, filled.modalities)
     release = f" {tree.release}" if tree.release else ""
-    port = _has_port(tree, program, model)
+    port = _has_port(subject)
     title = [
         f"{model.class_name}: drafted from the sources of vLLM{release}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
@@ -109,15 +111,15 @@ def _worth(text: str, name: str) -> Diagnostic | None:
         return None
 
 
-def _has_port(tree: SourceTree, program: Program, model: Located) -> Diagnostic | None:
+def _has_port(subject: Subject) -> Diagnostic | None:
     """That the class, or the nearest of its bases that does, speaks the protocol already."""
-    for module, cls in program.lineage(model.owner):
+    for module, cls in subject.program.lineage(subject.model.owner):
         if any(last_name(base) == PROTOCOL for base in cls.bases):
-            own = cls is model.owner[1]
+            own = cls is subject.model.owner[1]
             return Diagnostic(
                 "VCG485",
-                f"{model.class_name} {'has a port already' if own else f'inherits the port of {cls.name}'}",
-                tree.span(module.file, cls.lineno),
+                f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {cls.name}'}",
+                subject.tree.span(module.file, cls.lineno),
                 "`new` replaces it with --replace"
                 if own
                 else f"port {cls.name} for all its subclasses; `new` gives this one its own with --replace",
@@ -151,25 +153,24 @@ def interview(
             given[question.key] = answer
 
 
-def _best(
-    tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str], layout: str | None
-) -> _Filled:
+def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _Filled:
     """The draft of a layout, or of the one that fits a model best.
 
     A tower that can be split is captured as a whole, and tiles whose rows are the embeddings need no second pass over
     the model's code. Otherwise a cut is the better one: it has no formula that can be wrong.
     """
+    tree = subject.tree
     if layout in ("cut", "crops"):
-        cut = _cut(tree, program, model, answers, "asked for")
+        cut = _cut(subject, answers, "asked for")
         if cut.sheet.value("layout") == layout:
             return cut
-        raise beyond(tree, model.place, f"it is drafted as `{cut.sheet.value('layout')}`, not as `{layout}`")
+        raise beyond(tree, subject.model.place, f"it is drafted as `{cut.sheet.value('layout')}`, not as `{layout}`")
     if layout == "rows":
-        return _last_of(tree, program, model, answers, (), "asked for")
+        return _last_of(subject, answers, (), "asked for")
     refused: tuple[Diagnostic, ...] = ()
     items, reason = None, ""
     try:
-        items, reason = _of_items(tree, program, model, answers)
+        items, reason = _of_items(subject, answers)
     except DiagnosticError as error:
         beyond_layouts = any(problem.code == "VCG483" for problem in error.diagnostics)
         if layout is not None or not beyond_layouts or not _speaks_cuts(tree):
@@ -177,20 +178,20 @@ def _best(
         refused = _against("packed rows, tiles and paths of tiles", error)
         reason = f"not packed, tiles or paths: {refused[0].message.partition(': ')[2]}"
     if items is not None and layout not in (None, items.sheet.value("layout")):
-        raise beyond(tree, model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
+        raise beyond(tree, subject.model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
     tiles = items is not None and items.sheet.value("layout") == "tiles"
     asked = _open_to(items) if items is not None and tiles else (0, 0)
     simple = not reason and asked <= (0, 1)
     if items is not None and (layout is not None or simple or not _speaks_cuts(tree)):
         return items
     try:
-        cut = _cut(tree, program, model, answers, reason or _many(*asked))
+        cut = _cut(subject, answers, reason or _many(*asked))
     except DiagnosticError as error:
         if items is not None:
             return items
         if not isinstance(error, NoEncoder):
             refused = (*refused, *_against("a cut", error))
-        return _last_of(tree, program, model, answers, refused)
+        return _last_of(subject, answers, refused)
     return items if items is not None and not reason and _open_to(cut) >= asked else cut
 
 
@@ -217,9 +218,9 @@ def _speaks_cuts(tree: SourceTree) -> bool:
         return False
 
 
-def _cut(tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str], reason: str) -> _Filled:
+def _cut(subject: Subject, answers: Mapping[str, str], reason: str) -> _Filled:
     sheet = Sheet(dict(answers))
-    cut = draft_cut(tree, program, model, sheet)
+    cut = draft_cut(subject, sheet)
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
     sheet.put("layout", cut.layout, why=reason)
@@ -227,19 +228,17 @@ def _cut(tree: SourceTree, program: Program, model: Located, answers: Mapping[st
 
 
 def _last_of(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
+    subject: Subject,
     answers: Mapping[str, str],
     refused: tuple[Diagnostic, ...],
     reason: str = "",
 ) -> _Filled:
     """The draft of rows. Raises what was refused before, and why rows are no way out."""
     try:
-        return _rows(tree, program, model, answers, reason)
+        return _rows(subject, answers, reason)
     except DiagnosticError as error:
         # The reason against rows is no news where a release has none.
-        if isinstance(error, NoRows) or (too_early(tree) and not isinstance(error, TooEarly)):
+        if isinstance(error, NoRows) or (too_early(subject.tree) and not isinstance(error, TooEarly)):
             raise DiagnosticError(refused or error.diagnostics) from None
         raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("rows", error))))) from None
 
@@ -252,33 +251,31 @@ def _against(layouts: str, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
 
 
 def _rows(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
+    subject: Subject,
     answers: Mapping[str, str],
     reason: str,
 ) -> _Filled:
     sheet = Sheet(dict(answers))
-    rows = draft_rows(tree, program, model, sheet)
+    rows = draft_rows(replace(subject, into_parts=True), sheet)
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
     sheet.put("layout", "rows", why=reason or rows.reason)
     return _Filled(sheet, rows.modalities, rows.notes)
 
 
-def _of_items(tree: SourceTree, program: Program, model: Located, answers: Mapping[str, str]) -> tuple[_Filled, str]:
+def _of_items(subject: Subject, answers: Mapping[str, str]) -> tuple[_Filled, str]:
     """The draft of a layout that cuts the encoder's output into items, and what speaks against it."""
-    inputs = read_inputs(tree, program, model)
+    inputs = read_inputs(subject.tree, subject.program, subject.model)
     sheet = Sheet(dict(answers))
     first = inputs.modalities[0]
     notes = inputs.notes
     modalities = inputs.modalities
     try:
         if first.layout == "packed":
-            packed = draft_packed(tree, program, model, inputs, sheet)
+            packed = draft_packed(subject, inputs, sheet)
             tower, modalities, notes = packed.tower, packed.modalities, (*notes, *packed.notes)
         else:
-            tower = draft_tiles(tree, program, model, inputs, sheet)
+            tower = draft_tiles(subject, inputs, sheet)
     except Beyond as met:
         sheet.obstacles += met.diagnostics
     if sheet.obstacles:
@@ -293,8 +290,8 @@ def _of_items(tree: SourceTree, program: Program, model: Located, answers: Mappi
         _modality(sheet, modality)
     counted = inputs.fields[first.more] if first.more else first.field
     sheet.put("sizes.columns", first.columns, counted.place, why=f"a row of `{first.sizes}`")
-    _output(sheet, program, model, tower, first)
-    gate = gate_of(program, model.owner, inputs.trace)
+    _output(sheet, subject, tower, first)
+    gate = gate_of(subject.program, subject.model.owner, inputs.trace)
     if gate is not None:
         sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
     against = against_tiles(inputs) if first.layout == "tiles" else ""
@@ -311,30 +308,30 @@ def _modality(sheet: Sheet, modality: ModalityInputs) -> None:
         sheet.put(f"{at}.embeds", modality.embeds.key, modality.embeds.place)
 
 
-def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: ModalityInputs) -> None:
+def _output(sheet: Sheet, subject: Subject, tower: Part, first: ModalityInputs) -> None:
     """The width of the embeddings: the tower's own, that of the last layer, or that of the language model."""
     key = "output.hidden_size"
     outer = first.encoded[0].call
-    own = assigned(program, tower.cls, "out_hidden_size") if tower.cls else None
+    own = assigned(subject.program, tower.cls, "out_hidden_size") if tower.cls else None
     if outer.name == f"self.{tower.name}" and own is not None:
         sheet.put(key, f"self.{tower.name}.out_hidden_size", own[1])
         return
     alone = first.layout == "packed" and outer.name == f"self.{tower.name}"
-    joined = joined_features(program, tower) if alone else None
+    joined = joined_features(subject.program, tower) if alone else None
     if joined is not None:
         what = "columns of the encoder's output: the tower puts several results beside each other"
-        sheet.ask(Question(key, what, tuple(_joined_widths(Objects(program, model.owner))), (str(joined),)))
+        sheet.ask(Question(key, what, tuple(_joined_widths(subject.objects)), (str(joined),)))
         return
-    linear = last_linear(program, model.owner, outer)
-    path = model_path(program, model.owner, linear[0]) if linear else None
+    linear = last_linear(subject.program, subject.model.owner, outer)
+    path = model_path(subject.program, subject.model.owner, linear[0]) if linear else None
     if linear is not None and path is not None:
         sheet.put(key, path, linear[1], why="the last layer's output")
         return
-    language = language_width(program, model, Objects(program, model.owner))
+    language = language_width(subject)
     if language is not None:
         sheet.put(key, *language, why="embeddings are as wide as the language model")
         return
-    kept = assigned(program, model.owner, "config")
+    kept = assigned(subject.program, subject.model.owner, "config")
     if kept is not None and ast.unparse(kept[0]) == "text_config":
         sheet.put(
             key, "self.config.hidden_size", kept[1], why="the model keeps the language model's configuration alone"
@@ -344,7 +341,7 @@ def _output(sheet: Sheet, program: Program, model: Located, tower: Part, first: 
         Candidate("self.config.hidden_size", "the language model's width, with a flat configuration"),
         Candidate("self.config.text_config.hidden_size", "the language model's width, with a nested configuration"),
     )
-    if "text_config" in model.owner[0].text:
+    if "text_config" in subject.model.owner[0].text:
         candidates = candidates[::-1]
     sheet.ask(Question(key, "columns of the encoder's output", candidates, (_place_of(outer),)))
 

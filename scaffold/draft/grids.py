@@ -13,17 +13,15 @@ from dataclasses import dataclass, replace
 
 from scaffold.cut.loops import outline
 from scaffold.descriptor.expressions import parse_expression
-from scaffold.draft.inputs import SAME_SIZES, beyond, shapes_of, sizes_of, strip
-from scaffold.draft.locate import Located
+from scaffold.draft.inputs import SAME_SIZES, beyond, sizes_of, strip
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import let_name
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.steps import PartCall, Walker, computed
+from scaffold.draft.subject import Subject
 from scaffold.draft.tokens import TokenEntries, entries_of_tokens
 from scaffold.draft.values import FieldConfig, Input, Items, Op, Plain, Ref, SourceLine, Term, inputs_of, walk_value
-from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import self_attribute
-from scaffold.tower.source import Program
 
 #: Columns of a grid, by their number, of an image of h x w patches.
 COLUMNS = {3: ("1", "h", "w"), 2: ("h", "w")}
@@ -31,9 +29,9 @@ _FLATTENED = {*SAME_SIZES, "flatten_bn"}
 _JOINED = {*SAME_SIZES, "torch.concat"}
 
 
-def is_rows(program: Program, model: Located, walker: Walker, key: str) -> bool:
+def is_rows(subject: Subject, key: str) -> bool:
     """Whether an annotation says that the items of an input are rows of patches, all of one width."""
-    shape = next(shapes_of(program, model.owner[0], walker.trace, key, made=True), None)
+    shape = next(subject.shapes(key, made=True), None)
     return shape is not None and len(shape[0]) == 2
 
 
@@ -54,33 +52,29 @@ def with_sizes(walker: Walker, fields: dict[str, FieldConfig], key: str) -> dict
     return fields
 
 
-def unit_grid(
-    program: Program, model: Located, walker: Walker, fields: dict[str, FieldConfig], key: str
-) -> Input | None:
+def unit_grid(subject: Subject, fields: dict[str, FieldConfig], key: str) -> Input | None:
     """The input with a grid for each unit of an item, such as a tile, if the units of the pixels are padded rows.
 
     One number cuts both into items, and annotations say how many axes they have.
     """
-    shown = next(shapes_of(program, model.owner[0], walker.trace, key), None)
-    for name, value in walker.trace.inputs.items():
+    shown = next(subject.shapes(key), None)
+    for name, value in subject.trace.inputs.items():
         field = fields.get(name)
         if name == key or field is None or field.sizes is None or field.sizes != fields[key].sizes:
             continue
-        grid = next(shapes_of(program, model.owner[0], walker.trace, name), None)
+        grid = next(subject.shapes(name), None)
         if shown is not None and grid is not None and (len(shown[0]), len(grid[0])) == (3, 2):
             columns = grid[0][1]
             return replace(value, columns=columns) if isinstance(columns, int) else None
     return None
 
 
-def padding_mask(program: Program, model: Located, walker: Walker, key: str) -> tuple[str, str]:
+def padding_mask(subject: Subject, key: str) -> tuple[str, str]:
     """The inputs with a mask and a grid for each item, if items are rows that are padded to one length; else empty.
 
     Annotations say so: the mask has the first two axes of the pixels, the grid the first one and a side in each column.
     """
-    annotated = (
-        (name, next(shapes_of(program, model.owner[0], walker.trace, name), None)) for name in walker.trace.inputs
-    )
+    annotated = ((name, next(subject.shapes(name), None)) for name in subject.trace.inputs)
     shapes = {name: shown[0] for name, shown in annotated if shown is not None}
     pixels = shapes.get(key, ())
     if len(pixels) != 3:
@@ -116,11 +110,7 @@ class Tokens:
 
 
 def tokens_beside(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
+    subject: Subject,
     fields: dict[str, FieldConfig],
     names: list[str],
 ) -> Tokens | None:
@@ -129,15 +119,15 @@ def tokens_beside(
     if len(names) != 2 or len(orders) != 1 or fields[orders[0]].kind != "flat_from_sizes":
         return None
     [order] = orders
-    unfolded = list(_unfolded(objects, walker))
-    entries = entries_of_tokens(program, model, order, fields[order])
+    unfolded = list(_unfolded(subject.objects, subject.walker))
+    entries = entries_of_tokens(subject.program, subject.model, order, fields[order])
     if entries is not None:
         alone = entries.grid in names and len({side for side, _ in unfolded}) == 1
         return Tokens(entries.grid, order, *unfolded[0], entries) if alone else None
-    grid, product = sizes_of(tree, program, model, fields[order], fields, walker.trace)
+    grid, product = sizes_of(subject.tree, subject.program, subject.model, fields[order], fields, subject.trace)
     if not product or grid.key not in names or grid.columns != 2 or len({side for side, _ in unfolded}) != 1:
         return None
-    return Tokens(grid.key, order, *unfolded[0]) if _is_index(walker, order) else None
+    return Tokens(grid.key, order, *unfolded[0]) if _is_index(subject.walker, order) else None
 
 
 def _unfolded(objects: Objects, walker: Walker) -> Iterator[tuple[str, SourceLine | None]]:
@@ -158,11 +148,7 @@ def _is_index(walker: Walker, name: str) -> bool:
 
 
 def put_items(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
+    subject: Subject,
     fields: dict[str, FieldConfig],
     key: str,
     others: list[str],
@@ -171,7 +157,7 @@ def put_items(
     """Fill in `item` but its merge: rows of the pixels, a grid, and what the model reads besides. Raises VCG483."""
     grid = ""
     for name in others:
-        shown = next(shapes_of(program, model.owner[0], walker.trace, name, made=True), None)
+        shown = next(subject.shapes(name, made=True), None)
         columns = shown[0][1] if shown is not None and len(shown[0]) == 2 else None
         if columns in COLUMNS and not grid and shown is not None:
             grid, place, table = name, *shown[1:]
@@ -181,13 +167,15 @@ def put_items(
             sheet.put(f"item.values.{name}", value, place, why="the grid of an image of h x w patches")
             if not fields[name].on_host:
                 sheet.put("item.moved", [name], fields[name].place, why="the processor has no `keep_on_cpu` for it")
-        elif shown is None or len(shown[0]) != 1 or not _put_entries(walker, name, key, sheet):
+        elif shown is None or len(shown[0]) != 1 or not _put_entries(subject.walker, name, key, sheet):
             what = f"the model reads `{name}` with the pixels, and nothing says what an image has there"
-            raise beyond(tree, fields[name].place, what)
+            raise beyond(subject.tree, fields[name].place, what)
     if not grid:
-        raise beyond(tree, fields[key].place, f"`{key}` has rows of patches, and the model reads no grid with it")
-    if not _put_shape(objects, walker, key, sheet):
-        raise beyond(tree, fields[key].place, f"nothing says how wide a row of `{key}` is")
+        raise beyond(
+            subject.tree, fields[key].place, f"`{key}` has rows of patches, and the model reads no grid with it"
+        )
+    if not _put_shape(subject, key, sheet):
+        raise beyond(subject.tree, fields[key].place, f"nothing says how wide a row of `{key}` is")
 
 
 def put_unread(step: PartCall, layers: str, sheet: Sheet) -> None:
@@ -293,13 +281,13 @@ def _is_shape(value: Term, pixels: str) -> bool:
     )
 
 
-def _put_shape(objects: Objects, walker: Walker, key: str, sheet: Sheet) -> bool:
+def _put_shape(subject: Subject, key: str, sheet: Sheet) -> bool:
     """Fill in the pixels of an item: rows as wide as the product of the sides that the model views one as."""
-    for step in walker.root.walk():
+    for step in subject.root.walk():
         value = strip(step.units) if step.raw and step.units is not None else None
         if not isinstance(value, Op) or value.name not in (".view", ".reshape") or key not in inputs_of(value):
             continue
-        sides = [_sides(objects, side) for side in value.args[1:] if side != Plain(-1)]
+        sides = [_sides(subject.objects, side) for side in value.args[1:] if side != Plain(-1)]
         paths = [path for side in sides for path in side or ()]
         if sides and None not in sides:
             lets = {let_name(path.rpartition(".")[2]): path for path in paths}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Located
 from scaffold.draft.sheet import Sheet
+from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
@@ -39,22 +40,22 @@ class _Template:
     place: SourceLine
 
 
-def draft_integration(
-    sheet: Sheet, tree: SourceTree, program: Program, model: Located, modalities: tuple[str, ...]
-) -> None:
+def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...]) -> None:
     """Fill in `integration` where the tree has tests and documentation of the model.
 
     The chat template is that of the model's offline example; without one a prompt is placeholder and question. A model
     that only pools has no test entry: the test generates text.
     """
-    checkpoint = _checkpoint(tree, [name for name, generates in model.architectures.items() if generates])
-    placeholders = dict(_placeholders(program, model.owner))
-    example = _example(tree, model)
+    checkpoint = _checkpoint(
+        subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
+    )
+    placeholders = dict(_placeholders(subject.program, subject.model.owner))
+    example = _example(subject.tree, subject.model)
     template = _template(example, placeholders) if example else None
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
         name, keywords, place = checkpoint
-        sheet.put(f"{at}.key", file_name(model.file))
+        sheet.put(f"{at}.key", file_name(subject.model.file))
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
             if modality in _PROMPTS:
@@ -64,12 +65,12 @@ def draft_integration(
         if template is not None:
             sheet.put(f"{at}.template.name", f"{sheet.value(f'{at}.key')}_chat_template")
             sheet.put(f"{at}.template.text", template.text, template.place, why="the prompt of the offline example")
-        marked = _core_models(tree)
+        marked = _core_models(subject.tree)
         if marked is not None:
             sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
-    families = _families(tree, model.architectures)
+    families = _families(subject.tree, subject.model.architectures)
     if families is not None:
         sheet.put("integration.docs.models", families[0], families[1])
     if example is not None:

@@ -15,13 +15,13 @@ from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.port import LOOP_METHOD, MODALITIES
 from scaffold.draft.convolutions import is_convolution, stride_of
-from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import is_pixels
-from scaffold.draft.values import FieldConfig, Made, Op, SourceLine, Term
+from scaffold.draft.subject import Subject
+from scaffold.draft.values import Made, Op, SourceLine, Term
 from scaffold.syntax import FunctionNode, assigned_to, name_path
-from scaffold.tower.source import Module, Program
+from scaffold.tower.source import Module
 
 _LAYERS = re.compile(r"self(\.\w+){2,}")
 #: The longest of some units, along their last axis.
@@ -41,18 +41,20 @@ class LoopedUnits:
     padded: SourceLine
 
 
-def looped_units(program: Program, model: Located, fields: dict[str, FieldConfig]) -> LoopedUnits | None:
+def looped_units(subject: Subject) -> LoopedUnits | None:
     """The one loop that can be recorded so; None if there is none, or several methods have one."""
-    pixels = {str(field.modality): key for key, field in fields.items() if is_pixels(key) and field.kind == "batched"}
+    pixels = {
+        str(field.modality): key for key, field in subject.fields.items() if is_pixels(key) and field.kind == "batched"
+    }
     served = tuple((name, pixels[name]) for name in MODALITIES if name in pixels)
-    found = [one for module, function in _methods(program, model) if (one := _of_method(module, function, served))]
+    found = [one for module, function in _methods(subject) if (one := _of_method(module, function, served))]
     return found[0] if served and len(found) == 1 else None
 
 
-def _methods(program: Program, model: Located) -> Iterator[tuple[Module, FunctionNode]]:
+def _methods(subject: Subject) -> Iterator[tuple[Module, FunctionNode]]:
     """The methods of the model, each where the first of its bases has it."""
     seen: set[str] = set()
-    for module, cls in program.lineage(model.owner):
+    for module, cls in subject.program.lineage(subject.model.owner):
         for node in cls.body:
             if isinstance(node, FunctionNode) and node.name not in seen:
                 seen.add(node.name)
@@ -126,8 +128,9 @@ def _entry(value: ast.expr) -> str | None:
     return ".".join(path) if path and path[0] == "self" and len(path) > 1 else None
 
 
-def draft_looped_units(program: Program, model: Located, objects: Objects, found: LoopedUnits, sheet: Sheet) -> bool:
+def draft_looped_units(subject: Subject, found: LoopedUnits, sheet: Sheet) -> bool:
     """Fill in `pixels.shape` and `forward`; whether the source tells the side of a patch, and the features' width."""
+    objects = subject.objects
     tower = ".".join(found.layers.split(".")[:2])
     known = ((path, *_sides(objects, value)) for path, value in objects.kept(tower) if is_convolution(value))
     shown = next(((path, patch, width) for path, patch, width in known if patch and width), None)
@@ -138,7 +141,7 @@ def draft_looped_units(program: Program, model: Located, objects: Objects, found
     sheet.put("let.width", width, objects.place(path), why=f"the columns that `{path}` makes")
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
     look = (f"{found.padded}: units are padded to the longest of a batch",)
-    sheet.ask(Question("let.rows", what, tuple(_rows(program, model, objects, path)), look))
+    sheet.ask(Question("let.rows", what, tuple(_rows(subject, path)), look))
     sheet.put("pixels.shape", ["3", "patch", "patch * rows"], found.padded, why="patches side by side")
     sheet.put("forward.loop", found.layers, found.place, why="what runs before it cannot be captured")
     sheet.put("forward.call", found.text, found.place, why="what the loop reads")
@@ -153,14 +156,14 @@ def _sides(objects: Objects, value: Term) -> tuple[str | None, str | None]:
     return objects.text(stride_of(value)), objects.text(columns)
 
 
-def _rows(program: Program, model: Located, objects: Objects, path: str) -> Iterator[Candidate]:
+def _rows(subject: Subject, path: str) -> Iterator[Candidate]:
     """The patches of the processor's largest image, and the positions that the tower has."""
-    info = program.method(model.info, _LARGEST) if model.info is not None else None
+    info = subject.program.method(subject.model.info, _LARGEST) if subject.model.info is not None else None
     if info is not None and '"image_size"' in ast.unparse(info[2]).replace("'", '"'):
         side = "self.config.image_size // patch"
         why = "a square of the size that the processor cuts images to; its sides are rounded to patches"
         yield Candidate(f"{side} * ({side} + 1)", why, SourceLine(info[0].file, info[2].lineno))
     parent = path.rpartition(".")[0]
-    if "num_patches" in objects.attributes(parent):
+    if "num_patches" in subject.objects.attributes(parent):
         name = f"{parent}.num_patches"
-        yield Candidate(name, "the positions that the tower has", objects.place(name))
+        yield Candidate(name, "the positions that the tower has", subject.objects.place(name))

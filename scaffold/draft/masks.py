@@ -15,6 +15,7 @@ from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Question, Sheet
 from scaffold.draft.steps import PartCall
+from scaffold.draft.subject import Subject
 from scaffold.draft.values import Input, Op, Plain, SourceLine, Term, walk_value
 from scaffold.tower.source import Program
 
@@ -23,16 +24,13 @@ _REDUCES = {".sum", ".any", ".all", ".amax"}
 
 
 def draft_masks(
-    program: Program,
-    model: Located,
-    objects: Objects,
-    trace: History,
+    subject: Subject,
     step: PartCall,
     sides: Mapping[str, str],
     sheet: Sheet,
 ) -> None:
     """Fill in `forward.with`, and `pixels.padded`. `sides` are `let` names of the pixels' annotated dimensions."""
-    shapes = _Shapes(program, model, objects, trace, sides)
+    shapes = _Shapes(subject.program, subject.model, subject.objects, subject.trace, sides)
     for name, value in step.masks.items():
         key = f"forward.with.{name}"
         shape, place = shapes.of(value), shapes.place
@@ -42,7 +40,7 @@ def draft_masks(
         else:
             sheet.put(f"{key}.shape", shape[1:], place, why="the annotated shape, through what the model does to it")
         sheet.put(f"{key}.dtype", "bool", step.place)
-    padding = _padding(program, step)
+    padding = _padding(subject.program, step)
     if padding is not None:
         why = f"`{padding.name}` pads all items to the most units of one"
         sheet.put("pixels.padded", True, padding.place, why=why)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from scaffold.draft.inputs import shapes_of
-from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, Walker, computed, constant, is_pixels, taken
+from scaffold.draft.steps import PartCall, computed, constant, is_pixels, taken
+from scaffold.draft.subject import Subject
 from scaffold.draft.values import FieldConfig, Input, Op, Plain, SourceLine, Term, inputs_of, walk_value
-from scaffold.tower.source import Program
 
 _MODALITY = "image"
 _REDUCES = (".all", ".any")
@@ -32,10 +30,12 @@ class OutsideUnits:
     attribute: str
 
 
-def outside_units(objects: Objects, root: PartCall, fields: dict[str, FieldConfig]) -> OutsideUnits | None:
+def outside_units(subject: Subject) -> OutsideUnits | None:
     """The first call of the model's images that can be captured so; None if there is none."""
-    found = (one for step in root.walk() if (one := _of_step(objects, step, fields)) is not None)
-    return next((one for one in found if fields[one.pixels].modality == _MODALITY), None)
+    found = (
+        one for step in subject.root.walk() if (one := _of_step(subject.objects, step, subject.fields)) is not None
+    )
+    return next((one for one in found if subject.fields[one.pixels].modality == _MODALITY), None)
 
 
 def _of_step(objects: Objects, step: PartCall, fields: dict[str, FieldConfig]) -> OutsideUnits | None:
@@ -67,16 +67,14 @@ def _keys(value: Term) -> tuple[str, ...]:
     return tuple({part.key: None for part in items if isinstance(part, Input)}) or inputs_of(value)
 
 
-def draft_outside_units(
-    program: Program, model: Located, objects: Objects, walker: Walker, found: OutsideUnits, sheet: Sheet
-) -> bool:
+def draft_outside_units(subject: Subject, found: OutsideUnits, sheet: Sheet) -> bool:
     """Fill in `pixels` and `forward` but its call; whether an annotation says the shape of a unit."""
-    shapes = {key: next(shapes_of(program, model.owner[0], walker.trace, key), None) for key in _inputs(found)}
+    shapes = {key: next(subject.shapes(key), None) for key in _inputs(found)}
     shown = shapes[found.pixels]
     if None in shapes.values() or shown is None or len(shown[0]) != 3:
         return False
     rows, width = map(str, shown[0][1:])
-    config = _configuration(objects, found.step)
+    config = _configuration(subject.objects, found.step)
     place = found.step.place
     look = (f"{place}: the encoder's call",)
     why = "tokens of a unit, and the patches of one"

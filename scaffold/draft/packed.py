@@ -24,6 +24,7 @@ from scaffold.draft.layers import first_layer
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import Part, assigned, linear_width, parameters, part_of
 from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.subject import Subject
 from scaffold.draft.values import (
     Input,
     Items,
@@ -71,19 +72,19 @@ class _Scene:
     sheet: Sheet
 
 
-def draft_packed(tree: SourceTree, program: Program, model: Located, inputs: ModelInputs, sheet: Sheet) -> Packed:
+def draft_packed(subject: Subject, inputs: ModelInputs, sheet: Sheet) -> Packed:
     """Fill in all sections of a packed model but its modalities.
 
     A call between the tower and the embeddings that no descriptor expresses becomes an obstacle of the sheet. So does
     each reason why the tower cannot be split. Raises VCG483 when the tower's class is not there to be read.
     """
-    scene = _Scene(tree, program, model, inputs, sheet)
+    scene = _Scene(subject.tree, subject.program, subject.model, inputs, sheet)
     first = inputs.modalities[0]
-    call = innermost(program, model.owner, first.encoded[0].call)
+    call = innermost(subject.program, subject.model.owner, first.encoded[0].call)
     name = call.name.removeprefix("self.")
-    tower = part_of(program, model.owner, name)
+    tower = part_of(subject.program, subject.model.owner, name)
     if tower is None or tower.cls is None:
-        raise beyond(tree, call.place, f"the class of `{call.name}`, which gets the pixels, is not in the tree")
+        raise beyond(subject.tree, call.place, f"the class of `{call.name}`, which gets the pixels, is not in the tree")
     kept, notes = _tokens(scene, first, tower)
     try:
         _inside(scene, first, call, tower, frames=any(modality.name != "image" for modality in kept))

@@ -16,12 +16,11 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.draft.inputs import SAME_SIZES, beyond, strip
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import assigned
-from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, constant, parents_of
+from scaffold.draft.subject import Subject
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.values import BatchInputs, FieldConfig, Input, Items, Made, Op, Plain, SourceLine, Term, walk_value
-from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to, last_name, self_attribute
 from scaffold.tower.source import Program
 
@@ -133,9 +132,14 @@ def _of_modality(test: ast.expr) -> bool:
     return isinstance(bare, ast.Name)
 
 
+def entry_place(subject: Subject, entry: str, steps: list[PartCall]) -> SourceLine:
+    """Where the model calls an entry to these calls."""
+    step = entry_step(steps) if entry != ALL else None
+    return (step or subject.root).place
+
+
 def problems_of_way(
-    tree: SourceTree,
-    model: Located,
+    subject: Subject,
     entries: Iterable[str],
     encoder: Call | str,
     loop: str | None = None,
@@ -143,6 +147,7 @@ def problems_of_way(
     per_item: bool = False,
 ) -> list[Diagnostic]:
     """The problems that keep the generator from the way of these entries to the encoder, or to one call of it."""
+    tree, model = subject.tree, subject.model
     spans = {parse_call(entry).path: _NOWHERE for entry in entries}
     try:
         find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop, through, per_item)
@@ -161,9 +166,7 @@ def as_reason(problem: Diagnostic) -> Diagnostic:
 
 
 def put_fields(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
+    subject: Subject,
     sheet: Sheet,
     fields: dict[str, FieldConfig],
     modalities: set[str],
@@ -192,26 +195,26 @@ def put_fields(
         if grids and isinstance(sizes, Op) and sizes.name == ".prod":
             sizes = strip(sizes.args[0], SAME_SIZES)
         name = sizes.key if isinstance(sizes, Input) else ""
-        counted = _counted(program, model, name) if name and name not in fields and not grids else None
+        counted = _counted(subject.program, subject.model, name) if name and name not in fields and not grids else None
         if found.kind == "flat_from_sizes" and name in fields and fields[name].kind == "batched":
             sheet.put(f"fields.{key}.sizes", name, found.place)
         elif counted is not None and counted[0] in fields and fields[counted[0]].kind == "batched":
             grid, extra, place = counted
             sheet.put(f"fields.{key}.sizes", grid, found.place)
             sheet.put(f"fields.{key}.extra", extra, place, why=f"`{name}`: the product of `{grid}`, and so many more")
-        elif (tiled := _tiled(program, found)) is not None and tiled[0] in fields:
+        elif (tiled := _tiled(subject.program, found)) is not None and tiled[0] in fields:
             sheet.put(f"fields.{key}.sizes", tiled[0], found.place)
             sheet.put(f"fields.{key}.least", 2, tiled[1], why="an image of one tile has no rows")
-        elif grids and (tokens := entries_of_tokens(program, model, key, found)) is not None:
+        elif grids and (tokens := entries_of_tokens(subject.program, subject.model, key, found)) is not None:
             sheet.put(f"fields.{key}.sizes", tokens.grid, found.place)
         elif read is not None and key not in read:
             continue  # It reaches the model whole, which leaves it alone.
         elif name:
             what = f"items of `{key}` are told apart by `{name}`, which the model does not get"
-            sheet.obstacles += beyond(tree, found.place, what).diagnostics
+            sheet.obstacles += beyond(subject.tree, found.place, what).diagnostics
         else:
             what = f"the sizes of `{key}` are computed where the processor describes its inputs"
-            sheet.obstacles += beyond(tree, found.place, what).diagnostics
+            sheet.obstacles += beyond(subject.tree, found.place, what).diagnostics
 
 
 def _tiled(program: Program, field: FieldConfig) -> tuple[str, SourceLine] | None:
@@ -269,8 +272,9 @@ def _subscript(node: ast.expr) -> str | None:
     return index.value if isinstance(index, ast.Constant) and isinstance(index.value, str) else None
 
 
-def put_hidden_size(program: Program, model: Located, objects: Objects, sheet: Sheet, step: PartCall) -> None:
+def put_hidden_size(subject: Subject, sheet: Sheet, step: PartCall) -> None:
     """The width of the embeddings: that of the language model, or one that text and images are projected to."""
+    program, model, objects = subject.program, subject.model, subject.objects
     key = "output.hidden_size"
     if projected := _shared_projection(program, model):
         sheet.put(key, *projected, why="text and images are projected to it")
@@ -402,11 +406,11 @@ def _undivided(sizes: Term | None) -> Term | None:
     return inner if square else sizes
 
 
-def language_width(program: Program, model: Located, objects: Objects) -> tuple[str, SourceLine] | None:
+def language_width(subject: Subject) -> tuple[str, SourceLine] | None:
     """The width of the configuration that the language model is made with, where the model keeps that."""
-    name, place = _language_model(model, program)
-    given = _language_config(objects.value(f"self.{name}")) if name else None
-    text = objects.text(given) if given is not None else None
+    name, place = _language_model(subject.model, subject.program)
+    given = _language_config(subject.objects.value(f"self.{name}")) if name else None
+    text = subject.objects.text(given) if given is not None else None
     return (f"{text}.hidden_size", place) if text is not None and place is not None else None
 
 

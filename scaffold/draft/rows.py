@@ -20,14 +20,15 @@ from scaffold.descriptor.port import CHUNK, LONGEST
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import grids
 from scaffold.draft.convolutions import is_convolution, stride_of
-from scaffold.draft.cut import put_gate
-from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, read_fields, shapes_of, sizes_of, strip
+from scaffold.draft.gates import put_gate
+from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, sizes_of, strip
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import row_shape
-from scaffold.draft.reentry import ALL, as_reason, entries_of, entry_step, problems_of_way, put_fields, put_hidden_size
+from scaffold.draft.reentry import as_reason, entries_of, entry_place, problems_of_way, put_fields, put_hidden_size
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, Walker, computed, is_pixels, parents_of
+from scaffold.draft.subject import Subject
 from scaffold.draft.units import CHANNELS
 from scaffold.draft.values import (
     BatchInputs,
@@ -76,34 +77,32 @@ class Rows:
     notes: tuple[Diagnostic, ...]
 
 
-def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet) -> Rows:
+def draft_rows(subject: Subject, sheet: Sheet) -> Rows:
     """Fill in the sections of rows but `model`, `layout` and `integration`. Raises VCG483 with the reason against."""
-    fields = read_fields(tree, program, model)
-    objects = Objects(program, model.owner)
-    walker = Walker(program, model.owner, objects, into_parts=True)
-    step, loop, notes = _captured(tree, program, model, walker.root, objects, fields)
+    tree, objects, walker = subject.tree, subject.objects, subject.walker
+    step, loop, notes = _captured(subject, subject.fields)
     per_item = loop is not None and _in_loop(step)
-    entry, place = _entry(tree, model, walker.root, step, loop, per_item=per_item)
-    key = _pixels(step, fields)
-    fields = grids.with_sizes(walker, fields, key)
+    entry, place = _entry(subject, step, loop, per_item=per_item)
+    key = _pixels(step, subject.fields)
+    fields = grids.with_sizes(walker, subject.fields, key)
     modality = str(fields[key].modality)
     sheet.put(f"modalities.{modality}.pixels", key, fields[key].place)
     sheet.put(f"modalities.{modality}.entry", entry, place)
-    put_fields(tree, program, model, sheet, fields, {modality}, grids=True, read=walker.trace.inputs)
-    if fields[key].kind == "batched" and grids.is_rows(program, model, walker, key):
+    put_fields(subject, sheet, fields, {modality}, grids=True, read=walker.trace.inputs)
+    if fields[key].kind == "batched" and grids.is_rows(subject, key):
         others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
-        grids.put_items(tree, program, model, objects, walker, fields, key, others, sheet)
+        grids.put_items(subject, fields, key, others, sheet)
         shape = "patches of images of any size"
-    elif fields[key].kind == "batched" and (padded := grids.padding_mask(program, model, walker, key))[0]:
-        _padded(tree, objects, walker, fields, key, padded, step, sheet)
+    elif fields[key].kind == "batched" and (padded := grids.padding_mask(subject, key))[0]:
+        _padded(subject, fields, key, padded, step, sheet)
         shape = "patches of images of any size"
     elif fields[key].kind == "batched":
-        _images(tree, program, model, objects, walker, key, step, sheet)
+        _images(subject, key, step, sheet)
         shape = "images of any size"
     else:
-        _patches(tree, program, model, objects, walker, fields, key, step, sheet)
+        _patches(subject, fields, key, step, sheet)
         shape = "patches of images of any size"
-    _put_merge(model, objects, walker, step, sheet)
+    _put_merge(subject, step, sheet)
     sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
     if loop is not None:
         sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
@@ -114,18 +113,18 @@ def draft_rows(tree: SourceTree, program: Program, model: Located, sheet: Sheet)
     if per_item:
         why = "the model calls the encoder in a loop over its items, and its layers attend to all rows of a call"
         sheet.put("forward.per_item", True, step.place, why=why)
-    put_hidden_size(program, model, objects, sheet, step)
+    put_hidden_size(subject, sheet, step)
     if too_early(tree):
         what = (
             "this release fills the offsets behind a batch with zeros, and rows find their buffers when a model starts"
         )
         raise TooEarly(beyond(tree, step.place, what).diagnostics)
     cls = objects.cls(step.path)
-    if cls is not None and not runs_attention(program, cls):
+    if cls is not None and not runs_attention(subject.program, cls):
         what = f"the layers of `{step.path}` run an attention of their own, of which nothing shows where sequences end"
         raise beyond(tree, step.place, what)
     if modality == CHUNK:  # the frames of a chunk may become fewer tokens than its rows say
-        put_gate(program, model, (key,), sheet)
+        put_gate(subject, (key,), sheet)
     return Rows(("image",), f"{shape} enter one call of the encoder, as rows", notes)
 
 
@@ -137,22 +136,26 @@ def too_early(tree: SourceTree) -> bool:
         return False  # `new` says so
 
 
-def _captured(
-    tree: SourceTree, program: Program, model: Located, root: PartCall, objects: Objects, fields: dict[str, FieldConfig]
-) -> tuple[PartCall, str | None, tuple[Diagnostic, ...]]:
+def _captured(subject: Subject, fields: dict[str, FieldConfig]) -> tuple[PartCall, str | None, tuple[Diagnostic, ...]]:
     """The encoder whose call is recorded, or the one whose loop over its layers is. Raises VCG483."""
     try:
-        step, notes = _encoder(tree, model, root, objects, fields)
-        _check(tree, program, objects, step)
+        step, notes = _encoder(subject, fields)
+        _check(subject, step)
         return step, None, notes
     except DiagnosticError:
-        found = [(step, name) for step in root.walk() if (name := _looped(objects, step)) and _pixels(step, fields)]
+        found = [
+            (step, name)
+            for step in subject.root.walk()
+            if (name := _looped(subject.objects, step)) and _pixels(step, fields)
+        ]
         images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality in _MODALITIES]
         alone = bool(images) and all(_instead(one, other) for (one, _), (other, _) in combinations(images, 2))
-        if not alone or not any(_is_loop_of_rows(tree, program, model, root, objects, step) for step, _ in images):
+        if not alone or not any(_is_loop_of_rows(subject, step) for step, _ in images):
             raise
     others = {fields[_pixels(step, fields)].modality: step for step, name in found if (step, name) not in images}
-    left = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
+    left = (
+        left_out(subject.tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items()
+    )
     return images[0][0], f"self.{images[0][1]}", tuple(left)
 
 
@@ -173,24 +176,22 @@ def _above(node: ast.AST, parents: dict[int, ast.AST]) -> Iterator[ast.AST]:
         node = above
 
 
-def _is_loop_of_rows(
-    tree: SourceTree, program: Program, model: Located, root: PartCall, objects: Objects, step: PartCall
-) -> bool:
+def _is_loop_of_rows(subject: Subject, step: PartCall) -> bool:
     """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing.
 
     They may compute the longest sequence: they get a parameter for it. The part may be called once for each item if
     its layers can be told where items end.
     """
-    cls = objects.cls(step.path)
+    cls = subject.objects.cls(step.path)
     told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
     if cls is None or not told:
         return False
     if _in_loop(step):
         try:
-            _entry(tree, model, root, step, f"self.{_looped(objects, step)}", per_item=True)
+            _entry(subject, step, f"self.{_looped(subject.objects, step)}", per_item=True)
         except DiagnosticError:
             return False
-    return not list(_waiting(program, cls, set(), layers=_looped(objects, step)))
+    return not list(_waiting(subject.program, cls, set(), layers=_looped(subject.objects, step)))
 
 
 def _looped(objects: Objects, step: PartCall) -> str:
@@ -219,21 +220,21 @@ def _name(objects: Objects, step: PartCall) -> str:
 # --- the encoder ----------------------------------------------------------------------------------------------------
 
 
-def _encoder(
-    tree: SourceTree, model: Located, root: PartCall, objects: Objects, fields: dict[str, FieldConfig]
-) -> tuple[PartCall, tuple[Diagnostic, ...]]:
+def _encoder(subject: Subject, fields: dict[str, FieldConfig]) -> tuple[PartCall, tuple[Diagnostic, ...]]:
     """The call of the encoder on images, and that videos are left out. Raises VCG483 where there is not one."""
-    found = [step for step in root.walk() if _is_encoder(objects, step) and _pixels(step, fields)]
+    found = [step for step in subject.root.walk() if _is_encoder(subject.objects, step) and _pixels(step, fields)]
     found = [step for step in found if not any(upper in found for upper in list(step.up())[1:])]
     images = [step for step in found if fields[_pixels(step, fields)].modality in _MODALITIES]
     others = {fields[_pixels(step, fields)].modality: step for step in found if step not in images}
     if not images:
         what = "no part of the model encodes rows that other parts have made of images"
-        raise NoRows(beyond(tree, model.place, what).diagnostics)
+        raise NoRows(beyond(subject.tree, subject.model.place, what).diagnostics)
     if len(images) > 1:
         what = f"`{images[0].path}`, which runs the encoder, is called in several places"
-        raise beyond(tree, images[1].place, what)
-    notes = (left_out(tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items())
+        raise beyond(subject.tree, images[1].place, what)
+    notes = (
+        left_out(subject.tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items()
+    )
     return images[0], tuple(notes)
 
 
@@ -259,8 +260,9 @@ def _pixels(step: PartCall, fields: dict[str, FieldConfig]) -> str:
     return next(iter(keys), "")
 
 
-def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall) -> None:
+def _check(subject: Subject, step: PartCall) -> None:
     """That a graph can hold the call. Raises VCG483."""
+    tree = subject.tree
     if _in_loop(step):
         raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
     for key, value in step.given.items():
@@ -271,9 +273,9 @@ def _check(tree: SourceTree, program: Program, objects: Objects, step: PartCall)
     if sum(bool(inputs_of(value)) for value in step.given.values()) < 2:
         what = f"`{step.path}`, which runs the encoder, is not told where the rows of an item end"
         raise beyond(tree, step.place, what)
-    cls = objects.cls(step.path)
+    cls = subject.objects.cls(step.path)
     assert cls is not None, "a part with layers is in the tree"
-    for place, text in _waiting(program, cls, set()):
+    for place, text in _waiting(subject.program, cls, set()):
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
 
 
@@ -358,15 +360,13 @@ def _longest(method: FunctionNode) -> Iterator[ast.AST]:
                 yield from ast.walk(ast.Module(node.body, []))
 
 
-def _entry(
-    tree: SourceTree, model: Located, root: PartCall, step: PartCall, loop: str | None, *, per_item: bool = False
-) -> tuple[str, SourceLine]:
+def _entry(subject: Subject, step: PartCall, loop: str | None, *, per_item: bool = False) -> tuple[str, SourceLine]:
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     problems: list[Diagnostic] = []
-    for entry in entries_of(root, [step]):
-        problems = problems_of_way(tree, model, [entry], step.path, loop, per_item=per_item)
+    for entry in entries_of(subject.root, [step]):
+        problems = problems_of_way(subject, [entry], step.path, loop, per_item=per_item)
         if not problems:
-            return entry, ((entry_step([step]) if entry != ALL else None) or root).place
+            return entry, entry_place(subject, entry, [step])
     raise DiagnosticError([as_reason(problem) for problem in problems])
 
 
@@ -374,25 +374,21 @@ def _entry(
 
 
 def _images(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
+    subject: Subject,
     key: str,
     step: PartCall,
     sheet: Sheet,
 ) -> None:
     """One image an item: as many channels as annotated, and sides of whole patches, from the convolution behind."""
-    shown = next((found for found in shapes_of(program, model.owner[0], walker.trace, key) if len(found[0]) == 4), None)
+    shown = next((found for found in subject.shapes(key) if len(found[0]) == 4), None)
     if shown is None or not (isinstance(shown[0][1], int) or shown[0][1] in CHANNELS):
         what = f"no annotation says that an item of `{key}` is one image"
-        raise beyond(tree, shown[1] if shown else model.place, what)
-    others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
+        raise beyond(subject.tree, shown[1] if shown else subject.model.place, what)
+    others = [name for name in subject.trace.inputs if name != key and name in _read_with(sheet, key)]
     if others:
         what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
-        raise beyond(tree, walker.trace.inputs[others[0]].place, what)
-    _patch_side(objects, step, sheet)
+        raise beyond(subject.tree, subject.trace.inputs[others[0]].place, what)
+    _patch_side(subject.objects, step, sheet)
     channels = str(shown[0][1]) if isinstance(shown[0][1], int) else "3"
     sheet.put("item.shape", [channels, "h * p", "w * p"], shown[1], why="an image of h x w patches")
 
@@ -427,38 +423,35 @@ def _strides(objects: Objects, step: PartCall) -> dict[str, str]:
 
 
 def _patches(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
-    objects: Objects,
-    walker: Walker,
+    subject: Subject,
     fields: dict[str, FieldConfig],
     key: str,
     step: PartCall,
     sheet: Sheet,
 ) -> None:
     """Rows of patches with a grid an item, or each of its units, as wide as the first linear layer that gets them."""
-    grid, product = sizes_of(tree, program, model, fields[key], fields, walker.trace)
+    objects = subject.objects
+    grid, product = sizes_of(subject.tree, subject.program, subject.model, fields[key], fields, subject.trace)
     counts, values = "", "the grid of an image of h x w patches"
-    if not product and (unit := grids.unit_grid(program, model, walker, fields, key)) is not None:
+    if not product and (unit := grids.unit_grid(subject, fields, key)) is not None:
         counts, grid, product = grid.key, unit, True
         values = f"the grid of each of the `{counts}` of an image, of h x w patches"
     known = {key, grid.key, counts}
-    others = [name for name in walker.trace.inputs if name not in known and name in _read_with(sheet, key)]
-    beside = {name: count for name in others if (count := _width_beside(program, model, walker, fields, key, name))}
+    others = [name for name in subject.trace.inputs if name not in known and name in _read_with(sheet, key)]
+    beside = {name: count for name in others if (count := _width_beside(subject, fields, key, name))}
     others = [name for name in others if name not in beside]
-    tokens = grids.tokens_beside(tree, program, model, objects, walker, fields, others) if product else None
+    tokens = grids.tokens_beside(subject, fields, others) if product else None
     others = others if tokens is None else []
     columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
     if not product or columns is None or others:
         what = f"a row of `{grid.key}` is no grid of an image's patches"
         if others:
             what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
-        raise beyond(tree, fields[key].place, what)
+        raise beyond(subject.tree, fields[key].place, what)
     for name, count in beside.items():
         why = f"a row for each of `{key}`"
         sheet.put(f"item.zeros.{name}", ["h * w", str(count)], fields[name].place, why=why)
-    annotated = (shapes_of(program, model.owner[0], walker.trace, key, made=made) for made in (False, True))
+    annotated = (subject.shapes(key, made=made) for made in (False, True))
     shown = next((shape for found in annotated for shape in found), None)
     if counts and not fields[grid.key].on_host:
         sheet.put("item.moved", [grid.key], fields[grid.key].place, why="the processor has no `keep_on_cpu` for it")
@@ -473,9 +466,9 @@ def _patches(
         if tokens is not None:
             tokens.put(sheet, fields)
         return
-    linear = _linear(objects, walker, key)
+    linear = _linear(objects, subject.walker, key)
     width = "width"
-    viewed = _viewed(program, objects, walker, key, sheet) if linear is None else None
+    viewed = _viewed(subject, key, sheet) if linear is None else None
     if viewed is not None:
         width = viewed
     elif linear is None:
@@ -493,9 +486,7 @@ def _patches(
 
 
 def _padded(
-    tree: SourceTree,
-    objects: Objects,
-    walker: Walker,
+    subject: Subject,
     fields: dict[str, FieldConfig],
     key: str,
     inputs: tuple[str, str],
@@ -504,14 +495,14 @@ def _padded(
 ) -> None:
     """An image's rows of patches, padded to one number: a mask and a grid say which and how many are real."""
     mask, grid = inputs
-    others = sorted(name for name in walker.trace.inputs if name in _read_with(sheet, key) - {mask, grid})
-    linear = _linear(objects, walker, key)
+    others = sorted(name for name in subject.trace.inputs if name in _read_with(sheet, key) - {mask, grid})
+    linear = _linear(subject.objects, subject.walker, key)
     if others or linear is None:
         what = f"nothing says how wide a row of `{key}` is"
         if others:
             what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
-        raise beyond(tree, fields[key].place, what)
-    _put_width(objects, linear, key, sheet)
+        raise beyond(subject.tree, fields[key].place, what)
+    _put_width(subject.objects, linear, key, sheet)
     sheet.put("item.shape", ["h * w", "width"], fields[key].place, why=f"`{grid}` says how many rows are real")
     sheet.put("item.mask", mask, fields[mask].place, why=f"as many entries as rows of `{key}`")
     sheet.put(f"item.values.{grid}", ["h", "w"], fields[grid].place, why="the grid of an image of h x w patches")
@@ -527,13 +518,15 @@ def _put_width(objects: Objects, linear: PartCall, key: str, sheet: Sheet) -> No
     sheet.put("let.width", attribute, linear.place, why="the input of a linear layer")
 
 
-def _viewed(program: Program, objects: Objects, walker: Walker, key: str, sheet: Sheet) -> str | None:
+def _viewed(subject: Subject, key: str, sheet: Sheet) -> str | None:
     """The width of a row as the part says that embeds the rows: the product of the sides of what it views one as."""
-    for step in walker.root.walk():
+    for step in subject.root.walk():
         cls = (
-            objects.cls(step.path) if step.module and step.units is not None and _is_embedded(step.units, key) else None
+            subject.objects.cls(step.path)
+            if step.module and step.units is not None and _is_embedded(step.units, key)
+            else None
         )
-        shape = row_shape(program, cls, step.path, sheet) if cls is not None else None
+        shape = row_shape(subject.program, cls, step.path, sheet) if cls is not None else None
         if shape is not None:
             return shape[0]
     return None
@@ -545,11 +538,9 @@ def _is_embedded(value: Term, key: str) -> bool:
     return key in inputs_of(value) and all(name.endswith(".input_norm") for name in made)
 
 
-def _width_beside(
-    program: Program, model: Located, walker: Walker, fields: dict[str, FieldConfig], key: str, name: str
-) -> int:
+def _width_beside(subject: Subject, fields: dict[str, FieldConfig], key: str, name: str) -> int:
     """The columns of an input with a row for each of the pixels, by annotation and field config; 0 if it has none."""
-    known = (shapes_of(program, model.owner[0], walker.trace, one, made=True) for one in (key, name))
+    known = (subject.shapes(one, made=True) for one in (key, name))
     shapes = [next(found, None) for found in known]
     if None in shapes or fields[name].kind != fields[key].kind or fields[name].sizes != fields[key].sizes:
         return 0
@@ -573,15 +564,15 @@ def _linear_input(objects: Objects, step: PartCall, key: str) -> str:
     return _LINEAR.get(name, "")
 
 
-def _put_merge(model: Located, objects: Objects, walker: Walker, step: PartCall, sheet: Sheet) -> None:
+def _put_merge(subject: Subject, step: PartCall, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token, from where embeddings are split into items."""
-    sides = {text: place for split in walker.cuts for text, place in _squares(split)}
+    sides = {text: place for split in subject.walker.cuts for text, place in _squares(split)}
     why = "where the embeddings are split into items"
-    named = list(_merge_sizes(model)) or list(_merge_sizes_above(objects, step))
+    named = list(_merge_sizes(subject.model)) or list(_merge_sizes_above(subject.objects, step))
     if sheet.has("item.merge"):
         return
     if not sides and not named:
-        sides, why = dict(_quotients(model)), "both sides of a grid are divided by it"
+        sides, why = dict(_quotients(subject.model)), "both sides of a grid are divided by it"
     if len(sides) == 1:
         [(side, place)] = sides.items()
         sheet.put("item.merge", side, place, why=why)

@@ -23,6 +23,7 @@ from scaffold.draft.modules import Part, assigned, chain_path, model_path, outer
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import Walker
+from scaffold.draft.subject import Subject
 from scaffold.draft.values import Items, Mapped, Op, Plain, Ref, SourceLine, Term, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, call_name, name_path, required_parameters
@@ -47,27 +48,25 @@ _SHARDED = "run_dp_sharded"
 _PROCESSORS = "vllm.transformers_utils.processors"
 
 
-def draft_tiles(tree: SourceTree, program: Program, model: Located, inputs: ModelInputs, sheet: Sheet) -> Part:
+def draft_tiles(subject: Subject, inputs: ModelInputs, sheet: Sheet) -> Part:
     """Fill in all sections of a model of tiles but its modalities. Returns the tower. Raises VCG483."""
     first = inputs.modalities[0]
-    call = innermost(program, model.owner, first.encoded[0].call)
-    tower = part_of(program, model.owner, call.name.removeprefix("self.").partition(".")[0])
+    call = innermost(subject.program, subject.model.owner, first.encoded[0].call)
+    tower = part_of(subject.program, subject.model.owner, call.name.removeprefix("self.").partition(".")[0])
     if tower is None:
-        raise beyond(tree, call.place, f"`{call.name}`, which gets the pixels, is no part that the model makes")
+        raise beyond(subject.tree, call.place, f"`{call.name}`, which gets the pixels, is no part that the model makes")
     if first.layout == "paths":
-        _paths(tree, program, model, inputs, sheet, first, tower)
+        _paths(subject, inputs, sheet, first, tower)
     else:
-        _tiles(tree, program, model, inputs, sheet, first, tower)
-    switches = dict(_switches(program, model.owner, first, tower))
+        _tiles(subject, inputs, sheet, first, tower)
+    switches = dict(_switches(subject.program, subject.model.owner, first, tower))
     if switches:
         sheet.put("data_parallel.switches", list(switches), *switches.values(), why="shards the pixels by itself")
     return tower
 
 
 def _tiles(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
+    subject: Subject,
     inputs: ModelInputs,
     sheet: Sheet,
     first: ModalityInputs,
@@ -75,7 +74,7 @@ def _tiles(
 ) -> None:
     sheet.put("item.rows", "n", first.field.place, why=f"`{first.sizes}` tiles an item")
     sheet.put("item.tokens", "n * k")
-    shape = _tile_shape(program, model, inputs, sheet, tower, first.pixels, "pixels.shape", "side")
+    shape = _tile_shape(subject, inputs, sheet, tower, first.pixels, "pixels.shape", "side")
     if shape is not None:
         sheet.put("pixels.shape", shape[0], *shape[1:])
     place = first.encoded[0].place
@@ -85,15 +84,15 @@ def _tiles(
             Question(
                 "let.k",
                 "the tokens of one tile: rows of the encoder's output for it",
-                (*_token_candidates(program, model), *_shuffled(program, model, tower, sheet)),
-                (f"{place}: the call that makes them", *_info_formulas(program, model)),
+                (*_token_candidates(subject.program, subject.model), *_shuffled(subject, tower, sheet)),
+                (f"{place}: the call that makes them", *_info_formulas(subject.program, subject.model)),
             )
         )
     else:
         sheet.put("let.k", 1, place, why="the result is cut by the number of tiles and handed out: a row each")
     sheet.put("capture.rows", "b // k", why="as many tiles as fit")
     sheet.put("budget.min", "k", why="one tile")
-    _forward(tree, inputs, sheet, first.encoded, joined=joined)
+    _forward(subject.tree, inputs, sheet, first.encoded, joined=joined)
 
 
 def _forward(
@@ -155,14 +154,13 @@ def _keeps_rows(op: Op) -> bool:
 
 
 def _paths(
-    tree: SourceTree,
-    program: Program,
-    model: Located,
+    subject: Subject,
     inputs: ModelInputs,
     sheet: Sheet,
     first: ModalityInputs,
     tower: Part,
 ) -> None:
+    program, model = subject.program, subject.model
     assert first.more is not None, "what makes it paths"
     keys = {"global": first.pixels, "local": first.more}
     patch = _patch_size(program, model, tower)
@@ -188,12 +186,12 @@ def _paths(
             )
         )
         sheet.put(f"{at}.pixels", key, root.place)
-        shape = _tile_shape(program, model, inputs, sheet, tower if one else None, key, f"{at}.shape", side)
+        shape = _tile_shape(subject, inputs, sheet, tower if one else None, key, f"{at}.shape", side)
         if shape is not None:
             sheet.put(f"{at}.shape", shape[0], *shape[1:])
         if patch is not None and shape is not None:
             sheet.put(f"{at}.rows", f"({side} // patch) ** 2", patch[1], why="patches of one unit")
-    _forward(tree, inputs, sheet, first.encoded)
+    _forward(subject.tree, inputs, sheet, first.encoded)
     order = _order(inputs.result, keys)
     if order is None:
         candidates = (
@@ -221,8 +219,7 @@ def _order(result: Term, keys: dict[str, str]) -> tuple[list[str], SourceLine | 
 
 
 def _tile_shape(
-    program: Program,
-    model: Located,
+    subject: Subject,
     inputs: ModelInputs,
     sheet: Sheet,
     tower: Part | None,
@@ -234,6 +231,7 @@ def _tile_shape(
 
     A side is what the model binds it to when it checks its input, else what the tower is built for.
     """
+    program, model = subject.program, subject.model
     found = schema_of(program, model.owner[0], inputs.trace, key)
     if found is None or len(found[0]) != 4:
         annotated = f"{found[1]}: the annotated shape, ({', '.join(map(str, found[0]))})" if found else ""
@@ -260,7 +258,7 @@ def _tile_shape(
         if built is not None:
             sheet.put(f"let.{side}", built[0], built[1], why="what the tower is built for")
         else:
-            _ask_side(program, model, sheet, side, place)
+            _ask_side(subject, sheet, side, place)
     if not first:
         candidates = (Candidate(f"[3, {side}, {side}]", "colour channels, and the side above"),)
         look = (f"{place}: the channels are called `{channels}`, and nothing in the model says how many they are",)
@@ -342,12 +340,13 @@ def _built_for(program: Program, model: Located, tower: Part) -> tuple[str, Sour
     return None
 
 
-def _ask_side(program: Program, model: Located, sheet: Sheet, side: str, place: SourceLine) -> None:
+def _ask_side(subject: Subject, sheet: Sheet, side: str, place: SourceLine) -> None:
     """The side of tiles that only the image processor knows: a value of it, or a number."""
-    processor = _image_processor(program, model)
+    program = subject.program
+    processor = _image_processor(program, subject.model)
     init = program.method(processor[0], "__init__") if processor else None
     if processor is None or (init is not None and required_parameters(init[2])):
-        given = tuple(_given_sides(program, model))
+        given = tuple(_given_sides(program, subject.model))
         sheet.ask(Question(f"let.{side}", f"the side of a tile, in pixels ({place})", given))
         return
     owner, _ = processor
@@ -460,10 +459,10 @@ def _token_candidates(program: Program, model: Located) -> Iterator[Candidate]:
                 yield Candidate(text, "read from the configuration", SourceLine(model.file, node.lineno))
 
 
-def _shuffled(program: Program, model: Located, tower: Part, sheet: Sheet) -> Iterator[Candidate]:
+def _shuffled(subject: Subject, tower: Part, sheet: Sheet) -> Iterator[Candidate]:
     """As many tokens as a pixel shuffle by a fraction leaves of a tile's patches."""
-    patch = _patch_size(program, model, tower)
-    objects = Objects(program, model.owner)
+    patch = _patch_size(subject.program, subject.model, tower)
+    objects = Objects(subject.program, subject.model.owner)
     for path, value in objects.kept(f"self.{tower.name}"):
         ratio = objects.text(value) if path.endswith("shuffle_ratio") else None
         if ratio is not None and sheet.has("let.side"):

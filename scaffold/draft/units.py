@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scaffold.draft.evaluate import History
-from scaffold.draft.inputs import shapes_of
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects, said
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall
+from scaffold.draft.subject import Subject
 from scaffold.draft.values import Mapped, Op, Plain, Ref, SourceLine, Term
 from scaffold.syntax import assigned_to
 from scaffold.tower.source import Program
@@ -34,10 +33,7 @@ class _Known:
 
 
 def draft_unit(
-    program: Program,
-    model: Located,
-    objects: Objects,
-    trace: History,
+    subject: Subject,
     keys: tuple[str, ...],
     encoder: PartCall,
     sheet: Sheet,
@@ -49,7 +45,8 @@ def draft_unit(
     `keys` are the inputs of pixels, `encoder` the call of the part that gets them. A side is what the model checks its
     input against, else the only size that its constructor reads, else what the encoder is built for.
     """
-    shapes = [list(shapes_of(program, model.owner[0], trace, key, made=True)) for key in keys]
+    objects = subject.objects
+    shapes = [list(subject.shapes(key, made=True)) for key in keys]
     shown = next((max(found, key=_tells) for found in shapes if found), None)
     if shown is None:
         dimensions, place, bindings = _IMAGE, None, None
@@ -59,7 +56,7 @@ def draft_unit(
     if place is not None and len(unit) == 2:
         _patches(objects, encoder, unit, place, sheet)
         return {}
-    bound = {name: _bound(program, objects, bindings, name) for name in unit if name in _SIDES}
+    bound = {name: _bound(subject.program, objects, bindings, name) for name in unit if name in _SIDES}
     same = len({known.text if known else None for known in bound.values()}) < 2
     lets = {name: "side" if same else _SIDES[name] for name in bound}
     lists = _lists(bindings, objects, encoder.path)
@@ -75,7 +72,7 @@ def draft_unit(
         elif not sheet.has(f"let.{let}"):
             look = (f"{place or encoder.place}: the pixels have no size that the model's source tells",)
             what = f"the {let} of one unit, in pixels"
-            sheet.ask(Question(f"let.{let}", what, tuple(_candidates(model, lists)), look))
+            sheet.ask(Question(f"let.{let}", what, tuple(_candidates(subject.model, lists)), look))
     for name in dict.fromkeys(part for part in unit if not part.isdigit() and part not in bound):
         what = f"the number that the annotated shape calls `{name}`"
         colours = (Candidate("3", "colour channels"),) if name in CHANNELS else ()
