@@ -28,11 +28,13 @@ import re
 import sys
 import tokenize
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scaffold.plan.methods import Mixin
+    from scaffold.protocol import SourceTree
 
 RELEASE = "0.33.0"
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,13 +79,21 @@ class Table:
     ours_only: tuple[str, ...]
 
 
+@cache
+def tree_of(release: str) -> SourceTree:
+    """The release, read and parsed once for all models."""
+    from scaffold.protocol import resolve_target
+
+    return resolve_target(release).tree
+
+
 def compare(comparison: Comparison, *, same_protocol: bool = False) -> Table:
     """Our port into the release that had none; with `same_protocol`, in the place of upstream's in the next one."""
-    from scaffold.protocol import find_docs_table, find_example_list, find_model, find_test_registry, resolve_target
+    from scaffold.protocol import find_docs_table, find_example_list, find_model, find_test_registry
     from scaffold.workflow import load_port, prepare_port
 
     spec = load_port(comparison.model)
-    before, after = (resolve_target(release).tree for release in (comparison.before, comparison.after))
+    before, after = tree_of(comparison.before), tree_of(comparison.after)
     ours = prepare_port(spec, after if same_protocol else before, replace=same_protocol)
     texts = {change.path: (change.after or b"").decode() for change in ours.changes}
     model = find_model(before, spec.module, spec.class_name).path
@@ -225,12 +235,12 @@ def ported_models() -> list[str]:
 
 def upstreams_class(name: str) -> tuple[str, str] | None:
     """The file and the class that the release has its port in: the model's own, one that it inherits, or a subclass."""
-    from scaffold.protocol import find_model, find_subclasses, resolve_target
+    from scaffold.protocol import find_model, find_subclasses
     from scaffold.syntax import find_method
     from scaffold.tower.source import Program
     from scaffold.workflow import load_port
 
-    port, tree = load_port(name), resolve_target(RELEASE).tree
+    port, tree = load_port(name), tree_of(RELEASE)
     model = find_model(tree, port.module, port.class_name)
     if model.implements:
         path, _, class_name = (model.inherited_from or f"{model.path}:{model.class_name}").partition(":")
@@ -247,10 +257,9 @@ def upstreams_class(name: str) -> tuple[str, str] | None:
 def both_ports(name: str) -> tuple[Port, Port]:
     """Upstream's port of the release, and ours in its place."""
     from scaffold.edit.operations import DropDefinition, PutMethods
-    from scaffold.protocol import resolve_target
     from scaffold.workflow import load_port, prepare_port
 
-    port, tree = load_port(name), resolve_target(RELEASE).tree
+    port, tree = load_port(name), tree_of(RELEASE)
     prepared = prepare_port(port, tree, replace=True)
     file = prepared.plan.files[0]
     (block,) = [edit for edit in file.edits if isinstance(edit, PutMethods) and edit.class_name == port.class_name]
@@ -339,10 +348,9 @@ def strings_of(*nodes: ast.AST) -> set[str]:
 
 def run(name: str) -> dict[str, Any]:
     """The faults that the lab finds in upstream's own port of a model; `file` tells which source it ran."""
-    from scaffold.protocol import resolve_target
     from scaffold.workflow import load_port, prove_numerics
 
-    tree = resolve_target(RELEASE).tree
+    tree = tree_of(RELEASE)
     (report,) = prove_numerics(load_port(name), tree, as_is=True)
     assert report.failure is None, report.failure
     found = upstreams_class(name)

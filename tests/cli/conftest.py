@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -36,6 +37,24 @@ def run(capfdbinary, monkeypatch, tmp_path) -> Run:
 def small_tree(copied_tree) -> Path:
     """A writable tree with those files of 0.22.0 that a port of InternVL reads or changes."""
     return copied_tree("0.22.0", "pyproject.toml", *PLACES, *PROTOCOL).root
+
+
+@pytest.fixture(scope="session")
+def kept_ports(tmp_path_factory) -> list[Path]:
+    """The tree of `ported`, once a test has made it."""
+    return []
+
+
+@pytest.fixture
+def ported(run, small_tree, kept_ports, tmp_path_factory) -> Path:
+    """`small_tree` after `new internvl`. The first test runs it, others get a copy."""
+    if kept_ports:
+        shutil.rmtree(small_tree)
+        shutil.copytree(kept_ports[0], small_tree)
+    else:
+        assert run("new", "internvl", "--vllm", small_tree).code == 0
+        kept_ports.append(shutil.copytree(small_tree, tmp_path_factory.mktemp("ported") / "tree"))
+    return small_tree
 
 
 @pytest.fixture

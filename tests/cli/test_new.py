@@ -11,10 +11,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, contents
+from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, ROOT, TEST, contents
 
 import scaffold.descriptor
 from scaffold.descriptor.load import shipped_names, shipped_path
+from scaffold.descriptor.port import PORTS
+from scaffold.workflow import load_port
 
 SHIPPED = Path(scaffold.descriptor.__file__).parent / "shipped"
 
@@ -243,11 +245,8 @@ def test_installed_package_is_ported_in_place(run, installed_tree):
 
 
 @pytest.mark.parametrize("place", ["in the tree", "below it", "above it"])
-def test_revert_finds_the_tree(run, small_tree, monkeypatch, place):
-    assert run("new", "internvl", "--vllm", small_tree).code == 0
-    monkeypatch.chdir(
-        {"in the tree": small_tree, "below it": small_tree / "vllm", "above it": small_tree.parent}[place]
-    )
+def test_revert_finds_the_tree(run, ported, monkeypatch, place):
+    monkeypatch.chdir({"in the tree": ported, "below it": ported / "vllm", "above it": ported.parent}[place])
 
     done = run("revert")
 
@@ -288,8 +287,18 @@ def test_plan_shows_each_edit_and_what_was_derived(run, small_tree):
     assert " = " not in run("plan", "internvl", "--vllm", small_tree).out.splitlines()[1]
 
 
-@pytest.mark.parametrize("model", shipped_names())
-def test_the_plan_of_every_shipped_model_is_shown(run, model, release_tree):
+#: One of each layout: every kind of edit.
+LAYOUTS = {"deepseek_ocr", "internvl", "lfm2_vl", "llava_next", "qwen2_5_vl", "step3_vl"}
+#: What 0.33 has a port of is planned there in tests/upstream/test_comparison.py.
+COMPARED = json.loads((ROOT / "benchmarks/results/upstream_0.33.0.json").read_text("utf-8"))["models"]
+
+
+def test_each_layout_has_a_model() -> None:
+    assert sorted(load_port(model).layout for model in LAYOUTS) == sorted(PORTS)
+
+
+@pytest.mark.parametrize("model", sorted(LAYOUTS | set(shipped_names()) - COMPARED.keys()))
+def test_the_plan_of_a_shipped_model_is_shown(run, model, release_tree):
     done = run("plan", model, "--vllm", release_tree("0.33.0").root, "--replace")
 
     assert done.code == 0, done.err

@@ -32,13 +32,6 @@ BENCHMARK = {
 }
 
 
-@pytest.fixture
-def ported(run, small_tree) -> Path:
-    """A tree with the files that a port of InternVL touches, ported."""
-    assert run("new", "internvl", "--vllm", small_tree).code == 0
-    return small_tree
-
-
 def git(root: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
     subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)

@@ -15,7 +15,7 @@ from scaffold.descriptor import CutPort, RowsPort, load_descriptor_text
 from scaffold.descriptor.load import shipped_path
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.cut import plan_way
-from scaffold.protocol import SourceTree, find_model, open_tree
+from scaffold.protocol import SourceTree, find_model
 from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
@@ -85,8 +85,8 @@ def test_a_port_is_completed_on_a_way_that_stands(release_tree: Any, ported: Any
     text = change.after.decode()
     name = "    def get_encoder_cudagraph_config"
     end = text.index("\n    def ", text.index(name))
-    tree.path(change.path).write_text(text[: text.index(name)] + text[end + 1 :])
-    [again] = prepare_port(port, open_tree(tree.root, label="tree"), replace=True).changed
+    edited = tree.with_files({change.path: (text[: text.index(name)] + text[end + 1 :]).encode()})
+    [again] = prepare_port(port, edited, replace=True).changed
     assert again.after is not None
     assert ast.dump(ast.parse(again.after)) == ast.dump(ast.parse(text))
 
@@ -104,12 +104,11 @@ def test_a_port_is_completed_on_a_way_that_stands(release_tree: Any, ported: Any
 def test_another_way_that_stands_is_refused(before: str, after: str, release_tree: Any, ported: Any) -> None:
     port = port_of(LLAVA_NEXT.text())
     tree = ported(port, prepare_port(port, release_tree(RELEASE)))
-    path = tree.path("vllm/model_executor/models/llava_next.py")
-    text = path.read_text()
+    path = "vllm/model_executor/models/llava_next.py"
+    text = tree.read(path)
     assert before in text
-    path.write_text(text.replace(before, after))
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(port, open_tree(tree.root, label="tree"))
+        prepare_port(port, tree.with_files({path: text.replace(before, after).encode()}))
     assert [problem.code for problem in caught.value.diagnostics] == ["VCG444"]
 
 

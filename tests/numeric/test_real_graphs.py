@@ -143,18 +143,14 @@ def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
     assert report.verdict.endswith(" eager, on a CPU")
 
     path = "vllm/model_executor/models/internvl.py"
-    for before, after, code in (
-        ("output_tokens=n * self.num_image_token", "output_tokens=n * self.num_image_token - 1", "VCG650"),
-        ("def extract_feature(self", "def extract_feature(self,,", "VCG654"),
-    ):
-        text = request.overlay[path].decode()
-        changed = text.replace(before, after)
-        assert changed != text
-        wrong: NumericReport = check_real_graphs(
-            replace(request, overlay={**request.overlay, path: changed.encode()}), request.tree
-        )
-        assert not wrong.passed
-        assert code in {diagnostic.code for diagnostic in wrong.diagnostics()}, "\n".join(wrong.lines())
+    text = request.overlay[path].decode()
+    changed = text.replace("output_tokens=n * self.num_image_token", "output_tokens=n * self.num_image_token - 1")
+    assert changed != text
+    wrong: NumericReport = check_real_graphs(
+        replace(request, overlay={**request.overlay, path: changed.encode()}), request.tree
+    )
+    assert not wrong.passed
+    assert "VCG650" in {diagnostic.code for diagnostic in wrong.diagnostics()}, "\n".join(wrong.lines())
 
 
 @pytest.mark.trees

@@ -7,6 +7,7 @@ releases that have them; before, they are added, and name what the release's own
 from __future__ import annotations
 
 import ast
+from functools import cache
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ CELLS = [
 ]
 
 
+@cache
 def ported(model: str, minor: int, release_tree: Any) -> tuple[AnyPort, SourceTree, PreparedPort]:
     spec, tree = load_port(model), release_tree(f"0.{minor}.0")
     return spec, tree, prepare_port(spec, tree, replace=True)

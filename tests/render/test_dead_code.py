@@ -33,15 +33,9 @@ def dead_code(source: str, protocol: Iterable[str], called: Iterable[str]) -> It
     """What is dead in a block of methods. `protocol` are the protocol's methods, `called` those that a tree calls."""
     block = ast.parse(source)
     methods = [node for node in block.body if isinstance(node, ast.FunctionDef)]
+    used = {method: {node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute)} for method in methods}
     for method in methods:
-        used = {
-            node.attr
-            for other in methods
-            if other is not method
-            for node in ast.walk(other)
-            if isinstance(node, ast.Attribute)
-        }
-        if method.name not in used | set(called):
+        if method.name not in set(called).union(*(names for other, names in used.items() if other is not method)):
             yield f"nothing calls {method.name}"
         body = [node for node in method.body if not _is_docstring(node)]
         returned = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
