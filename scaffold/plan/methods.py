@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
-from scaffold.plan.views import SizedView, TreeFacts, View, make_view
+from scaffold.plan.views import CutView, ReentryView, SizedView, TreeFacts, View, make_view
 from scaffold.render import render_template
 
 if TYPE_CHECKING:
@@ -19,15 +19,10 @@ if TYPE_CHECKING:
 #: Where vLLM keeps its models.
 MODELS = "vllm/model_executor/models/"
 
-#: Layout -> module and class of what its ports have in common.
-_MIXINS = {
-    "cut": ("encoder_cudagraph_units", "EncoderUnitsMixin"),
-    "crops": ("encoder_cudagraph_crops", "EncoderCropsMixin"),
-    "rows": ("encoder_cudagraph_rows", "EncoderRowsMixin"),
-}
-
-#: The same for a cut whose modalities have units of different shapes: its template, module and class.
+#: What ports have in common: template, module and class. Units of several shapes have paths.
+_UNITS_MIXIN = ("cut/mixin.py.jinja", "encoder_cudagraph_units", "EncoderUnitsMixin")
 _PATHS_MIXIN = ("cut/paths.py.jinja", "encoder_cudagraph_paths", "EncoderPathsMixin")
+_ROWS_MIXIN = ("rows/mixin.py.jinja", "encoder_cudagraph_rows", "EncoderRowsMixin")
 
 #: The paths of the releases that know exactly two of them, by three fields of the config.
 _DUAL = ("global", "local")
@@ -135,9 +130,10 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     """All protocol methods of `port` for the dialect of `profile`, as a block without indentation."""
     port = without_paths(port, profile.dialect)
     view = make_view(port, profile, facts)
-    mixin = _mixin(port, view)
+    mixin = _mixin(view)
     names = _names(view) | ({"mixin": mixin.class_name} if mixin else {})
-    source = render_template(f"{port.layout}/model.py.jinja", **names)
+    layout = "cut" if isinstance(view, CutView) else port.layout
+    source = render_template(f"{layout}/model.py.jinja", **names)
     words = set(identifiers(source))
     importable = dict(view.signature.importable)
     if port.processor is not None:
@@ -154,12 +150,11 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     return Methods(source, view, imports, mixin)
 
 
-def _mixin(port: AnyPort, view: View) -> Mixin | None:
-    if port.layout not in _MIXINS:
+def _mixin(view: View) -> Mixin | None:
+    if not isinstance(view, ReentryView):
         return None
-    template, module, class_name = f"{port.layout}/mixin.py.jinja", *_MIXINS[port.layout]
-    if isinstance(port, CutPort) and port.has_paths:
-        template, module, class_name = _PATHS_MIXIN
+    units = _PATHS_MIXIN if view.has_paths else _UNITS_MIXIN
+    template, module, class_name = units if isinstance(view, CutView) else _ROWS_MIXIN
     return Mixin(module, class_name, render_template(template, class_name=class_name, **_names(view)))
 
 

@@ -58,7 +58,7 @@ def test_a_class_of_the_same_encoders_has_the_same_draft(release_tree) -> None:
         other.let,
     )
     paths = [change.path.rpartition("/")[2] for change in prepare_port(found, tree, replace=True).changed]
-    assert {"unlimited_ocr.py", "deepseek_ocr.py", "encoder_cudagraph_crops.py"} <= set(paths)
+    assert {"unlimited_ocr.py", "deepseek_ocr.py", "encoder_cudagraph_paths.py"} <= set(paths)
 
 
 def test_evidence(release_tree) -> None:
