@@ -34,7 +34,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, Walker, against, asks_for_rank, is_pixels
 from scaffold.draft.units import draft_unit
 from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
-from scaffold.protocol import Paths, Subclass, find_subclasses, read_protocol
+from scaffold.protocol import Subclass, find_subclasses
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to, find_class, find_method
 from scaffold.tower.source import Program
@@ -213,10 +213,9 @@ def _at_chains(
     fields: dict[str, FieldConfig],
     sheet: Sheet,
 ) -> Cut | None:
-    """Encoders called one after the other on whole images and on crops; None where there are no such ones, or where
-    the protocol has no paths for them."""
+    """Encoders called one after the other on whole images and on crops; None where there are no such ones."""
     found = chains(walker.root, fields)
-    if found is None or read_protocol(tree).dialect.paths is not Paths.NAMED:
+    if found is None:
         return None
     steps = [found.whole, found.crops]
     call = parse_call(found.text)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Where vLLM keeps its models.
 MODELS = "vllm/model_executor/models/"
 
-#: What ports have in common: template, module and class. Units of several shapes have paths.
+#: The classes that ports share: template, module and name. Units of several shapes have paths.
 _UNITS_MIXIN = ("cut/mixin.py.jinja", "encoder_cudagraph_units", "EncoderUnitsMixin")
 _PATHS_MIXIN = ("cut/paths.py.jinja", "encoder_cudagraph_paths", "EncoderPathsMixin")
 _ROWS_MIXIN = ("rows/mixin.py.jinja", "encoder_cudagraph_rows", "EncoderRowsMixin")
@@ -77,13 +77,6 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
             port.span("layout"),
             "port the model into 0.23 or later",
         )
-    if isinstance(port, CropsPort) and dialect.paths.value != "named":
-        return Diagnostic(
-            "VCG446",
-            "this release has no paths whose eager results go through a hook, and features of crops are no embeddings",
-            port.span("layout"),
-            "port the model into 0.27 or later",
-        )
     if isinstance(port, ReentryPort) and dialect.postprocess.value == "none":
         return Diagnostic(
             "VCG442",
@@ -109,21 +102,35 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
 
 
 def without_paths(port: AnyPort, dialect: Dialect) -> AnyPort:
-    """The part of a port that a protocol can express: without named paths, units of the first modality alone."""
-    if not isinstance(port, CutPort) or not port.has_paths or dialect.paths.value == "named":
+    """The part of a port that a protocol can express: without named paths, units of the first modality alone, or whole
+    images without their crops.
+    """
+    if dialect.paths.value == "named" or not port.has_paths:
         return port
-    return port.replace(modalities=dict([next(iter(port.modalities.items()))]), item=None)
+    if isinstance(port, CropsPort):
+        return port.replace(whole=True)
+    if isinstance(port, CutPort):
+        return port.replace(modalities=dict([next(iter(port.modalities.items()))]), item=None)
+    return port
 
 
-def left_out(port: AnyPort, modality: str) -> Diagnostic:
-    """The note on a modality that `without_paths` leaves to the model's own code: VCG447."""
-    return Diagnostic(
-        "VCG447",
-        f"items of {modality} run eagerly: their units have another shape, and ports of this release name no paths",
-        port.span(f"modalities.{modality}.let"),
-        "port the model into 0.27 or later",
-        Severity.INFO,
-    )
+def left_out(port: AnyPort, dialect: Dialect) -> list[Diagnostic]:
+    """Notes on what `without_paths` leaves to the model's own code: VCG447."""
+    expressible = without_paths(port, dialect)
+    others = (name for name in port.modalities if name not in expressible.modalities)
+    left = {f"items of {name}": f"modalities.{name}.let" for name in others}
+    if isinstance(expressible, CropsPort) and expressible.whole:
+        left["crops"] = "crops.pixels"
+    return [
+        Diagnostic(
+            "VCG447",
+            f"{units} run eagerly: their units have another shape, and ports of this release name no paths",
+            port.span(place),
+            "port the model into 0.27 or later",
+            Severity.INFO,
+        )
+        for units, place in left.items()
+    ]
 
 
 def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> Methods:

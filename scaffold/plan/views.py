@@ -180,6 +180,15 @@ class UnitBuffer:
 
 
 @dataclass(frozen=True)
+class EagerCrops:
+    """The input `name` with crops of `shape`, and what encodes them."""
+
+    name: str
+    shape: Code
+    encoded: Code
+
+
+@dataclass(frozen=True)
 class ReentryView(View):
     """The encoder alone; the model's own code does the rest."""
 
@@ -221,6 +230,8 @@ class CutView(ReentryView):
     layers: Code = _NONE
     #: `features` in the form of the encoder's own result, where that is another.
     features: Code | None = None
+    #: Units of another shape that no graph holds.
+    crops: EagerCrops | None = None
     #: The shape of one unit of the pixels on each path, by its input; empty where all units have one shape.
     pixel_shapes: tuple[tuple[str, Code], ...] = ()
     #: Names in the shapes of `buffers` that have a value for each path.
@@ -235,7 +246,7 @@ class CutView(ReentryView):
     @property
     def wraps(self) -> bool:
         """Whether the encoder takes or gives something else than units and their features."""
-        return bool(self.absent or self.fixed) or self.mask is not None or self.features is not None
+        return bool(self.absent or self.fixed or self.mask or self.features or self.crops)
 
     @property
     def input_key(self) -> str:
@@ -778,21 +789,28 @@ def _row_count(field: SizedField) -> Code:
 
 
 def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
-    """A cut with a path for whole images and one for crops, whose graphs read the same buffer."""
+    """A cut with a path for whole images and one for crops, whose graphs read the same buffer; or one for whole images
+    alone, in whose graphs' place crops run eagerly."""
     names = Names.of(port)
     [modality] = port.modalities.values()
-    shapes = {modality.pixels: port.pixels.shape, port.crops.pixels: port.crops.shape}
+    key, method = modality.pixels, f"self.{CHAIN_METHOD}"
+    whole, crops = (_joined(map(names.code, shape)) for shape in (port.pixels.shape, port.crops.shape))
     return CutView(
         **_shared(port, profile, facts),
-        **_reentry(port, facts, "encode"),
-        buffer_keys=[modality.pixels],
+        **_reentry(port, facts, "encode_units" if port.whole else "encode"),
+        buffer_keys=[key],
         # Known to the class that all ports share.
         budget_min=Code("0"),
         budget_why=None,
         budget_lets=(),
-        forward=Code(f"self.{CHAIN_METHOD}(inputs[{pyrepr(modality.pixels)}])"),
-        buffers=(UnitBuffer(modality.pixels, Code("*self._encoder_cudagraph_pixels[path]"), Code("dtype")),),
-        pixel_shapes=tuple((key, _joined(map(names.code, shape))) for key, shape in shapes.items()),
+        forward=Code(f"{method}(inputs[{pyrepr(key)}])"),
+        buffers=(
+            UnitBuffer(key, whole if port.whole else Code("*self._encoder_cudagraph_pixels[path]"), Code("dtype")),
+        ),
+        unit_parameters=Code("units: torch.Tensor"),
+        units=Code("units"),
+        crops=EagerCrops(port.crops.pixels, crops, Code(f"{method}(units)")) if port.whole else None,
+        pixel_shapes=() if port.whole else ((key, whole), (port.crops.pixels, crops)),
     )
 
 
