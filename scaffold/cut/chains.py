@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import CHAIN_METHOD
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, assigned_to
 
 if TYPE_CHECKING:
     from scaffold.tower.source import Module, Owner, Program
@@ -126,7 +126,7 @@ def find_wait(program: Program, owner: Owner, run: Sequence[ast.stmt]) -> tuple[
         (module, statement)
         for module, cls in program.lineage(owner)
         for statement in ast.walk(cls)
-        if isinstance(statement, ast.Assign) and parts & set(map(ast.unparse, statement.targets))
+        if parts & set(map(ast.unparse, assigned_to(statement)))
     ]
     seen: set[ast.AST] = set()
     while pending:
