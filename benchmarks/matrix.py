@@ -58,6 +58,7 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     """Generate and prove one model on one release."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.plan.methods import left_out
+    from scaffold.protocol import read_protocol
     from scaffold.verify.numeric import check_numerics_all
     from scaffold.workflow import load_port, numeric_requests, tails_of
 
@@ -83,8 +84,7 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     cell["state"] = "proven" if all(report.passed for report in reports) else "failed"
     cell["replayed"] = sum(report.hits for report in reports)
     cell["eager"] = sum(report.misses for report in reports)
-    left = [left_out(spec, modality) for modality in spec.modalities if modality not in requests[0].modalities]
-    if left:
+    if left := left_out(spec, read_protocol(tree).dialect):
         cell["reason"] = "; ".join(f"{note.code}: {note.message}" for note in left)
     if cell["state"] == "failed":
         cell["reason"] = "; ".join(d.message for report in reports for d in report.diagnostics())[:400]

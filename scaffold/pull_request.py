@@ -334,9 +334,10 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
         yield f"- The graph holds `{port.forward.call.text}` alone; the model's own code assembles its features."
         yield "- An item that holds no units of the captured shape is left to the model's own code."
     elif isinstance(port, CropsPort):
+        units = "whole images or on crops" if view.has_paths else "whole images alone"
         yield (
             f"- `{CHAIN_METHOD}` is the statements from `{port.forward.call.text}` through `{port.through}`, moved as "
-            "they were. A graph holds it, on whole images or on crops; the model's own code assembles its features."
+            f"they were. A graph holds it, on {units}; the model's own code assembles its features."
         )
         yield "- An item of another shape is left to the model's own code."
     elif isinstance(port, RowsPort):

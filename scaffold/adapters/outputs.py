@@ -230,13 +230,17 @@ def _docs(
 
 
 def _mark(port: AnyPort, generation: Generation, anchor: TableAnchor) -> str:
-    """The mark of an adapter, with the modalities and the releases that it has no graphs for."""
+    """The mark of an adapter, with what alone has graphs and the releases that it has none for."""
+    from scaffold.descriptor import CropsPort
     from scaffold.plan.methods import without_paths
     from scaffold.protocol import known_profile
 
     unfit = unfit_releases(port, generation)
-    modalities = without_paths(port, known_profile(generation).dialect).modalities
-    limits = [f"{', '.join(modalities)} only"] if len(modalities) < len(port.modalities) else []
+    expressible = without_paths(port, known_profile(generation).dialect)
+    served = list(expressible.modalities) if len(expressible.modalities) < len(port.modalities) else []
+    if isinstance(expressible, CropsPort) and expressible.whole:
+        served = ["whole images"]
+    limits = [f"{', '.join(served)} only"] if served else []
     limits += [f"not {', '.join(unfit)}"] if unfit else []
     return f"{anchor.yes} ({'; '.join(limits)})" if limits else anchor.yes
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.header import spec_hash
-from scaffold.descriptor import PackedPort, RowsPort
+from scaffold.descriptor import CropsPort, PackedPort, RowsPort
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -63,7 +63,7 @@ def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
 
 
 def unfit_releases(port: AnyPort, generation: Generation) -> tuple[str, ...]:
-    """Releases of a generation whose encoder takes no offsets: an adapter of rows finds nothing to capture there."""
+    """Releases of a generation with nothing for a graph: an encoder that takes no offsets, or one that waits."""
     record = _records().get(port.name)
     if record is None or record["asks"] != demands(port):
         return ()
@@ -75,6 +75,8 @@ def demands(port: AnyPort) -> str:
     asked: list[Any] = [port.module, port.class_name, port.gate]
     if isinstance(port, RowsPort):
         asked += [port.encoder, port.loop, *(["per item"] if port.per_item else [])]
+    if isinstance(port, CropsPort):
+        asked += [port.encoder, port.through]
     if isinstance(port, PackedPort):
         attention = {name: entry.replace(why=None) for name, entry in port.attention.items()}
         asked += [port.tower, port.split, attention, port.buffers, port.pixels.dtype, port.frames_info]
@@ -89,7 +91,7 @@ def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> 
     generations = {version: read_protocol(tree).generation for version, tree in trees.items()}
     records: dict[str, Any] = {}
     for port in sorted(ports, key=lambda port: port.name):
-        if isinstance(port, RowsPort) and port.gate is None:
+        if isinstance(port, (RowsPort, CropsPort)) and port.gate is None:
             unfit: dict[str, list[str]] = {}
             for version, generation in generations.items():
                 if refusal(port, known_profile(generation).dialect) is None and not _fits(port, trees[version]):
@@ -111,7 +113,7 @@ def encode_records(records: Mapping[str, Any]) -> str:
 
 
 def _fits(port: AnyPort, tree: SourceTree) -> bool:
-    """Whether the model's code of one release has what a port of rows captures."""
+    """Whether the model's code of one release has what a port of rows or crops captures."""
     from scaffold.diagnostics import DiagnosticError
     from scaffold.plan.towers import plan_tower
     from scaffold.protocol import find_model

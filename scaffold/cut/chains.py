@@ -11,9 +11,13 @@ import ast
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import CHAIN_METHOD
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, assigned_to
+
+if TYPE_CHECKING:
+    from scaffold.tower.source import Module, Owner, Program
 
 #: Syntax with names of its own, or that leaves a function.
 _APART = (
@@ -21,6 +25,11 @@ _APART = (
     ast.Await, ast.Yield, ast.YieldFrom,
 )  # fmt: skip
 
+
+#: Methods that wait for the GPU: what they give depends on values, or is on the host.
+_WAITS = ("item", "nonzero", "tolist")
+
+_MODELS = "vllm/model_executor/models/"
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -103,6 +112,33 @@ def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | NoCha
         if node.id in around or node.id in _parameters(function):
             return NoChain(node, f"`{node.id}` is used outside of it, too")
     return Chain(run[0].lineno, run[-1].end_lineno or run[-1].lineno, argument, result, tuple(steps))
+
+
+def find_wait(program: Program, owner: Owner, run: Sequence[ast.stmt]) -> tuple[Module, ast.Call] | None:
+    """The first call in a part that a run of statements calls which waits for the GPU, by its source.
+
+    A function may make a part, and a class inside of it may be its own. So all counts that the part's assignment names
+    in the files of models, directly or not.
+    """
+    calls = (node for statement in run for node in ast.walk(statement) if isinstance(node, ast.Call))
+    parts = {ast.unparse(call.func) for call in calls}
+    pending: list[tuple[Module, ast.AST]] = [
+        (module, statement)
+        for module, cls in program.lineage(owner)
+        for statement in ast.walk(cls)
+        if parts & set(map(ast.unparse, assigned_to(statement)))
+    ]
+    seen: set[ast.AST] = set()
+    while pending:
+        module, part = pending.pop()
+        for node in ast.walk(part):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
+                return module, node
+            made = program.resolve(module, node.id) if isinstance(node, ast.Name) else None
+            if made is not None and made[1] not in seen and made[0].file.startswith(_MODELS):
+                seen.add(made[1])
+                pending.append(made)
+    return None
 
 
 def same_chain(one: Chain, other: Chain) -> bool:

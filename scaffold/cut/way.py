@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.cut.chains import Chain, NoChain, find_chain, same_chain, starts_of
+from scaffold.cut.chains import Chain, NoChain, find_chain, find_wait, same_chain, starts_of
 from scaffold.cut.hoist import SEQUENCES, Hoisted, find_computed, has_room, hoisted_tree, is_set, takes_sequences
 from scaffold.cut.loops import Loop, Misfit, find_hazard, find_misfit, outline
 from scaffold.cut.result import find_change
@@ -441,6 +441,10 @@ class _Search:
             what = f"the statements from `{_text(self.call)}` on in `{frame.shown}` cannot be captured: {chain.reason}"
             self._refuse_outlined(what, frame.module.span(chain.node))
             return
+        wait = None if self.first_chain else find_wait(self.program, (frame.module, frame.owner), chains[0])
+        if wait is not None:
+            what = f"`{wait[0].segment(wait[1])}` waits for the GPU in a part of `{frame.shown}`, where a graph cannot"
+            self._refuse_outlined(what, wait[0].span(wait[1]))
         self.first_chain = self.first_chain or (frame, chain)
         self._keep(frame, [(chains[0][-1], (0,))], [], chain=chain)
 

@@ -373,9 +373,12 @@ class CropsPort(ReentryPort):
     crops: Crops = declare(Section(Crops), "crops as they enter the encoders")
     forward: ChainForward = declare(Section(ChainForward), "statements that are recorded")
 
+    #: Not part of the YAML: whether whole images alone have graphs.
+    whole: bool = attach(default=False)
+
     @property
     def has_paths(self) -> bool:
-        return True
+        return not self.whole
 
     @property
     def encoder(self) -> Call:

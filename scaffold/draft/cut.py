@@ -33,7 +33,7 @@ from scaffold.draft.steps import PartCall, against, asks_for_rank, is_pixels
 from scaffold.draft.subject import Subject
 from scaffold.draft.units import draft_unit
 from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
-from scaffold.protocol import Paths, Subclass, find_subclasses, read_protocol
+from scaffold.protocol import Subclass, find_subclasses
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import find_class, find_method
 
@@ -167,10 +167,9 @@ def _at_looped_units(subject: Subject, sheet: Sheet) -> Cut | None:
 
 
 def _at_chains(subject: Subject, sheet: Sheet) -> Cut | None:
-    """Encoders called one after the other on whole images and on crops; None where there are no such ones, or where
-    the protocol has no paths for them."""
+    """Encoders called one after the other on whole images and on crops; None where there are no such ones."""
     found = chains(subject.root, subject.fields)
-    if found is None or read_protocol(subject.tree).dialect.paths is not Paths.NAMED:
+    if found is None:
         return None
     steps = [found.whole, found.crops]
     call = parse_call(found.text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
-from scaffold.plan.views import SizedView, TreeFacts, View, make_view
+from scaffold.plan.views import CutView, ReentryView, SizedView, TreeFacts, View, make_view
 from scaffold.render import render_template
 
 if TYPE_CHECKING:
@@ -19,15 +19,10 @@ if TYPE_CHECKING:
 #: Where vLLM keeps its models.
 MODELS = "vllm/model_executor/models/"
 
-#: Layout -> module and class of what its ports have in common.
-_MIXINS = {
-    "cut": ("encoder_cudagraph_units", "EncoderUnitsMixin"),
-    "crops": ("encoder_cudagraph_crops", "EncoderCropsMixin"),
-    "rows": ("encoder_cudagraph_rows", "EncoderRowsMixin"),
-}
-
-#: The same for a cut whose modalities have units of different shapes: its template, module and class.
+#: The classes that ports share: template, module and name. Units of several shapes have paths.
+_UNITS_MIXIN = ("cut/mixin.py.jinja", "encoder_cudagraph_units", "EncoderUnitsMixin")
 _PATHS_MIXIN = ("cut/paths.py.jinja", "encoder_cudagraph_paths", "EncoderPathsMixin")
+_ROWS_MIXIN = ("rows/mixin.py.jinja", "encoder_cudagraph_rows", "EncoderRowsMixin")
 
 #: The paths of the releases that know exactly two of them, by three fields of the config.
 _DUAL = ("global", "local")
@@ -82,13 +77,6 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
             port.span("layout"),
             "port the model into 0.23 or later",
         )
-    if isinstance(port, CropsPort) and dialect.paths.value != "named":
-        return Diagnostic(
-            "VCG446",
-            "this release has no paths whose eager results go through a hook, and features of crops are no embeddings",
-            port.span("layout"),
-            "port the model into 0.27 or later",
-        )
     if isinstance(port, ReentryPort) and dialect.postprocess.value == "none":
         return Diagnostic(
             "VCG442",
@@ -114,30 +102,45 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
 
 
 def without_paths(port: AnyPort, dialect: Dialect) -> AnyPort:
-    """The part of a port that a protocol can express: without named paths, units of the first modality alone."""
-    if not isinstance(port, CutPort) or not port.has_paths or dialect.paths.value == "named":
+    """The part of a port that a protocol can express: without named paths, units of the first modality alone, or whole
+    images without their crops.
+    """
+    if dialect.paths.value == "named" or not port.has_paths:
         return port
-    return port.replace(modalities=dict([next(iter(port.modalities.items()))]), item=None)
+    if isinstance(port, CropsPort):
+        return port.replace(whole=True)
+    if isinstance(port, CutPort):
+        return port.replace(modalities=dict([next(iter(port.modalities.items()))]), item=None)
+    return port
 
 
-def left_out(port: AnyPort, modality: str) -> Diagnostic:
-    """The note on a modality that `without_paths` leaves to the model's own code: VCG447."""
-    return Diagnostic(
-        "VCG447",
-        f"items of {modality} run eagerly: their units have another shape, and ports of this release name no paths",
-        port.span(f"modalities.{modality}.let"),
-        "port the model into 0.27 or later",
-        Severity.INFO,
-    )
+def left_out(port: AnyPort, dialect: Dialect) -> list[Diagnostic]:
+    """Notes on what `without_paths` leaves to the model's own code: VCG447."""
+    expressible = without_paths(port, dialect)
+    others = (name for name in port.modalities if name not in expressible.modalities)
+    left = {f"items of {name}": f"modalities.{name}.let" for name in others}
+    if isinstance(expressible, CropsPort) and expressible.whole:
+        left["crops"] = "crops.pixels"
+    return [
+        Diagnostic(
+            "VCG447",
+            f"{units} run eagerly: their units have another shape, and ports of this release name no paths",
+            port.span(place),
+            "port the model into 0.27 or later",
+            Severity.INFO,
+        )
+        for units, place in left.items()
+    ]
 
 
 def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> Methods:
     """All protocol methods of `port` for the dialect of `profile`, as a block without indentation."""
     port = without_paths(port, profile.dialect)
     view = make_view(port, profile, facts)
-    mixin = _mixin(port, view)
+    mixin = _mixin(view)
     names = _names(view) | ({"mixin": mixin.class_name} if mixin else {})
-    source = render_template(f"{port.layout}/model.py.jinja", **names)
+    layout = "cut" if isinstance(view, CutView) else port.layout
+    source = render_template(f"{layout}/model.py.jinja", **names)
     words = set(identifiers(source))
     importable = dict(view.signature.importable)
     if port.processor is not None:
@@ -154,12 +157,11 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     return Methods(source, view, imports, mixin)
 
 
-def _mixin(port: AnyPort, view: View) -> Mixin | None:
-    if port.layout not in _MIXINS:
+def _mixin(view: View) -> Mixin | None:
+    if not isinstance(view, ReentryView):
         return None
-    template, module, class_name = f"{port.layout}/mixin.py.jinja", *_MIXINS[port.layout]
-    if isinstance(port, CutPort) and port.has_paths:
-        template, module, class_name = _PATHS_MIXIN
+    units = _PATHS_MIXIN if view.has_paths else _UNITS_MIXIN
+    template, module, class_name = units if isinstance(view, CutView) else _ROWS_MIXIN
     return Mixin(module, class_name, render_template(template, class_name=class_name, **_names(view)))
 
 

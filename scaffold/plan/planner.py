@@ -36,11 +36,8 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     """
     if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
-    notes: list[Diagnostic] = []
-    expressible = without_paths(port, profile.dialect)
-    if expressible is not port:
-        notes += [left_out(port, name) for name in port.modalities if name not in expressible.modalities]
-        port = expressible
+    notes = left_out(port, profile.dialect)
+    port = without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
     methods = render_methods(port, profile, tower.facts)

@@ -46,6 +46,9 @@ _NO_GATHER = (
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
 
+#: No code at all.
+_NONE = Code("")
+
 
 @dataclass(frozen=True)
 class TreeFacts:
@@ -177,6 +180,15 @@ class UnitBuffer:
 
 
 @dataclass(frozen=True)
+class EagerCrops:
+    """The input `name` with crops of `shape`, and what encodes them."""
+
+    name: str
+    shape: Code
+    encoded: Code
+
+
+@dataclass(frozen=True)
 class ReentryView(View):
     """The encoder alone; the model's own code does the rest."""
 
@@ -194,37 +206,32 @@ class ReentryView(View):
 
 
 @dataclass(frozen=True)
-class CropsView(ReentryView):
-    """Whole images and their crops: the shape of a unit of each, by its input."""
-
-    shapes: tuple[tuple[str, Code], ...]
-
-
-@dataclass(frozen=True)
 class CutView(ReentryView):
-    """Units of one shape."""
+    """Units of one shape, or of one for each path."""
 
-    #: The shape of one unit of the pixels, where the encoder gets what other parts have made of it.
-    pixel_shape: Code | None
-    padded: bool
     #: The units, and the arguments of the encoder beside them that have an entry for each.
     buffers: tuple[UnitBuffer, ...]
+    #: The shape of one unit of the pixels, where the encoder gets what other parts have made of it.
+    pixel_shape: Code | None = None
+    padded: bool = False
     #: Arguments of the encoder that no graph holds.
-    absent: list[str]
+    absent: tuple[str, ...] = ()
     #: Arguments that are values of the model itself, and these values: a graph holds no other.
-    fixed: tuple[tuple[str, Code], ...]
+    fixed: tuple[tuple[str, Code], ...] = ()
     #: The argument that hides the padding of shorter units.
-    mask: str | None
+    mask: str | None = None
     #: Parameters of what stands in for the encoder, and those of them that a graph reads.
-    unit_parameters: Code
-    units: Code
-    axis: int
+    unit_parameters: Code = _NONE
+    units: Code = _NONE
+    axis: int = 0
     #: The index or attribute of the encoder's result that has the features; empty for a tensor.
-    result_of: Code
+    result_of: Code = _NONE
     #: The layers that the model uses of the encoder's list, as elements of a set; empty where it gives no list.
-    layers: Code
+    layers: Code = _NONE
     #: `features` in the form of the encoder's own result, where that is another.
-    features: Code | None
+    features: Code | None = None
+    #: Units of another shape that no graph holds.
+    crops: EagerCrops | None = None
     #: The shape of one unit of the pixels on each path, by its input; empty where all units have one shape.
     pixel_shapes: tuple[tuple[str, Code], ...] = ()
     #: Names in the shapes of `buffers` that have a value for each path.
@@ -239,7 +246,7 @@ class CutView(ReentryView):
     @property
     def wraps(self) -> bool:
         """Whether the encoder takes or gives something else than units and their features."""
-        return bool(self.absent or self.fixed) or self.mask is not None or self.features is not None
+        return bool(self.absent or self.fixed or self.mask or self.features or self.crops)
 
     @property
     def input_key(self) -> str:
@@ -716,7 +723,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
             shapes["rows_per_token"] = names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge}))
     pixels = next(iter(port.modalities.values())).pixels
     unit = [sided.code(side) for side in port.forward.unit or port.pixels.shape]
-    absent = [name for name, entry in port.forward.with_.items() if entry == ABSENT]
+    absent = tuple(name for name, entry in port.forward.with_.items() if entry == ABSENT)
     mask = port.mask
     given = {
         name: UnitBuffer(name, _joined(map(sided.code, entry.shape)), Code(f"torch.{entry.dtype}"))
@@ -781,20 +788,29 @@ def _row_count(field: SizedField) -> Code:
     return Code(count if field.least is None else f"{count} if size.prod() >= {field.least} else 0")
 
 
-def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CropsView:
+def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
+    """A cut with a path for whole images and one for crops, whose graphs read the same buffer; or one for whole images
+    alone, in whose graphs' place crops run eagerly."""
     names = Names.of(port)
     [modality] = port.modalities.values()
-    shapes = {modality.pixels: port.pixels.shape, port.crops.pixels: port.crops.shape}
-    return CropsView(
+    key, method = modality.pixels, f"self.{CHAIN_METHOD}"
+    whole, crops = (_joined(map(names.code, shape)) for shape in (port.pixels.shape, port.crops.shape))
+    return CutView(
         **_shared(port, profile, facts),
-        **_reentry(port, facts, "encode"),
-        buffer_keys=list(shapes),
+        **_reentry(port, facts, "encode_units" if port.whole else "encode"),
+        buffer_keys=[key],
         # Known to the class that all ports share.
         budget_min=Code("0"),
         budget_why=None,
         budget_lets=(),
-        forward=Code(f"self.{CHAIN_METHOD}(units)"),
-        shapes=tuple((key, _joined(map(names.code, shape))) for key, shape in shapes.items()),
+        forward=Code(f"{method}(inputs[{pyrepr(key)}])"),
+        buffers=(
+            UnitBuffer(key, whole if port.whole else Code("*self._encoder_cudagraph_pixels[path]"), Code("dtype")),
+        ),
+        unit_parameters=Code("units: torch.Tensor"),
+        units=Code("units"),
+        crops=EagerCrops(port.crops.pixels, crops, Code(f"{method}(units)")) if port.whole else None,
+        pixel_shapes=() if port.whole else ((key, whole), (port.crops.pixels, crops)),
     )
 
 

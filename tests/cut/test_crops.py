@@ -11,17 +11,24 @@ import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, id_of, reports_of
 
+from scaffold.adapters.outputs import Source, render_outputs
 from scaffold.adapters.proof import prove_adapter
 from scaffold.adapters.source import render_adapter
 from scaffold.cut import cut_at_load, prove_cut
+from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import draft_descriptor
+from scaffold.plan.entries import docs_row
 from scaffold.plan.methods import refusal
-from scaffold.protocol import GENERATIONS, known_profile
+from scaffold.protocol import GENERATIONS, TableAnchor, known_profile
 from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
 
 RELEASE = "0.33.0"
+#: The last one without upstream's port of DeepSeek-OCR.
+PRISTINE = "0.23.0"
 MODELS = "vllm/model_executor/models"
+TWO_PATHS = TableAnchor("", 0, 0, ("Architecture", "Dual-Path Graph"), (), yes="yes", no="no")
 FILE = f"{MODELS}/deepseek_ocr2.py"
 CALL = "(self._encode_pixels if encode is None else encode)"
 WHOLE, LOCAL = "self.sam_model(image_tensor)", "self.sam_model(patches)"
@@ -48,7 +55,7 @@ def test_the_statements_become_one_method(model: str, release_tree: Any) -> None
     assert [text.count(WHOLE) for text in (entry, method)] == [0, 1]
     assert after.count("encode: Callable[[torch.Tensor], torch.Tensor] | None = None") == 4
     assert '"pixel_values": (3, 1024, 1024),' in after
-    assert f"{MODELS}/encoder_cudagraph_crops.py" in changed
+    assert f"{MODELS}/encoder_cudagraph_paths.py" in changed
 
 
 @pytest.mark.trees
@@ -130,14 +137,55 @@ def test_a_chain_that_is_not_there_is_refused(changes: dict[str, Any], release_t
     assert caught.value.diagnostics[0].code == "VCG443"
 
 
-def test_only_releases_with_named_paths_have_it() -> None:
+def test_releases_with_a_hook_for_results_have_it() -> None:
     found = {
         generation.name: refusal(port_of("deepseek_ocr2"), known_profile(generation).dialect)
         for generation in GENERATIONS
     }
-    assert {name: problem.code for name, problem in found.items() if problem} == dict.fromkeys(
-        ("v0_20", "v0_22", "v0_23", "v0_24"), "VCG446"
+    assert {name: problem.code for name, problem in found.items() if problem} == {"v0_20": "VCG442"}
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("release", "mixin", "note"),
+    [("0.22.0", "units", 1), ("0.24.0", "units", 1), ("0.26.0", "units", 1), ("0.27.0", "paths", 0)],
+)
+def test_crops_have_graphs_where_ports_name_paths(release: str, mixin: str, note: int, release_tree: Any) -> None:
+    port = port_of("deepseek_ocr")
+    prepared = prepare_port(port, release_tree(release), replace=True)
+    text = {change.path: (change.after or b"").decode() for change in prepared.changed}
+    assert f"{MODELS}/encoder_cudagraph_{mixin}.py" in text
+    assert ("# No graph holds crops." in text[f"{MODELS}/deepseek_ocr.py"]) == bool(note)
+    notes = [problem for problem in prepared.notes if problem.code == "VCG447"]
+    assert [problem.message.partition(":")[0] for problem in notes] == ["crops run eagerly"] * note
+    assert [problem.span for problem in notes] == [port.span("crops.pixels")] * note
+    assert docs_row(prepared.plan.port, TWO_PATHS)[-1] == ("no" if note else "yes")
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("release", ["0.22.0", "0.26.0"])
+def test_a_part_that_waits_for_the_gpu_is_refused(release: str, release_tree: Any) -> None:
+    """Before 0.27 the decoder of DeepSeek-OCR 2 makes its mask on the host, token by token."""
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port_of("deepseek_ocr2"), release_tree(release))
+    [problem] = caught.value.diagnostics
+    assert problem.code == "VCG448"
+    assert problem.message == (
+        "`(type_ids == 0).nonzero(as_tuple=True)` waits for the GPU in a part of "
+        "`DeepseekOCR2ForCausalLM._encode_global_features`, where a graph cannot"
     )
+    assert "deepencoder2.py:174" in str(problem.span)
+
+
+def test_the_list_of_adapters_says_what_has_graphs() -> None:
+    [page] = [
+        file
+        for file in render_outputs([Source("deepseek_ocr", port_of("deepseek_ocr"))]).files
+        if file.path == "docs/adapters.md"
+    ]
+    [row] = [line for line in page.content.decode().split("\n") if "`deepseek_ocr`" in line and line.startswith("|")]
+    marks = [cell.strip() for cell in row.strip("| ").split("|")[-6:]]
+    assert [mark.partition(" ")[2] for mark in marks] == ["", *["(whole images only)"] * 3, "", ""]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +209,7 @@ def test_an_adapter_does_the_same_when_a_model_is_made() -> None:
     assert "call='self.sam_model(pixels)'" in text or 'call="self.sam_model(pixels)"' in text
     assert "through='self.projector'" in text or 'through="self.projector"' in text
     assert mixin is not None
-    assert "from .encoder_cudagraph_crops import EncoderCropsMixin" in text
+    assert "from .encoder_cudagraph_paths import EncoderPathsMixin" in text
 
 
 TINY = """\
@@ -340,6 +388,19 @@ def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> Non
 
 @pytest.mark.lab
 @pytest.mark.slow
+@pytest.mark.parametrize("release", ["0.25.0", "0.26.0"])
+def test_unlimited_ocr_has_graphs_of_whole_images_before_ports_name_paths(release: str, release_tree: Any) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    tree = release_tree(release)
+    draft = draft_descriptor(tree, "UnlimitedOCRForCausalLM")
+    port = load_descriptor_text(draft.text, "unlimited_ocr.yaml")
+    [report] = prove_numerics(port, tree, recipe="unlimited_ocr", tails=("fa3",))
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits >= 20
+
+
+@pytest.mark.lab
+@pytest.mark.slow
 def test_an_adapter_equals_its_release(tmp_path: Path, release_tree: Any) -> None:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     text, mixin = render_adapter(port_of("deepseek_ocr2"), known_profile(GENERATIONS[-1]))
@@ -355,7 +416,7 @@ MUTANTS = (
     Mutant("crops of whole images", 'int(size.prod()) if size.prod() >= 2 else 0', "int(size.prod())", "VCG654"),
     Mutant("no step to the next", "num_given[path] = start + len(units)", "num_given[path] = len(units)", "VCG657"),
     Mutant("units of the other path", "if other == path:", "if other != path:", "VCG650"),
-    Mutant("units in another order", "torch.cat(recorded)", "torch.cat(recorded[::-1])", "VCG650"),
+    Mutant("units in another order", "zip(*recorded)", "zip(*recorded[::-1])", "VCG650"),
     Mutant("another side", "(3, 768, 768)", "(3, 640, 640)", "VCG654"),
 )  # fmt: skip
 
@@ -373,6 +434,41 @@ def reports(release_tree: Any) -> dict[str, NumericReport]:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
 def test_a_wrong_port_is_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     assert_rejected(reports[mutant.name], mutant)
+
+
+#: Mistakes where whole images alone have graphs.
+WHOLE_ALONE = (
+    Mutant("crops of another side", "(3, 640, 640)", "(3, 512, 512)", "VCG657"),
+    Mutant("graphs of another side", "(num_units, 3, 1024, 1024)", "(num_units, 3, 512, 512)", "VCG657"),
+    Mutant("crops in the place of whole images", "self._encode_pixels(units)", "encode(units)", "VCG657"),
+    Mutant(
+        "crops of zeros behind the replay",
+        "self._encode_pixels(units)",
+        "self._encode_pixels(torch.zeros_like(units))",
+        "VCG650",
+    ),
+    Mutant(
+        "whole images in another order",
+        "super()._record_encoder_units(mm_kwargs)",
+        "{key: value.flip(0) for key, value in super()._record_encoder_units(mm_kwargs).items()}",
+        "VCG650",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def pristine_reports(release_tree: Any) -> dict[str, NumericReport]:
+    """Every mutant of DeepSeek-OCR's port in its last pristine release."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    [request] = numeric_requests(port_of("deepseek_ocr"), release_tree(PRISTINE))
+    return reports_of(request, f"{MODELS}/deepseek_ocr.py", WHOLE_ALONE)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", WHOLE_ALONE, ids=id_of)
+def test_a_wrong_port_of_whole_images_is_rejected(mutant: Mutant, pristine_reports: dict[str, NumericReport]) -> None:
+    assert_rejected(pristine_reports[mutant.name], mutant)
 
 
 #: Other values of DeepSeek-OCR's descriptor: sides that no image has, and a smallest grid of crops that is too large.

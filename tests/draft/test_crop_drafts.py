@@ -58,7 +58,7 @@ def test_a_class_of_the_same_encoders_has_the_same_draft(release_tree) -> None:
         other.let,
     )
     paths = [change.path.rpartition("/")[2] for change in prepare_port(found, tree, replace=True).changed]
-    assert {"unlimited_ocr.py", "deepseek_ocr.py", "encoder_cudagraph_crops.py"} <= set(paths)
+    assert {"unlimited_ocr.py", "deepseek_ocr.py", "encoder_cudagraph_paths.py"} <= set(paths)
 
 
 def test_evidence(release_tree) -> None:
@@ -74,9 +74,28 @@ def test_evidence(release_tree) -> None:
         assert line in text
 
 
-def test_releases_without_named_paths_have_none(release_tree) -> None:
-    assert port_of(draft_descriptor(release_tree("0.27.0"), MODEL)).through == "self.projector"
-    with pytest.raises(DiagnosticError, match="go through the encoder, and a cut captures units of one input"):
+@pytest.mark.parametrize(
+    ("architecture", "releases"), [("DeepseekOCR", ("0.22.0", "0.23.0")), ("UnlimitedOCR", ("0.26.0",))]
+)
+def test_releases_without_named_paths_have_the_same_draft(
+    architecture: str, releases: tuple[str, ...], release_tree
+) -> None:
+    """Whole images alone have graphs there, which is not the descriptor's business."""
+    named, *others = (
+        port_of(draft_descriptor(release_tree(release), f"{architecture}ForCausalLM"))
+        for release in ("0.27.0", *releases)
+    )
+    assert all(
+        (other.forward, other.crops, other.pixels) == (named.forward, named.crops, named.pixels) for other in others
+    )
+    assert all(
+        (other.modalities, other.fields, other.let) == (named.modalities, named.fields, named.let) for other in others
+    )
+
+
+def test_a_part_that_waits_has_no_draft(release_tree) -> None:
+    """Before 0.27 DeepSeek-OCR 2's decoder asks for the places of its tokens."""
+    with pytest.raises(DiagnosticError, match=r"nonzero.* waits for the GPU in a part of"):
         draft_descriptor(release_tree("0.26.0"), MODEL)
 
 

@@ -37,19 +37,19 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG446",
-        "this release cannot have graphs of rows, or of crops",
+        "this release cannot have graphs of rows",
         "Before 0.23 the manager fills every buffer behind a batch with zeros. The offsets of rows need other values "
-        "there, and a port of rows finds its buffers when a model starts. Whole images and crops need a path each, "
-        "which ports name themselves since 0.27; before, the manager also cuts the result of an eager run into "
-        "embeddings. On any release an encoder of rows must run vLLM's attention of encoders, which gets "
-        "the offsets of the sequences. Attention that gets a mask of all pairs depends on the size of the whole batch.",
+        "there, and a port of rows finds its buffers when a model starts. On any release an encoder of rows must run "
+        "vLLM's attention of encoders, which gets the offsets of the sequences. Attention that gets a mask of all "
+        "pairs depends on the size of the whole batch.",
     ),
     Code(
         "VCG447",
         "a call of the encoder is not cut",
         "A note, not an error. The model calls its encoder in another form, too, for instance for videos or in "
         "another mode. The port leaves that call alone: such a batch gets its embeddings from the model's own code, "
-        "without a graph.",
+        "without a graph. The same goes for units of a second shape where ports name no paths, which is before 0.27: "
+        "videos of Gemma 4, or crops, beside which whole images keep their graphs.",
     ),
     Code(
         "VCG448",
@@ -61,7 +61,8 @@ CODES: tuple[Code, ...] = (
         "Layers that compute the longest sequence beside their attention get a parameter for it. A note names the "
         "method where that is not possible. "
         "With `forward.through` the statements from the first encoder's call to that of this part become a method, "
-        "too. They may only set variables, read the pixels and each other, and must be the same in all places.",
+        "too. They may only set variables, read the pixels and each other, and must be the same in all places. No part "
+        "that they call may wait for the GPU.",
     ),
     Code(
         "VCG449",

@@ -35,8 +35,8 @@ CODES: tuple[Code, ...] = (
         "VCG483",
         "the model is beyond the layouts",
         "A descriptor expresses models of six layouts: packed rows with metadata, tiles, two paths of tiles, and three "
-        "of the encoder alone. Those take units of one shape (a cut, from 0.22 on), rows of images of any size (from "
-        "0.23 on), or whole images and their crops (from 0.27 on). "
+        "of the encoder alone. Those take units of one shape (a cut, from 0.22 on), whole images and their crops, or "
+        "rows of images of any size (from 0.23 on). "
         "This model does something between its inputs and its embeddings that none of them expresses, or that the "
         "tool cannot read. Each reason is a message with its line, and a note says which layouts it rules out. There "
         "is no draft, because the tool could generate no port from it.\n\n"

@@ -24,8 +24,7 @@ def around(model: Any, buffer_keys: Sequence[str]) -> Around | None:
     if hasattr(type(model), "_record_encoder_call"):
         return partial(_around_rows, model)
     if hasattr(type(model), "_record_encoder_path"):
-        # Crops are tensors alone; units of a cut may have further inputs, such as a mask.
-        return partial(_around_paths if hasattr(type(model), "_make_encoder_units") else _around_crops, model)
+        return partial(_around_paths, model)
     return None
 
 
@@ -43,21 +42,8 @@ def _around_units(
     return model._embed_encoder_units(inputs, encode)  # type: ignore[no-any-return]
 
 
-def _around_crops(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
-    """Layout `crops`: whole images and crops of another shape, each on a path of its own."""
-
-    def encode(path: str, units: torch.Tensor) -> torch.Tensor:
-        rows = len(units) * model._encoder_cudagraph_tokens[path]
-        output = replay(path, {path: units}, rows, rows)
-        if output is None:  # this path runs eagerly
-            return model._encode_units(units)
-        return output.view(-1, *model._encoder_cudagraph_features[path])
-
-    return model._embed_encoder_units(inputs, encode)  # type: ignore[no-any-return]
-
-
 def _around_paths(model: Any, inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
-    """Layout `cut` with units of several shapes, each on a path of its own, whose budgets count tokens."""
+    """Units of several shapes, each on a path of its own, whose budgets count tokens: images, frames or crops."""
 
     def encode(path: str, *units: torch.Tensor) -> torch.Tensor:
         features, count = model._encoder_cudagraph_features[path], len(units[0])
