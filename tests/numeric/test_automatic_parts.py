@@ -215,7 +215,7 @@ def test_a_model_that_rounds_in_between_does_not(weights: torch.dtype, monkeypat
     processor = types.new_class(
         "Processor", (Generic[T],), {}, lambda names: names.update(__module__=inputs_of_it.__name__)
     )
-    factory = SimpleNamespace(processor=processor[int])  # type: ignore[index]
+    factory = SimpleNamespace(info=object, processor=processor[int])  # type: ignore[index]
     monkeypatch.setattr(torch, "get_default_dtype", lambda: weights)
     leave_out_bfloat16(type("Model", (), {"__module__": module.__name__, "_processor_factory": factory}))
     for made in (module, inputs_of_it):
