@@ -96,14 +96,16 @@ class Configuration:
             self._add(owner, name)
 
     def add_read(self, host: type) -> None:
-        """Add what a model's module reads of a guessed tower's configuration.
+        """Add what a model's methods read of its tower's configuration, but for names that may be missing.
 
         The model need not come there; a port may, since every checkpoint says it.
         """
-        if "vision_config" in self.guessed and (tower := getattr(self.hf_config, "vision_config", None)) is not None:
-            source = inspect.getsource(sys.modules[host.__module__])
+        tower = getattr(self.hf_config, "vision_config", None)
+        if _is_config(tower):
+            methods = {name for cls in host.__mro__ for name in vars(cls)}
+            source = "".join(ast.unparse(tree) for tree, _ in method_trees(host, methods))
             for name in sorted(set(re.findall(r"\bvision_config\.(\w+)", source)) & USUAL.keys()):
-                if not hasattr(tower, name):
+                if not hasattr(tower, name) and f"'{name}'" not in source:
                     self._add(tower, name)
 
     def _add(self, owner: Any, name: str) -> None:
@@ -402,7 +404,7 @@ def _annotated(host: type) -> tuple[type | None, str]:
 
 
 def lineage(host: Any) -> Iterator[Any]:
-    """What describes a model's inputs: the classes of its processing information and of its processor, and their bases.
+    """The classes that describe a model's inputs, its processing information's and its processor's, with their bases.
 
     Some models give functions that choose a class: a function is all that is known of those before it is called.
     """
@@ -500,8 +502,9 @@ USUAL: dict[str, Any] = {
     "num_hidden_layers": LAYERS, "depth": LAYERS, "layers": LAYERS, "num_layers": LAYERS, "num_attention_heads": 2,
     "num_heads": 2, "heads": 2, "num_key_value_heads": 2, "head_dim": 32, "kv_channels": 32, "num_channels": 3,
     "in_channels": 3, "image_size": 56, "patch_size": 14, "image_patch_size": 14, "temporal_patch_size": 2,
-    "spatial_merge_size": 2, "window_size": 112, "out_hidden_size": 96, "output_dim": None, "layer_norm_eps": 1e-6,
-    "rms_norm_eps": 1e-6, "norm_type": "layer_norm", "hidden_act": "gelu", "qkv_bias": True, "attention_bias": True,
+    "spatial_merge_size": 2, "window_size": 112, "out_hidden_size": 96, "output_dim": None,
+    "default_output_length": 280, "layer_norm_eps": 1e-6, "rms_norm_eps": 1e-6,
+    "norm_type": "layer_norm", "hidden_act": "gelu", "qkv_bias": True, "attention_bias": True,
     "mlp_bias": True, "use_bias": False, "qk_normalization": False, "use_qk_norm": False, "attention_dropout": 0.0,
     "hidden_dropout_prob": 0.0, "dropout": 0.0, "drop_path_rate": 0.0, "initializer_factor": 1.0,
     "initializer_range": 0.02, "embed_std": 0.02, "layer_scale_init_value": 0.1, "ls_init_value": None,

@@ -53,7 +53,8 @@ def make_tokenizer() -> Any:
 
         def teach(self, name: str, token: str, number: bool = False) -> None:
             """Know a special token, or its number, by this attribute."""
-            object.__setattr__(self, name, self.convert_tokens_to_ids(token) if number else token)
+            known = self.convert_tokens_to_ids(token)
+            object.__setattr__(self, name, known if number else token)
 
     made = Bytes(tokenizer_object=plain, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
     tokens = ("<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<IMG_CONTEXT>", "<img>", "</img>")
@@ -200,13 +201,12 @@ class ProcessorMaker:
         for candidate in own.__all__ if found is None and plain else ():
             if re.sub(r"[^a-z0-9]", "", candidate.lower().removesuffix("processor")) == plain:
                 found = getattr(own, candidate)
-        return (
-            found
-            or self._imported(lambda key, value: issubclass(value, ProcessorMixin) and value is not ProcessorMixin)
+        return found or self._imported(
+            lambda key, value: issubclass(value, ProcessorMixin) and value is not ProcessorMixin
         )
 
     def _guessed(self) -> Any:
-        """A stand-in for a processor that the checkpoint brings. Raises NoRecipe where the model does not say enough."""
+        """A stand-in for a processor that the checkpoint brings. Raises NoRecipe where the model says too little."""
         made = guessed_processor(self._host, self._tokenizer, self._fitted, self._side)
         if made is None:
             _remote_code("processor", getattr(self._configuration.hf_config, "model_type", "") or "")

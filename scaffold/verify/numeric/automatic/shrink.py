@@ -118,9 +118,9 @@ def _cut_layers(part: Tree) -> bool:
     for name, value in part.items():
         if isinstance(value, list) and len(value) == old:
             part[name] = value[:LAYERS]
-        elif isinstance(value, dict) and value and all(str(number).isdecimal() for number in value):
-            # What single layers have of their own; JSON has no numbers as keys.
-            part[name] = {type(number)(_scaled(int(number), old)): own for number, own in value.items()}
+        elif isinstance(value, dict) and value and all(isinstance(own, dict) for own in value.values()):
+            if all(str(number).isdecimal() for number in value):  # what single layers have of their own
+                part[name] = {str(_scaled(int(number), old)): own for number, own in value.items()}
         elif _LAYER_NUMBERS.fullmatch(name):
             if _is_number(value):
                 part[name] = _scaled(value, old)

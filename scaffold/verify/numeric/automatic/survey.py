@@ -7,7 +7,6 @@ quadrant of the pixels.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -141,7 +140,7 @@ class Ready:
             (result,) = model.embed(inputs.process(model.processor, modality, media), modality)
             rows.append(torch.randn(*result.shape, generator=generator))
             parsed = model.processor.info.parse_mm_data({modality: media}, validate=False)
-            made = dict(model.processor._apply_hf_processor_main(parsed, {}))
+            made = dict(inputs.applied(model.processor, parsed, {}))
             made = {key: value for key, value in made.items() if not key.startswith("pixel_values")}
             made[name] = rows[-1:] if self.listed else rows[-1]
             fields = model.processor._get_mm_fields_config(made, {})
@@ -229,11 +228,6 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
             return factory.processor(info, factory.dummy_inputs(info)), limits
 
         processor, limits = repaired(make_processor, *menders)
-        if "hf_kwargs" not in inspect.signature(processor._apply_hf_processor_main).parameters:
-            raise NoRecipe(
-                "the automatic recipe cannot call the processors of this release",
-                "verify the port on 0.31 or later, or write a recipe (docs/verify.md) and name it with --recipe",
-            )
     except Exception as error:
         raise Failure(stage, error) from error
     return Model(
