@@ -83,8 +83,8 @@ def test_what_is_wrong_only_with_other_arguments_is_found(release_tree: Any, tmp
     assert sum(check.passed for check in report.checks) > 30
 
 
-def _proved(descriptor: str, release_tree: Any) -> NumericReport:
-    (report,) = prove_numerics(load_port(descriptor), release_tree("0.33.0"), modalities=("image",), recipe=AUTOMATIC)
+def _proved(descriptor: str, release_tree: Any, release: str = "0.33.0") -> NumericReport:
+    (report,) = prove_numerics(load_port(descriptor), release_tree(release), modalities=("image",), recipe=AUTOMATIC)
     return report
 
 
@@ -157,10 +157,11 @@ def test_a_model_with_a_kernel_for_its_norms_is_built(release_tree: Any) -> None
 
 
 @pytest.mark.slow
-def test_a_release_before_0_31_says_so(release_tree: Any) -> None:
-    report = _as_is(release_tree, Automatic("internvl", "InternVLChatModel"), "0.30.0")
-    assert report.failure is not None
-    assert "cannot call the processors of this release" in report.failure.message
+@pytest.mark.parametrize("release", ["0.20.0", "0.24.0", "0.30.0"])
+def test_every_releases_processors_are_called(release: str, release_tree: Any) -> None:
+    report = _proved("qwen2_5_vl", release_tree, release)
+    assert report.passed, "\n".join(report.lines())
+    assert report.guessed == ()
 
 
 def _as_is(release_tree: Any, automatic: Automatic, release: str = "0.33.0") -> NumericReport:

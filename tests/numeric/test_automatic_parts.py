@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
+# A CUDA build of torchvision does not load beside a CPU torch; transformers only needs its Python code, as in the lab.
+sys.modules.setdefault("torchvision._meta_registrations", ModuleType("torchvision._meta_registrations"))
 torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
 transformers = pytest.importorskip("transformers", reason="needs the `cpu` extra")
 
@@ -20,15 +22,19 @@ from scaffold.verify.numeric.automatic.configuration import (  # noqa: E402
     ConfigurationSource,
     NoRecipe,
     _is_in,
+    lineage,
 )
 from scaffold.verify.numeric.automatic.fixed import _RELEASE  # noqa: E402
+from scaffold.verify.numeric.automatic.guess import GuessedProcessor, Patches, _patches  # noqa: E402
 from scaffold.verify.numeric.automatic.host import (  # noqa: E402
     LanguageModel,
     _config_among,
+    _LanguageConfig,
     _leave_out_the_language_model,
     _name_remote_towers,
     leave_out_bfloat16,
 )
+from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer  # noqa: E402
 from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
 from scaffold.verify.numeric.cpu_imports import fused_q_kv_rmsnorm  # noqa: E402
 from scaffold.verify.numeric.model import Automatic  # noqa: E402
@@ -215,7 +221,7 @@ def test_a_model_that_rounds_in_between_does_not(weights: torch.dtype, monkeypat
     processor = types.new_class(
         "Processor", (Generic[T],), {}, lambda names: names.update(__module__=inputs_of_it.__name__)
     )
-    factory = SimpleNamespace(processor=processor[int])  # type: ignore[index]
+    factory = SimpleNamespace(info=object, processor=processor[int])  # type: ignore[index]
     monkeypatch.setattr(torch, "get_default_dtype", lambda: weights)
     leave_out_bfloat16(type("Model", (), {"__module__": module.__name__, "_processor_factory": factory}))
     for made in (module, inputs_of_it):
@@ -332,12 +338,39 @@ def _raise(error: Exception) -> Any:
             [],
         ),
         (
+            Embeds(lambda sizes, listed: _raise(ValueError("Image embeddings are not supported for this path."))),
+            None,
+            ["the model refuses them (ValueError: Image embeddings are not supported for this path.)"],
+        ),
+        (
             Embeds(lambda sizes, listed: [torch.zeros(8, 2)]),
             survey.Ready(problem="it does not give them back as they are, in one batch"),
             [],
         ),
+        (
+            Embeds(lambda sizes, listed: [torch.ones(n, 2).cumsum(0) for n in (12, 8, 12, 8)]),
+            survey.Ready(problem="it does not give them back as they are, in one batch"),
+            [],
+        ),
+        (
+            Embeds(lambda sizes, listed: [torch.rand(n, 2) for n in (12, 8, 12, 8)]),
+            survey.Ready(),
+            [],
+        ),
     ],
-    ids=["taken", "listed", "of one size", "no field", "refused", "pixels asked for", "another shape", "others"],
+    ids=[
+        "taken",
+        "listed",
+        "of one size",
+        "no field",
+        "refused",
+        "pixels asked for",
+        "another shape",
+        "not supported",
+        "others",
+        "not of what was given",
+        "projected",
+    ],
 )
 def test_ready_embeddings_are_never_left_out_in_silence(
     model: Embeds, expected: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
@@ -448,3 +481,114 @@ def test_other_values_of_a_processors_arguments() -> None:
         {"size": {"shortest_edge": 3136, "longest_edge": 100_000}},
     ]
     assert list(other_arguments(processor, "video", 1)) == [{"max_dynamic_patch": 6}, {"max_dynamic_patch": 3}]
+
+
+def test_a_function_that_chooses_a_processor_is_all_that_is_known_of_it() -> None:
+    def choose(info: Any) -> Any:
+        return info
+
+    factory = SimpleNamespace(info=choose, processor=Session)
+    assert list(lineage(SimpleNamespace(_processor_factory=factory))) == [choose, Session, object]
+
+
+def test_a_language_model_of_a_whole_configuration_knows_its_text() -> None:
+    text = transformers.PretrainedConfig(hidden_size=96)
+    whole = transformers.PretrainedConfig(text_config=text, scale=2)
+    config = _LanguageConfig(whole)
+    assert (config.hidden_size, config.scale) == (96, 2)
+    assert isinstance(config.anything, LanguageModel)
+
+
+class Tower:
+    """A model whose method reads a value, and another one that may be missing."""
+
+    __module__ = "vllm.model_executor.models.of_a_test"
+
+    def positions(self, config: Any) -> Any:
+        return config.vision_config.spatial_merge_size, getattr(config.vision_config, "use_sink", False)
+
+
+def test_what_a_port_may_read_of_the_tower_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, Tower.__module__, ModuleType(Tower.__module__))
+    tower = transformers.PretrainedConfig(patch_size=14)
+    made = Configuration(transformers.PretrainedConfig(vision_config=tower), "a test")
+    made.add_read(Tower)
+    assert made.guessed == ["vision_config.spatial_merge_size"]
+    assert tower.spatial_merge_size == 2
+    assert not hasattr(tower, "use_sink")
+    made.add_read(Tower)
+    assert made.guessed == ["vision_config.spatial_merge_size"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        (
+            {"pixel_values": ("np", 3, "ps", "ps"), "image_grid_hws": ("ni", 2)},
+            [Patches("image", "pixel_values", "image_grid_hws", (3, "ps", "ps"))],
+        ),
+        (
+            {"pixel_values_videos": ("np", "cps"), "video_grid_thw": ("nv", 3)},
+            [Patches("video", "pixel_values_videos", "video_grid_thw")],
+        ),
+        ({"pixel_values": ("np", "cps"), "image_grid_thw": ("ni", 3), "patch_positions": ("np", 3)}, []),
+        ({"pixel_values": ("bn", 3, "h", "w")}, []),
+        ({"image_embeds": ("nf", "hs"), "image_grid_thw": ("ni", 3)}, []),
+    ],
+    ids=["images", "videos", "further inputs", "no grid", "no pixels"],
+)
+def test_only_patches_and_their_grid_are_guessed(fields: dict[str, Any], found: list[Patches]) -> None:
+    assert list(_patches(fields)) == found
+
+
+def test_guessed_patches_have_the_shape_that_the_model_says() -> None:
+    rows, grids = torch.arange(8.0 * 12).reshape(8, 12), torch.tensor([[1, 2, 4]])
+    asked: list[Any] = []
+
+    class Part:
+        valid_kwargs = SimpleNamespace(__annotations__={"size": int})
+
+        def __call__(self, media: Any, **kwargs: Any) -> Any:
+            asked.append((media, kwargs))
+            return {"pixel_values": rows, "image_grid_thw": grids}
+
+    wanted = Patches("image", "pixels", "image_grid_hws", (3, "ps", "ps"))
+    processor = GuessedProcessor(make_tokenizer(), [wanted], lambda modality: Part())
+    made = processor("<image>", ["an image"], videos=[], size=4, truncation=False)
+    assert asked == [(["an image"], {"size": 4, "return_tensors": "pt"})]
+    assert made["pixels"].shape == (8, 3, 2, 2)
+    assert made["image_grid_hws"].tolist() == [[2, 4]]
+    assert torch.equal(made["pixels"].reshape(8, 12), rows)
+
+
+def test_a_processor_gets_tokens_that_it_has_no_default_of() -> None:
+    class Asking:
+        def __init__(self, tokenizer: Any) -> None:
+            self.boa_token = getattr(tokenizer, "boa_token", None)
+            self.image_token = getattr(tokenizer, "image_token", "<image_soft_token>")
+
+    tokenizer = make_tokenizer()
+    ProcessorMaker(None, Configuration(None, "a test"), tokenizer)._teach_tokens(Asking)
+    made = Asking(tokenizer)
+    assert (made.boa_token, made.image_token) == ("<boa>", "<image_soft_token>")
+    assert "<boa>" in tokenizer.get_vocab()
+
+
+def test_what_is_missed_of_a_part_of_a_processor_is_the_towers() -> None:
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    tower = transformers.PretrainedConfig(image_size=112)
+    configuration = Configuration(transformers.PretrainedConfig(vision_config=tower), "a test")
+    maker = ProcessorMaker(None, configuration, make_tokenizer())
+    part = ImageProcessingMixin()
+    for name in ("image_size", "max_num_tiles"):
+        error = AttributeError("missed", name=name, obj=part)
+        assert maker.repair(error)
+        assert not maker.repair(error)  # it was missed again
+    assert not maker.repair(AttributeError("unknown", name="unheard_of", obj=part))
+    assert not maker.repair(AttributeError("another's", name="image_size", obj=tower))
+    maker._fitted(part)
+    assert (part.image_size, part.max_num_tiles) == (112, 4)
+    assert configuration.guessed == ["the processor's image_size", "the processor's max_num_tiles"]
+    configuration.add_guessed(configuration.guessed[:1])  # another process learns them from its own processor
+    assert len(configuration.guessed) == 2

@@ -127,3 +127,19 @@ def test_a_tower_without_heads_follows_the_language_models_width() -> None:
     tree["text_config"]["hidden_size"] = 6144
     shrink(tree)
     assert tree["vision_config"] == {"decoder_dmodel": 96, "n_layers": LAYERS}
+
+
+def test_what_single_layers_have_of_their_own_stays_theirs() -> None:
+    own = {"05": {"head_dim": 64}, "29": {"head_dim": 512}}
+    tree = {"num_hidden_layers": 30, "per_layer_config": own, "id2label": {0: "a", 1: "b"}}
+    shrink(tree)
+    assert tree["per_layer_config"] == {"0": {"head_dim": 64}, "2": {"head_dim": 512}}
+    assert tree["id2label"] == {0: "a", 1: "b"}
+
+
+@pytest.mark.parametrize(("sections", "cut"), [([24, 20, 20], [6, 5, 5]), ([11, 11, 10], [4, 2, 2])])
+def test_sections_of_rotary_positions_fit_the_head(sections: list[int], cut: list[int]) -> None:
+    rope = {"rope_type": "default", "mrope_section": sections}
+    text = {"hidden_size": 4096, "num_attention_heads": 32, "rope_parameters": rope, "rope_scaling": {"factor": 2}}
+    shrink(tree := {"text_config": text})
+    assert tree["text_config"]["rope_parameters"] == {"rope_type": "default", "mrope_section": cut}

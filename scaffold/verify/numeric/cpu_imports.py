@@ -220,6 +220,9 @@ def patch_vllm() -> None:
         importlib.import_module("vllm.models.common.ops").fused_q_kv_rmsnorm = fused_q_kv_rmsnorm  # type: ignore[attr-defined]
     # Outside an emulated capture nothing captures; torch without CUDA raises instead of saying so.
     torch.cuda.is_current_stream_capturing = lambda: False
+    # Gemma 4 cuts its batches by the free memory of its device; before 0.25 it asks the platform.
+    torch.accelerator.get_memory_info = lambda *args: (1 << 40, 1 << 40)
+    current_platform.mem_get_info = torch.accelerator.get_memory_info
     # 0.31+ zero-fills the output when the platform is CUDA and the stream is capturing.
     if hasattr(vit_attn_wrappers, "current_platform"):
         vit_attn_wrappers.current_platform = _CudaPlatform(current_platform)

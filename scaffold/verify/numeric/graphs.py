@@ -91,7 +91,13 @@ class Lab:
         for tensor in (*host.parameters(), *host.buffers()):
             self.place(tensor)
         for module in host.modules():
-            for name in [name for name, value in vars(module).items() if isinstance(value, torch.device)]:
+            kept = [name for name, value in vars(module).items() if isinstance(value, torch.device)]
+            # MoonViT keeps the platform's name of it, which is the host's here, and makes its table of angles there.
+            if vars(module).get("device") == "cpu":
+                kept.append("device")
+                for tensor in tensors_in(list(vars(module).values())):
+                    self.place(tensor)
+            for name in kept:
                 setattr(module, name, DEVICE)
 
     def on_device(self, tensor: torch.Tensor) -> bool:

@@ -25,13 +25,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from scaffold.verify.numeric.automatic.fixed import fixed_towers
 from scaffold.verify.numeric.automatic.shrink import LAYERS, Level, parts_of, role_of, shrink
 
 #: Prefixes of modules that hold models.
 MODELS = ("vllm.model_executor.models.", "vllm.models.")
+
+#: Name among guessed values of a processor that the checkpoint brings.
+PROCESSOR = "the processor"
 
 
 class NoRecipe(Exception):
@@ -84,13 +87,26 @@ class Configuration:
     def add_guessed(self, paths: Sequence[str]) -> None:
         """Add what an earlier configuration missed, so that this one misses nothing later."""
         for path in paths:
-            if path in self.guessed:
+            if path in self.guessed or path.startswith(PROCESSOR):
                 continue
             owner = self.hf_config
             *parents, name = path.split(".")
             for parent in parents:
                 owner = getattr(owner, parent)
             self._add(owner, name)
+
+    def add_read(self, host: type) -> None:
+        """Add what a model's methods read of its tower's configuration, but for names that may be missing.
+
+        The model need not come there; a port may, since every checkpoint says it.
+        """
+        tower = getattr(self.hf_config, "vision_config", None)
+        if _is_config(tower):
+            methods = {name for cls in host.__mro__ for name in vars(cls)}
+            source = "".join(ast.unparse(tree) for tree, _ in method_trees(host, methods))
+            for name in sorted(set(re.findall(r"\bvision_config\.(\w+)", source)) & USUAL.keys()):
+                if not hasattr(tower, name) and f"'{name}'" not in source:
+                    self._add(tower, name)
 
     def _add(self, owner: Any, name: str) -> None:
         setattr(owner, name, self._guess(owner, name))
@@ -111,8 +127,8 @@ class Configuration:
             return 96
         if name == "hidden_act" and (language or owner is self.hf_config):
             return "silu"
-        if name in _USUAL:
-            return _USUAL[name]
+        if name in USUAL:
+            return USUAL[name]
         if name.endswith("hidden_size"):
             vision = next((part for path, part in self.parts() if role_of(path) == "vision"), None)
             if re.search("pixel|vis|vit|image|mm_", name) and getattr(vision, "hidden_size", None):
@@ -222,7 +238,7 @@ class ConfigurationSource:
         """A small configuration. Raises what the configuration's class raises."""
         if attempt.empty:
             # Models read the number of tiles with a default of one, with which cutting them is not tried.
-            some = {name: _USUAL[name] for name in ("max_dynamic_patch",) if name not in self.settings.set}
+            some = {name: USUAL[name] for name in ("max_dynamic_patch",) if name not in self.settings.set}
             made = _empty({**some, **self.settings.set})
             return Configuration(made, "no class of its configuration was found", list(some), self.tower)
         tree = copy.deepcopy(self.values) if self.values is not None else _default_values(self.cls)
@@ -290,13 +306,14 @@ def _default_values(cls: Any) -> dict[str, Any]:
 
 def _complete(config: Any) -> None:
     for key, value in list(vars(config).items()):
-        if value == key and key in _USUAL:  # a class whose default is the attribute's name
-            setattr(config, key, _USUAL[key])
+        if value == key and key in USUAL:  # a class whose default is the attribute's name
+            setattr(config, key, USUAL[key])
     for key, cls in getattr(type(config), "sub_configs", {}).items():
-        usable = isinstance(cls, type) and cls.__name__ not in ("AutoConfig", "PreTrainedConfig", "PretrainedConfig")
-        if getattr(config, key, None) is None and usable and not re.search("audio|speech|video", key):
+        if getattr(config, key, None) is None and not re.search("audio|speech|video", key):
+            known = isinstance(cls, type) and cls.__name__ not in ("AutoConfig", "PreTrainedConfig", "PretrainedConfig")
             with suppress(Exception):
-                setattr(config, key, cls())
+                # A part of any class: the whole has a type for one that does not say its own.
+                setattr(config, key, cls() if known else getattr(type(config)(**{key: {}}), key))
         if _is_config(getattr(config, key, None)):
             _complete(getattr(config, key))
 
@@ -386,6 +403,16 @@ def _annotated(host: type) -> tuple[type | None, str]:
     return None, ""
 
 
+def lineage(host: Any) -> Iterator[Any]:
+    """The classes that describe a model's inputs, its processing information's and its processor's, with their bases.
+
+    Some models give functions that choose a class: a function is all that is known of those before it is called.
+    """
+    factory = host._processor_factory
+    for made in (factory.info, get_origin(factory.processor) or factory.processor):
+        yield from made.__mro__ if isinstance(made, type) else (made,)
+
+
 def init_trees(host: type) -> Iterator[tuple[ast.AST, dict[str, Any]]]:
     """Every `__init__` of a model's class and its bases, with the namespace of its module."""
     return method_trees(host, {"__init__"})
@@ -469,14 +496,15 @@ def repaired(step: Callable[[], Any], *menders: Any) -> Any:
 #: Pixels of a side of a guessed tower's image.
 _SIDE = 112
 #: Usual values of a configuration's attributes, by name: for configurations that no class and no file describes.
-_USUAL: dict[str, Any] = {
+USUAL: dict[str, Any] = {
     # towers
     "hidden_size": 64, "embed_dim": 64, "width": 64, "intermediate_size": 80, "mlp_ratio": 2,
     "num_hidden_layers": LAYERS, "depth": LAYERS, "layers": LAYERS, "num_layers": LAYERS, "num_attention_heads": 2,
     "num_heads": 2, "heads": 2, "num_key_value_heads": 2, "head_dim": 32, "kv_channels": 32, "num_channels": 3,
     "in_channels": 3, "image_size": 56, "patch_size": 14, "image_patch_size": 14, "temporal_patch_size": 2,
-    "spatial_merge_size": 2, "window_size": 112, "out_hidden_size": 96, "layer_norm_eps": 1e-6,
-    "rms_norm_eps": 1e-6, "norm_type": "layer_norm", "hidden_act": "gelu", "qkv_bias": True, "attention_bias": True,
+    "spatial_merge_size": 2, "window_size": 112, "out_hidden_size": 96, "output_dim": None,
+    "default_output_length": 280, "layer_norm_eps": 1e-6, "rms_norm_eps": 1e-6,
+    "norm_type": "layer_norm", "hidden_act": "gelu", "qkv_bias": True, "attention_bias": True,
     "mlp_bias": True, "use_bias": False, "qk_normalization": False, "use_qk_norm": False, "attention_dropout": 0.0,
     "hidden_dropout_prob": 0.0, "dropout": 0.0, "drop_path_rate": 0.0, "initializer_factor": 1.0,
     "initializer_range": 0.02, "embed_std": 0.02, "layer_scale_init_value": 0.1, "ls_init_value": None,
@@ -493,7 +521,7 @@ _USUAL: dict[str, Any] = {
     "visual_vocab_size": 64, "tile_tag": "2D", "global_view_pos": "head", "use_msac": False,
     # tiles
     "use_thumbnail": True, "dynamic_image_size": True, "min_dynamic_patch": 1,
-    "max_dynamic_patch": 4, "template": "internvl2_5",
+    "max_dynamic_patch": 4, "max_num_tiles": 4, "template": "internvl2_5",
     # language
     "vocab_size": 1024, "embedding_size": 1024, "max_position_embeddings": 4096, "rope_theta": 10000.0,
     "tie_word_embeddings": False, "weight_tying": False, "architectures": ["Qwen2ForCausalLM"],

@@ -10,12 +10,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import Any, TypeGuard, get_origin
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.automatic.configuration import MODELS, Configuration, NoRecipe, init_trees, method_trees
+from scaffold.verify.numeric.automatic.configuration import (
+    MODELS,
+    Configuration,
+    NoRecipe,
+    init_trees,
+    lineage,
+    method_trees,
+)
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 
 #: Columns of the stand-in's embeddings: those of `shrink`.
@@ -71,7 +78,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
 
 class _LanguageConfig(LanguageModel):
-    """The configuration that a language model was made with, and a stand-in for what that does not say."""
+    """The configuration that a language model was made with, or its part for text; a stand-in for what none says."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -79,8 +86,10 @@ class _LanguageConfig(LanguageModel):
 
     def __getattr__(self, name: str) -> Any:
         given = self.__dict__.get("_given")
-        value = None if name.startswith("_") or name == "dtype" else getattr(given, name, None)
-        return super().__getattr__(name) if value is None else value
+        for said in () if name.startswith("_") or name == "dtype" else (given, _text_part(given)):
+            if (value := getattr(said, name, None)) is not None:
+                return value
+        return super().__getattr__(name)
 
 
 def _config_among(given: Sequence[Any]) -> Any:
@@ -250,8 +259,7 @@ def leave_out_bfloat16(cls: Any) -> None:
 
     Called while the host is built: the default type is then that of its weights.
     """
-    processor = cls._processor_factory.processor
-    for base in (*cls.__mro__, *(get_origin(processor) or processor).__mro__):
+    for base in (*cls.__mro__, *lineage(cls)):
         names = vars(sys.modules[base.__module__])
         if base.__module__.startswith(MODELS) and names.get("torch") is torch:
             names["torch"] = _Torch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -73,9 +74,17 @@ def process(
     from vllm.multimodal.inputs import MultiModalKwargsItems
 
     parsed = processor.info.parse_mm_data({modality: list(media)}, validate=False)
-    made = processor._apply_hf_processor_main(parsed, dict(arguments))
+    made = applied(processor, parsed, arguments)
     fields = processor._get_mm_fields_config(made, dict(arguments))
     return list(MultiModalKwargsItems.from_hf_inputs(made, fields)[modality])
+
+
+def applied(processor: Any, parsed: Any, arguments: Mapping[str, Any]) -> Any:
+    """The inputs that the release's processor makes of media: before 0.29, its method makes a prompt, too."""
+    main = processor._apply_hf_processor_main
+    if "prompt" in inspect.signature(main).parameters:
+        return processor._apply_hf_processor_mm_only(parsed, dict(arguments), {})
+    return main(parsed, dict(arguments))
 
 
 def process_requests(

@@ -11,9 +11,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, get_origin
 
-from scaffold.verify.numeric.automatic.configuration import MODELS, Configuration, NoRecipe
+from scaffold.verify.numeric.automatic.configuration import MODELS, PROCESSOR, USUAL, Configuration, NoRecipe, lineage
+from scaffold.verify.numeric.automatic.guess import guessed_processor
 
 _SUFFIXES = {
     "image_processor": "ImageProcessor",
@@ -46,10 +48,13 @@ def make_tokenizer() -> Any:
             found = re.fullmatch(r"(\w+?)(_token)?(_id)?", name)
             if getattr(error, "obj", None) is not self or found is None or not (found[2] or found[3]):
                 return False
-            token = f"<{found[1]}>"
-            number = self.convert_tokens_to_ids(token)
-            object.__setattr__(self, name, number if found[3] else token)
+            self.teach(name, f"<{found[1]}>", bool(found[3]))
             return True
+
+        def teach(self, name: str, token: str, number: bool = False) -> None:
+            """Know a special token, or its number, by this attribute."""
+            known = self.convert_tokens_to_ids(token)
+            object.__setattr__(self, name, known if number else token)
 
     made = Bytes(tokenizer_object=plain, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
     tokens = ("<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<IMG_CONTEXT>", "<img>", "</img>")
@@ -70,6 +75,22 @@ class ProcessorMaker:
         self._made: dict[tuple[Any, str], Any] = {}
         #: Names of the classes that were made, for readers.
         self.names: list[str] = []
+        #: Attributes that were missed of parts: a checkpoint's file may say more than the class of a part has.
+        self._said: dict[str, Any] = {}
+
+    def repair(self, error: BaseException) -> bool:
+        """Add what an `AttributeError` missed of a part. False where nothing says its value."""
+        from transformers.image_processing_base import ImageProcessingMixin
+
+        name = getattr(error, "name", None) or ""
+        if not isinstance(getattr(error, "obj", None), ImageProcessingMixin) or name in self._said:
+            return False
+        value = self._side(name) or self._configuration.find(name) or USUAL.get(name)
+        if value is not None:
+            self._said[name] = value
+            self._configuration.guessed.append(f"{PROCESSOR}'s {name}")
+            self._made.clear()
+        return value is not None
 
     def install(self) -> None:
         """Take the place of the loaders of `vllm.transformers_utils.processor`, wherever a module imported them to."""
@@ -147,6 +168,9 @@ class ProcessorMaker:
 
         if cls in (None, ProcessorMixin):
             cls = self._processor_class()
+        if cls is None:
+            return self._guessed()
+        self._teach_tokens(cls)
         if cls.__name__ not in self.names:
             self.names.append(cls.__name__)
         if not issubclass(cls, ProcessorMixin):
@@ -177,11 +201,25 @@ class ProcessorMaker:
         for candidate in own.__all__ if found is None and plain else ():
             if re.sub(r"[^a-z0-9]", "", candidate.lower().removesuffix("processor")) == plain:
                 found = getattr(own, candidate)
-        return (
-            found
-            or self._imported(lambda key, value: issubclass(value, ProcessorMixin) and value is not ProcessorMixin)
-            or _remote_code("processor", model_type)
+        return found or self._imported(
+            lambda key, value: issubclass(value, ProcessorMixin) and value is not ProcessorMixin
         )
+
+    def _guessed(self) -> Any:
+        """A stand-in for a processor that the checkpoint brings. Raises NoRecipe where the model says too little."""
+        made = guessed_processor(self._host, self._tokenizer, self._fitted, self._side)
+        if made is None:
+            _remote_code("processor", getattr(self._configuration.hf_config, "model_type", "") or "")
+        if PROCESSOR not in self._configuration.guessed:
+            self._configuration.guessed.append(PROCESSOR)
+            self.names.append("a processor guessed from the model's inputs")
+        return made
+
+    def _teach_tokens(self, cls: Any) -> None:
+        """Add special tokens that a processor asks its tokenizer for and has no default of: a checkpoint's has them."""
+        with suppress(OSError, TypeError):
+            for name in re.findall(r'getattr\(tokenizer, "(\w+_token)", None\)', inspect.getsource(cls.__init__)):
+                self._tokenizer.teach(name, f"<{name.removesuffix('_token')}>")
 
     # -- its parts -----------------------------------------------------------------------------------------------------
 
@@ -221,12 +259,7 @@ class ProcessorMaker:
 
     def _imported(self, wanted: Callable[[str, Any], bool]) -> Any:
         """A class in the namespace of the host's module, of its bases', or of its processing information's."""
-        factory = self._host._processor_factory
-        for cls in (
-            *self._host.__mro__,
-            *factory.info.__mro__,
-            *(get_origin(factory.processor) or factory.processor).__mro__,
-        ):
+        for cls in (*self._host.__mro__, *lineage(self._host)):
             if cls.__module__.startswith(MODELS) and not cls.__module__.endswith(("interfaces", "interfaces_base")):
                 for key, value in vars(sys.modules[cls.__module__]).items():
                     if inspect.isclass(value) and not get_origin(value) and wanted(key, value):
@@ -279,8 +312,11 @@ class ProcessorMaker:
 
     def _fitted(self, part: Any) -> Any:
         """A part of a processor whose geometry is the tower's."""
+        for name, value in self._said.items():
+            setattr(part, name, value)
         for name, source in (
             ("patch_size", "patch_size"),
+            ("merge_size", "merge_kernel_size"),
             ("merge_size", "spatial_merge_size"),
             ("temporal_patch_size", "temporal_patch_size"),
         ):

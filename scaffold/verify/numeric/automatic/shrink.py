@@ -118,6 +118,9 @@ def _cut_layers(part: Tree) -> bool:
     for name, value in part.items():
         if isinstance(value, list) and len(value) == old:
             part[name] = value[:LAYERS]
+        elif isinstance(value, dict) and value and all(isinstance(own, dict) for own in value.values()):
+            if all(str(number).isdecimal() for number in value):  # what single layers have of their own
+                part[name] = {str(_scaled(int(number), old)): own for number, own in value.items()}
         elif _LAYER_NUMBERS.fullmatch(name):
             if _is_number(value):
                 part[name] = _scaled(value, old)
@@ -145,6 +148,7 @@ def _cut_widths(parts: list[tuple[tuple[str, ...], Tree]], level: Level) -> None
         for name in part:
             if _KEY_VALUE_HEADS.fullmatch(name) and _is_number(part[name]):
                 part[name] = count if part[name] == part[heads] else 1
+        _cut_sections(part, size, part.get("head_dim") or part[width] // part[heads])
         if _is_number(part.get("head_dim")):
             part["head_dim"] = size
         old, part[heads], part[width] = part[width], count, count * size
@@ -169,6 +173,15 @@ def _cut_widths(parts: list[tuple[tuple[str, ...], Tree]], level: Level) -> None
             else:
                 factor = new / old if old else fallback
                 part[name] = scaled.setdefault(value, max(16, round(value * factor / 16) * 16))
+
+
+def _cut_sections(part: Tree, size: int, old: int) -> None:
+    """Cut the sections of rotary positions, by which some classes check the width of a head."""
+    for rope in (value for value in part.values() if isinstance(value, dict)):
+        sections = rope.get("mrope_section")
+        if sections and old:
+            cut = [section * size // old for section in sections]
+            rope["mrope_section"] = [sum(sections) * size // old - sum(cut[1:]), *cut[1:]]
 
 
 def _part_projections(parts: list[tuple[tuple[str, ...], Tree]]) -> None:

@@ -7,7 +7,6 @@ quadrant of the pixels.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -141,7 +140,7 @@ class Ready:
             (result,) = model.embed(inputs.process(model.processor, modality, media), modality)
             rows.append(torch.randn(*result.shape, generator=generator))
             parsed = model.processor.info.parse_mm_data({modality: media}, validate=False)
-            made = dict(model.processor._apply_hf_processor_main(parsed, {}))
+            made = dict(inputs.applied(model.processor, parsed, {}))
             made = {key: value for key, value in made.items() if not key.startswith("pixel_values")}
             made[name] = rows[-1:] if self.listed else rows[-1]
             fields = model.processor._get_mm_fields_config(made, {})
@@ -217,7 +216,9 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
             with set_current_vllm_config(config):
                 return config, build_host(cls, config, tokenizer)
 
-        config, built = repaired(build, configuration, tokenizer)
+        menders = configuration, tokenizer, maker
+        config, built = repaired(build, *menders)
+        configuration.add_read(host)
         stage = "processor"
         factory = host._processor_factory  # type: ignore[attr-defined]
 
@@ -226,12 +227,7 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
             limits = dict(info.get_supported_mm_limits())
             return factory.processor(info, factory.dummy_inputs(info)), limits
 
-        processor, limits = repaired(make_processor, configuration, tokenizer)
-        if "hf_kwargs" not in inspect.signature(processor._apply_hf_processor_main).parameters:
-            raise NoRecipe(
-                "the automatic recipe cannot call the processors of this release",
-                "verify the port on 0.31 or later, or write a recipe (docs/verify.md) and name it with --recipe",
-            )
+        processor, limits = repaired(make_processor, *menders)
     except Exception as error:
         raise Failure(stage, error) from error
     return Model(
@@ -241,7 +237,7 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
         processor,
         limits,
         maker.names,
-        (configuration, tokenizer),
+        menders,
     )
 
 
@@ -442,9 +438,13 @@ def _affordable(
     if not kept or len(inputs.grouped(batch, modality)) != 1:
         return []
     results = model.embed(batch, modality)[: len(kept)]
-    if any(not bool(result.isfinite().all()) or float(result.std()) < DEPENDS for result in results):
+    if not all(map(_varies, results)):
         return []
     return [Measured(size, len(result)) for (size, _), result in zip(kept, results, strict=True)]
+
+
+def _varies(result: torch.Tensor) -> bool:
+    return bool(result.isfinite().all()) and float(result.std()) >= DEPENDS
 
 
 def _judge(model: Model, modality: str, sizes: Sequence[Size]) -> None:
@@ -502,6 +502,7 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
     sizes = [entry.size for entry in measured]
     mixed = [sizes[len(sizes) // 2], sizes[0], sizes[-1], sizes[len(sizes) // 3]]
     refused, problem, mixed_up = "", "", ""
+    projected: Ready | None = None
     for way in (Ready(), Ready(listed=True), Ready(equal=True), Ready(equal=True, listed=True)):
         items: list[Any] = []
         try:
@@ -515,6 +516,10 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
                 if way.equal and mixed_up:
                     facts.basis.append(f"precomputed embeddings of {modality}s of one size: of several, {mixed_up}")
                 return way
+            if one_batch and [one.shape for one in got] == [one.shape for one in rows]:
+                others, _ = way.items(model, modality, mixed, generator)
+                if not any(map(torch.equal, got, model.embed(others, modality))) and all(map(_varies, got)):
+                    projected = projected or way
             problem = "it does not give them back as they are, in one batch"
         except Exception as error:
             said = f"{type(error).__name__}: {str(error)[:150]}"
@@ -522,6 +527,8 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
                 refused = said
             problem = said if items or not problem else problem
             mixed_up = mixed_up if way.equal or not items else said
+    if projected is not None:  # a model may project what it is given: its own result is the oracle
+        return projected
     if refused:
         facts.no_embeds[modality] = f"the model refuses them ({refused})"
         return None
@@ -530,4 +537,5 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
 
 def _refuses(error: Exception) -> bool:
     """Whether a model says that it takes no precomputed embeddings: it asks for pixels, asserts, or returns nothing."""
-    return isinstance(error, (AssertionError, NotImplementedError, NothingEmbedded)) or "Required field" in str(error)
+    said = "Required field" in str(error) or "not supported" in str(error)
+    return said or isinstance(error, (AssertionError, NotImplementedError, NothingEmbedded))

@@ -53,8 +53,6 @@ RECIPES = (
     "muse_glimmer",
     "kanana_v",
     "keye",
-    "keye_vl1_5",
-    "hyperclovax_vision_v2",
     "llava_onevision2",
     "lfm2_vl",
     "cosmos3_edge",

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
 
@@ -30,14 +29,6 @@ class Gemma4(Recipe):
     host_class = "Gemma4ForConditionalGeneration"
     modalities: tuple[str, ...] = ("image", "video")
     min_budget = LENGTH
-
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        from vllm.platforms import current_platform
-
-        # The model reads the free memory of its device; before 0.25 it asks the platform.
-        torch.accelerator.get_memory_info = lambda *args: (1 << 40, 1 << 40)
-        current_platform.mem_get_info = torch.accelerator.get_memory_info
-        return super().build(host_class)
 
     def model_config(self) -> Any:
         from transformers import Gemma4TextConfig, Gemma4VisionConfig
