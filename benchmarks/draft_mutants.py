@@ -21,11 +21,11 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reach import CONFIGS, GIVEN, NEWEST, RESULTS, code_of, first_candidate, load, write
+from reach import CONFIGS, NEWEST, RESULTS, code_of, first_candidate, load, write
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -55,14 +55,12 @@ SLIPS = (
 HARMLESS = "budget.min"
 
 
-def mutants(tree: SourceTree, name: str, given: Mapping[str, str] | None = None) -> Iterator[tuple[str, str]]:
+def mutants(tree: SourceTree, name: str) -> Iterator[tuple[str, str]]:
     """Each change, and the text of the changed descriptor."""
-    answers = {key: value for key, value in (given or {}).items() if key != "layout"}
-    layout = (given or {}).get("layout")
-    draft = interview(tree, name, answers, first_candidate, layout)
+    draft = interview(tree, name, {}, first_candidate)
     for question in draft.questions:
         for other in question.candidates[1:] if question.key != HARMLESS else ():
-            changed = interview(tree, name, {**answers, question.key: other.value}, first_candidate, layout)
+            changed = interview(tree, name, {question.key: other.value}, first_candidate)
             yield f"{question.key}: {other.value}", plain(changed)
     text = plain(draft)
     for pattern, replacement in SLIPS:
@@ -134,7 +132,7 @@ def main() -> int:
     rows = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     with keep_warm(), tempfile.TemporaryDirectory() as folder:
         for number, (name, row) in enumerate(survey.items(), 1):
-            changes = sorted(set(mutants(tree, name, GIVEN.get(name) if row["answers"] == "given" else None)))
+            changes = sorted(set(mutants(tree, name)))
             if not chosen.only:
                 # A generator for each name: another architecture in a later survey leaves this one's sample alone.
                 changes = random.Random(f"{chosen.seed} {name}").sample(changes, min(chosen.each, len(changes)))

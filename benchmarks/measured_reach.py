@@ -27,8 +27,6 @@ def pages() -> list[Page]:
 * *pass*: the release's real classes return the same embeddings with the port as without it. *none*: nothing could
         build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
         *not run*: it has not run.
-* *answers*: `first` are the first candidates alone; `given` are answers that somebody looked up
-        (`benchmarks/reach.py`).
 * *configuration*: `found` is the class that the model asks for, with its defaults. `given` are values in the shape
         of a checkpoint's `config.json` (`benchmarks/configs/`) for `verify --config`, for models whose values neither
         vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build the model. With
@@ -62,7 +60,6 @@ def section(result: Mapping[str, Any]) -> list[str]:
                 "in the release",
                 "architectures",
                 "proven statically",
-                "with first candidates alone",
                 "numerically",
                 "both, from `init --yes` and the automatic recipe alone",
             ],
@@ -75,7 +72,6 @@ def section(result: Mapping[str, Any]) -> list[str]:
                 "port in the release",
                 "layout",
                 "questions",
-                "answers",
                 "numerical proof",
                 "configuration",
             ],
@@ -104,20 +100,19 @@ def split(rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
 def counts(name: str, rows: list[Row]) -> list[str]:
     proven = [row for row in rows if row["static"] == "proven"]
     ends = Counter(numeric(row).partition(" (")[0] for row in proven)
-    first = sum(row["answers"] == "first" for row in proven)
     found = ", ".join(f"{end} {ends[end]}" for end in ("pass", "fail", "none", "outdated", "not run") if ends[end])
-    return [name, str(len(rows)), str(len(proven)), str(first), found, str(sum(map(alone, proven)))]
+    return [name, str(len(rows)), str(len(proven)), found, str(sum(map(alone, proven)))]
 
 
 def alone(row: Row) -> bool:
     """Whether nobody had to give anything for a row that passed."""
-    return numeric(row) == "pass" and row["answers"] == "first" and row.get("config") not in ("given", "recipe")
+    return numeric(row) == "pass" and row.get("config") not in ("given", "recipe")
 
 
 def done(row: Row) -> list[str]:
     checks = f", {row['checks']} comparisons" if row["checks"] else ""
     port = "yes" if row["has_port"] else "no"
-    words = [f"`{row['architecture']}`", port, row["kind"], str(row["questions"]), row["answers"]]
+    words = [f"`{row['architecture']}`", port, row["kind"], str(row["questions"])]
     guessed = f"{len(row['guessed'])} values guessed" if row.get("guessed") else ""
     found = row.get("config", "") if row["numeric"] != "none" else ""
     basis = ", ".join(filter(None, (found if found in ("given", "recipe") or not guessed else "", guessed)))

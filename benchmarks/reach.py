@@ -9,10 +9,10 @@ For some models neither vLLM nor transformers holds the configuration's values: 
 the shape of the checkpoint's own config.json, are given to `verify --config`, and the row says so. `verify` builds all
 models by its automatic recipe; where that cannot, a shipped recipe does, and the row says that, too.
 
-Every architecture of the release's registry is drafted with the first candidate of each question (or, where that gives
-no port, with the answers in `GIVEN`), ported in memory with all static proofs, and run by `vitcg-scaffold verify`, one
-at a time. Results go to benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where
-it was; `python benchmarks/pages.py` writes docs/reach.md from them.
+Every architecture of the release's registry is drafted with the first candidate of each question, ported in memory
+with all static proofs, and run by `vitcg-scaffold verify`, one at a time. Results go to
+benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where it was;
+`python benchmarks/pages.py` writes docs/reach.md from them.
 
 A row is `proven` or `refused` statically and `pass`, `fail` or `none` (not run, or nothing there to build the model)
 numerically. `code` is the hash of what is generated, `verified` that of what was verified: where they differ, the
@@ -55,11 +55,6 @@ LIMIT = 1800
 ORACLE = "the pristine model "
 #: How a failure of one modality is named for which the lab found no inputs.
 UNMADE = "no inputs could be made: "
-#: Answers that somebody has to look up, by architecture; `layout` is that of `init --layout`.
-GIVEN: Mapping[str, Mapping[str, str]] = {
-    f"NemotronH_{name}": {"gates.modalities": "not self.dynamic_resolution"}
-    for name in ("Nano_VL_V2", "Nano_Omni_Reasoning_V3", "Omni_Reasoning_V3", "Super_Omni_Reasoning_V3")
-}
 
 
 def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:
@@ -68,26 +63,19 @@ def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:
 
     begin = time.monotonic()
     row: dict[str, Any] = {
-        "architecture": name, "has_port": _has_port(tree, name), "kind": None, "questions": 0, "answers": "first",
+        "architecture": name, "has_port": _has_port(tree, name), "kind": None, "questions": 0,
         "static": "refused", "numeric": "none", "checks": 0, "seconds": 0.0, "reason": "", "code": "", "verified": "",
         "config": "", "guessed": [],
     }  # fmt: skip
     proven = None
-    for answers, given in (("first", {}), ("given", GIVEN.get(name))):
-        if given is None:
-            break
-        row["answers"] = answers
-        try:
-            proven = _port(tree, name, given, row)
-        except DiagnosticError as error:
-            row["reason"] = row["reason"] or reasons(error, tree)
-            continue
-        except Exception as crash:
-            traceback.print_exc()
-            row["reason"] = f"crashed: {crash!r}"
-        break
-    if proven is not None:
-        row |= {"static": "proven", "reason": ""}
+    try:
+        proven = _port(tree, name, row)
+        row["static"] = "proven"
+    except DiagnosticError as error:
+        row["reason"] = reasons(error, tree)
+    except Exception as crash:
+        traceback.print_exc()
+        row["reason"] = f"crashed: {crash!r}"
     row["seconds"] = round(time.monotonic() - begin, 1)
     return row, proven
 
@@ -97,14 +85,13 @@ def first_candidate(question: Question) -> str | None:
     return question.candidates[0].value if question.candidates else None
 
 
-def _port(tree: SourceTree, name: str, given: Mapping[str, str], row: dict[str, Any]) -> Draft:
+def _port(tree: SourceTree, name: str, row: dict[str, Any]) -> Draft:
     """Draft and port one architecture; what is learnt on the way goes into the row. Raises DiagnosticError."""
     from scaffold.descriptor import load_descriptor_text
     from scaffold.draft import interview
     from scaffold.workflow import prepare_port
 
-    answers = {key: value for key, value in given.items() if key != "layout"}
-    draft = interview(tree, name, answers, first_candidate, given.get("layout"))
+    draft = interview(tree, name, {}, first_candidate)
     row["questions"] = len(draft.questions)
     port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
     row["kind"] = port.layout

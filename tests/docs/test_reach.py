@@ -20,16 +20,16 @@ from scaffold.descriptor.load import shipped_path
 from scaffold.draft import Draft
 
 RELEASE = "0.33.0"
-#: One of each end: static, kind, answers and the beginning of the reason.
+#: One of each end: static, kind and the beginning of the reason.
 SAMPLE = {
-    "InternVLChatModel": ("proven", "tiles", "first", ""),
-    "Qwen2_5OmniModel": ("proven", "packed", "first", ""),
-    "Llama4ForConditionalGeneration": ("proven", "tiles", "first", ""),
-    "Ernie4_5_VLMoeForConditionalGeneration": ("proven", "packed", "first", ""),
-    "KimiVLForConditionalGeneration": ("proven", "rows", "first", ""),
-    "OpenPanguVLForConditionalGeneration": ("refused", None, "first", "VCG483: the model is beyond the layouts: "),
-    "Gemma4ForConditionalGeneration": ("proven", "cut", "first", ""),
-    "Qwen2AudioForConditionalGeneration": ("refused", None, "first", "VCG486: "),
+    "InternVLChatModel": ("proven", "tiles", ""),
+    "Qwen2_5OmniModel": ("proven", "packed", ""),
+    "Llama4ForConditionalGeneration": ("proven", "tiles", ""),
+    "Ernie4_5_VLMoeForConditionalGeneration": ("proven", "packed", ""),
+    "KimiVLForConditionalGeneration": ("proven", "rows", ""),
+    "OpenPanguVLForConditionalGeneration": ("refused", None, "VCG483: the model is beyond the layouts: "),
+    "Gemma4ForConditionalGeneration": ("proven", "cut", ""),
+    "Qwen2AudioForConditionalGeneration": ("refused", None, "VCG486: "),
 }
 
 
@@ -44,12 +44,12 @@ def draft_of(class_name: str) -> Draft:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_row_is_what_runs_today(name, release_tree):
     row, draft = reach.survey(release_tree(RELEASE), name)
-    static, kind, answers, reason = SAMPLE[name]
-    assert (row["static"], row["kind"], row["answers"]) == (static, kind, answers)
+    static, kind, reason = SAMPLE[name]
+    assert (row["static"], row["kind"]) == (static, kind)
     assert row["reason"].startswith(reason)
     assert (draft is not None) == bool(row["code"]) == (static == "proven")
     kept = reach.load(RELEASE)[name]
-    same = ("architecture", "has_port", "kind", "questions", "answers", "static")
+    same = ("architecture", "has_port", "kind", "questions", "static")
     assert {key: kept[key] for key in same} == {key: row[key] for key in same}, "run: make reach"
 
 
@@ -122,7 +122,7 @@ def test_a_shipped_recipe_serves_where_the_automatic_one_cannot(class_name, reci
     row = reach.verify(draft_of(class_name), "Model", RELEASE)
     assert asked == [True, False][: 1 + recipe]
     assert (row["numeric"], row["config"]) == (("pass", "recipe") if recipe else ("none", "found"))
-    row |= {"answers": "first", "code": "a", "verified": "a"}
+    row |= {"code": "a", "verified": "a"}
     assert not measured_reach.alone(row)
 
 
