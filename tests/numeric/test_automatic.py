@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaffold.descriptor.load import shipped_path
-from scaffold.verify.numeric import Automatic, NumericReport, NumericRequest, check_numerics, keep_warm
+from scaffold.verify.numeric import (
+    Automatic,
+    NumericReport,
+    NumericRequest,
+    check_numerics,
+    check_numerics_all,
+    keep_warm,
+)
 from scaffold.verify.numeric.recipes import AUTOMATIC
-from scaffold.workflow import load_port, prove_numerics
+from scaffold.workflow import load_port, numeric_requests, prove_numerics
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -81,6 +89,22 @@ def test_what_is_wrong_only_with_other_arguments_is_found(release_tree: Any, tmp
 
     assert {check.group for check in report.checks if not check.passed} == {"other arguments: do_pan_and_scan=True"}
     assert sum(check.passed for check in report.checks) > 30
+
+
+def test_an_item_that_no_budget_of_a_server_holds_has_no_graphs(release_tree: Any) -> None:
+    [request] = numeric_requests(
+        load_port("llava_next"), release_tree("0.33.0"), modalities=("image",), recipe=AUTOMATIC
+    )
+    [path] = [path for path in request.overlay if path.endswith("encoder_cudagraph_units.py")]
+    tokens = b"_encoder_cudagraph_features[:-1].numel()"
+    assert request.overlay[path].count(tokens) == 3
+    overlay = {**request.overlay, path: request.overlay[path].replace(tokens, tokens + b" * 1000")}
+
+    [report] = check_numerics_all([replace(request, overlay=overlay)])
+
+    [problem] = report.diagnostics()
+    assert problem.code == "VCG657"
+    assert re.search(r"items were replayed; an item of \d+ embeddings takes \d{5,} tokens of a budget", problem.message)
 
 
 def _proved(descriptor: str, release_tree: Any, release: str = "0.33.0") -> NumericReport:
