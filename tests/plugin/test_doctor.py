@@ -67,8 +67,10 @@ QWEN2, UNADAPTED = "Qwen2VLForConditionalGeneration", "DeepseekOCRForCausalLM"
         ({"VLLM_PLUGINS": "other,vitcg"}, True, ("adapter", "ours", ""), None),
     ],
 )
-def test_what_would_serve_a_model(installed, environ, active, qwen2, unadapted):
-    installed("0.26.0")  # later, every class with a port of its own has an adapter, too
+def test_what_would_serve_a_model(installed, monkeypatch, environ, active, qwen2, unadapted):
+    # Every class with a port of its own has an adapter.
+    monkeypatch.delitem(vitcg_adapters.ADAPTERS["v0_24"], UNADAPTED)
+    installed("0.26.0")
 
     found = examine(environ)
 
