@@ -66,7 +66,7 @@ class _Modality:
 
     def alike(self, text: str) -> bool:
         """Whether all calls of a text take their units and give their result in the same form."""
-        return len({(step.axis, step.parts, step.layers) for step in self.steps(text)}) < 2
+        return len({(step.axis, step.parts, step.attribute, step.layers) for step in self.steps(text)}) < 2
 
     def steps(self, text: str) -> list[PartCall]:
         return [step for site in self.sites for step in site if step.text == text]
@@ -94,6 +94,8 @@ def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
         sheet.put("forward.axis", step.axis, step.place, why="a batch axis of 1 before the units")
     if step.parts:
         sheet.put("forward.result", step.parts, step.place, why="what the model uses of the result")
+    elif step.attribute is not None:
+        sheet.put("forward.result", step.attribute, step.place, why="what the model takes of the result")
     if step.layers:
         sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
     put_hidden_size(subject, sheet, step)
@@ -243,7 +245,17 @@ def _refusal(subject: Subject) -> Beyond:
         for what in [f"`{step.path}`, which runs the encoder, {against(step)}"]
         for problem in beyond(subject.tree, step.place, what).diagnostics
     ]
-    return Beyond(found) if found else NoEncoder(beyond(subject.tree, subject.model.place, _NOTHING).diagnostics)
+    return Beyond(found) if found else NoEncoder(list(_without_layers(subject)))
+
+
+def _without_layers(subject: Subject) -> Iterator[Diagnostic]:
+    """What gets raw pixels in the place of an encoder, and why it is not taken for one."""
+    parts = {step.path: step for step in subject.root.walk() if step.module and step.raw}
+    for path, step in parts.items():
+        lacks = "no layers were found in it" if subject.objects.cls(path) else "its class is not in the tree"
+        yield from beyond(subject.tree, step.place, f"`{path}` gets the pixels, and {lacks}").diagnostics
+    if not parts:
+        yield from beyond(subject.tree, subject.model.place, _NOTHING).diagnostics
 
 
 def _sites(step: PartCall) -> Iterator[tuple[PartCall, ...]]:

@@ -13,7 +13,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.values import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.tree import SourceTree, module_file
-from scaffold.syntax import FunctionNode, call_name, find_method, plain_base
+from scaffold.syntax import FunctionNode, call_name, find_method, plain_base, top_level
 from scaffold.tower.source import Module, Owner, Program
 
 _MODELS = "vllm/model_executor/models"
@@ -119,7 +119,7 @@ def served_classes(owner: Owner) -> set[str]:
 def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diagnostic:
     """Why a class has no processor: nothing registers one, or what does so cannot be followed."""
     name = owner[1].name
-    found = [(module, decorator) for module, node in program.lineage(owner) for decorator in node.decorator_list]
+    found = [(module, decorator) for module, node in program.lineage(owner) for decorator in _decorators(module, node)]
     for module, decorator in found:
         _, call = _registration(program, module, decorator)
         if call is not None:
@@ -348,9 +348,9 @@ def _inside(tree: SourceTree, path: str) -> str:
 
 
 def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, SourceLine] | None:
-    """Processor class and info class of the registering decorator on the class or on its nearest base."""
+    """Processor class and info class of the registering decorator of the class or of its nearest base."""
     for module, node in program.lineage(owner):
-        for decorator in node.decorator_list:
+        for decorator in _decorators(module, node):
             home, call = _registration(program, module, decorator)
             if call is None:
                 continue
@@ -360,6 +360,17 @@ def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Sou
                 about = _made_class(program, home, info) if info is not None else None
                 return processor, about, SourceLine(module.file, decorator.lineno)
     return None
+
+
+def _decorators(module: Module, cls: ast.ClassDef) -> list[ast.expr]:
+    """What decorates a class: above it, or in a statement of its module, as in `Model = register(...)(Model)`."""
+    calls = (node.value for node in top_level(module.tree.body) if isinstance(node, (ast.Assign, ast.Expr)))
+    later = [
+        call.func
+        for call in calls
+        if isinstance(call, ast.Call) and [ast.unparse(value) for value in call.args] == [cls.name]
+    ]
+    return [*cls.decorator_list, *later]
 
 
 def _registration(program: Program, module: Module, decorator: ast.expr) -> tuple[Module, ast.Call | None]:

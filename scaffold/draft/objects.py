@@ -8,12 +8,14 @@ make a tower, local names and base classes.
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from scaffold.descriptor.expressions import ExpressionError, parse_expression
 from scaffold.draft.evaluate import Evaluator, Scope
 from scaffold.draft.values import Closure, Made, Op, Plain, Ref, SourceLine, Term, walk_value
-from scaffold.tower.source import Owner, Program
+from scaffold.tower.source import Module, Owner, Program
 
 _DEPTH = 6
 #: Layers of a transformer, by what makes them.
@@ -24,8 +26,10 @@ _BARE = ("nn.Module", "torch.nn.Module")
 _EITHER = "either"
 #: Functions whose result says what their argument says.
 _COPIES = ("deepcopy", "copy.deepcopy", "copy.copy")
-#: Functions of other packages that make whole encoders.
-_OUTSIDE = ("AutoModel", "AutoBackbone", "timm.", "create_model")
+#: What other packages than these make is code that the tree does not have.
+_OWN = {"vllm", "torch", *sys.stdlib_module_names}
+#: Functions and classes of other packages that make whole encoders.
+_ENCODER = re.compile(r"AutoModel|AutoBackbone|create_model|^(timm|open_clip)\b|^transformers\b.*:.*(Model|Encoder)\b")
 
 
 class Objects:
@@ -63,10 +67,14 @@ class Objects:
         return self._part(parent).places.get(name) if self._knows(parent) else None
 
     def outside(self, path: str) -> bool:
-        """Whether a part comes from a package that makes encoders, not from the tree."""
+        """Whether a part is an encoder by its name alone, which another package than vLLM's makes."""
         value = self.value(path)
-        parts = walk_value(value) if value is not None else ()
-        return any(isinstance(part, (Op, Ref)) and _names(part, _OUTSIDE) for part in parts)
+        return value is not None and any(map(_is_encoder, walk_value(value)))
+
+    def foreign(self, path: str) -> str | None:
+        """What makes a part, as `package:name`, if it is from another package; nothing of it is in the tree."""
+        made = _inner(self.value(path))
+        return made.name if isinstance(made, Op) and ":" in made.name else None
 
     def text(self, value: Term | None) -> str | None:
         """A value as an attribute path of the model, or a number; None if the model does not keep it."""
@@ -142,16 +150,22 @@ class Objects:
 
 
 def _made(value: Term | None) -> Made | None:
-    """The object that a value is, through methods that give it back (`.to(dtype)`); of two possible ones the first."""
+    """The object that a value is, if its class is in the tree."""
+    inner = _inner(value)
+    return inner if isinstance(inner, Made) else None
+
+
+def _inner(value: Term | None) -> Term | None:
+    """A value behind methods that give it back (`.to(dtype)`); of two possible ones the first."""
     while isinstance(value, Op) and value.args and (value.name.startswith(".") or value.name == _EITHER):
         value = value.args[0]
-    return value if isinstance(value, Made) else None
+    return value
 
 
 def _tells(value: Term) -> bool:
     """Whether the result of a function says more than its call: an object, a literal or a part of an argument."""
     parts = list(walk_value(value))
-    if any(isinstance(part, Made) or (isinstance(part, (Op, Ref)) and _names(part, _OUTSIDE)) for part in parts):
+    if any(isinstance(part, Made) or _is_encoder(part) for part in parts):
         return True
     return all(
         isinstance(part, Plain) or (isinstance(part, Op) and (part.name == "parameter" or part.name.startswith(".")))
@@ -159,9 +173,18 @@ def _tells(value: Term) -> bool:
     )
 
 
-def _names(value: Op | Ref, words: tuple[str, ...]) -> bool:
-    name = value.name if isinstance(value, Op) else value.path
-    return any(word in name for word in words)
+def _is_encoder(value: Term) -> bool:
+    name = value.name if isinstance(value, Op) else value.path if isinstance(value, Ref) else ""
+    return _ENCODER.search(name) is not None
+
+
+def _qualified(module: Module, path: str) -> str:
+    """A name that a module imports from another package, as `package:name`; any other name as it is."""
+    first, dot, rest = path.partition(".")
+    package, member = module.imports.get(first, ("", None))
+    if not package or package.partition(".")[0] in _OWN:
+        return path
+    return f"{package}:{member or ''}{dot if member else ''}{rest}"
 
 
 def said(text: str) -> str | None:
@@ -281,4 +304,6 @@ class _Constructor(Evaluator):
         if made is not None:
             return Made(made, tuple(args), tuple(keywords.items()), place)
         value = super()._apply_named(path, args, keywords, place, frame)
-        return value if _tells(value) else Op(path, tuple(args), tuple(keywords.items()), place)
+        if _tells(value):
+            return value
+        return Op(_qualified(frame.module, path), tuple(args), tuple(keywords.items()), place)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, computed, constant, is_pixels, taken
+from scaffold.draft.steps import PartCall, computed, constant, is_pixels
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import FieldConfig, Input, Op, Plain, SourceLine, Term, inputs_of, walk_value
 
@@ -43,8 +43,7 @@ def _of_step(objects: Objects, step: PartCall, fields: dict[str, FieldConfig]) -
     if not (step.module and step.encoder and step.entered is None) or len(made) != 1:
         return None
     pixels = next((key for key in inputs_of(step.given[made[0]]) if is_pixels(key) and key in fields), None)
-    attribute = (taken(step) or "").strip("`")
-    if pixels is None or not attribute.startswith("."):
+    if pixels is None or step.attribute is None:
         return None
     beside: dict[str, Term] = {}
     parts = []
@@ -58,7 +57,8 @@ def _of_step(objects: Objects, step: PartCall, fields: dict[str, FieldConfig]) -
         if text is None:
             return None
         parts.append(text if isinstance(key, int) else f"{key}={text}")
-    return OutsideUnits(step, f"{step.path}({', '.join(parts)})", pixels, beside, attribute[1:]) if beside else None
+    text = f"{step.path}({', '.join(parts)})"
+    return OutsideUnits(step, text, pixels, beside, step.attribute) if beside else None
 
 
 def _keys(value: Term) -> tuple[str, ...]:

@@ -110,8 +110,16 @@ class PartCall:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the parts of a result that the caller takes apart, `features` for the only one that it uses."""
+        """Names of the parts of a result that the caller takes apart, `features` for the only one that it uses.
+
+        An entry of a result is a part of it where nothing says what the callee gives, and not the first item's.
+        """
         above = parents_of(self.caller.node).get(id(self.node))
+        index = (
+            above.slice.value if isinstance(above, ast.Subscript) and isinstance(above.slice, ast.Constant) else None
+        )
+        if isinstance(index, int) and self.entered is None and not self.axis:
+            return (*("_",) * index, "features")
         target = above.targets[0] if isinstance(above, ast.Assign) else None
         names = [ast.unparse(part) for part in target.elts] if isinstance(target, (ast.Tuple, ast.List)) else []
         loads = {node.id for node in ast.walk(self.caller.node) if isinstance(node, ast.Name) and _loads(node)}
@@ -131,6 +139,12 @@ class PartCall:
         taken = [parents.get(id(node)) for node in inside if node.id in names]
         found = [_layer(self.caller, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
         return tuple(dict.fromkeys(text for text in found if text)) if found and all(found) else ()
+
+    @property
+    def attribute(self) -> str | None:
+        """The attribute of a result that is no tensor, where the caller takes no other part of it."""
+        found = set(_taken(self))
+        return found.pop().strip("`.") if len(found) == 1 and all(part.startswith("`.") for part in found) else None
 
     @property
     def several(self) -> bool:
@@ -219,8 +233,8 @@ def against(step: PartCall) -> str | None:
         return None
     if _several(step):
         return "gives a list or tuple, not one tensor"
-    part = taken(step)
-    if part:
+    part = next(_taken(step), None)
+    if part is not None and step.attribute is None:
         return f"gives an object of which the model takes {part}, not a tensor"
     return None
 
@@ -313,31 +327,29 @@ def _loads(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Load)
 
 
-def taken(step: PartCall) -> str | None:
-    """The part that the caller takes of a result that is no tensor: `.last_hidden_state`, or one of several."""
+def _taken(step: PartCall) -> Iterator[str]:
+    """The parts that the caller takes of a result that is no tensor: `.last_hidden_state`, or one of several."""
     parents = parents_of(step.caller.node)
     above = parents.get(id(step.node))
     names: set[str] = set()
     if isinstance(above, ast.Attribute):
-        return _attribute(above, parents)
-    if isinstance(above, ast.Subscript) and isinstance(above.slice, (ast.Constant, ast.UnaryOp)) and not step.axis:
-        return f"`[{ast.unparse(above.slice)}]`"  # of a batch axis that was put before the units it takes the only one
-    if isinstance(above, ast.Assign):
+        yield from _attribute(above, parents)
+    elif isinstance(above, ast.Subscript) and isinstance(above.slice, (ast.Constant, ast.UnaryOp)) and not step.axis:
+        yield f"`[{ast.unparse(above.slice)}]`"  # of a batch axis that was put before the units it takes the only one
+    elif isinstance(above, ast.Assign):
         if any(isinstance(target, (ast.Tuple, ast.List)) for target in above.targets):
-            return "one of several"
+            yield "one of several"
         names = {target.id for target in above.targets if isinstance(target, ast.Name)}
     for node in ast.walk(step.caller.node):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
-            found = _attribute(node, parents)
-            if found:
-                return found
-    return None
+            yield from _attribute(node, parents)
 
 
-def _attribute(node: ast.Attribute, parents: dict[int, ast.AST]) -> str | None:
+def _attribute(node: ast.Attribute, parents: dict[int, ast.AST]) -> Iterator[str]:
     above = parents.get(id(node))
     called = isinstance(above, ast.Call) and above.func is node
-    return None if called or node.attr in _OF_TENSORS else f"`.{node.attr}`"
+    if not called and node.attr not in _OF_TENSORS:
+        yield f"`.{node.attr}`"
 
 
 class Walker(Evaluator):
@@ -429,7 +441,8 @@ class Walker(Evaluator):
         step.module = step.entered is None or step.entered.receiver == step.path
         holder = function.path.rpartition(".")[0]
         outside = step.entered is None and holder != "self" and self._objects.outside(holder)
-        step.encoder = step.module and (outside or self._objects.encodes(step.path))
+        foreign = step.raw and self._objects.foreign(step.path) is not None
+        step.encoder = step.module and (outside or foreign or self._objects.encodes(step.path))
         self._step.children.append(step)
         step.result = Op(step.path, step.args, tuple(keywords.items()), place)
         if step.entered is not None and self._goes_into(step):

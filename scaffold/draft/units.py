@@ -13,7 +13,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import Mapped, Op, Plain, Ref, SourceLine, Term
-from scaffold.syntax import assigned_to
+from scaffold.syntax import assigned_to, call_name
 from scaffold.tower.source import Program
 
 _SIDE = re.compile(r"(^|\.)(force_)?(image|crop|img|tile)_size$")
@@ -21,8 +21,9 @@ _COUNT = re.compile(r"^(num_patches|patch_num|image_num_patch|grid_size)$")
 #: Names of dimensions in annotated shapes: of channels that have no number there, and of sides.
 CHANNELS = {"c", "C"}
 _SIDES = {"h": "height", "w": "width", "H": "height", "W": "width"}
-#: Units that no annotation says anything of.
+#: Units that no annotation says anything of: images, or flat patches where the model makes that of its input.
 _IMAGE: tuple[object, ...] = ("n", 3, "h", "w")
+_FLAT: tuple[object, ...] = ("n", "rows", "width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ def draft_unit(
     shapes = [list(subject.shapes(key, made=True)) for key in keys]
     shown = next((max(found, key=_tells) for found in shapes if found), None)
     if shown is None:
-        dimensions, place, bindings = _IMAGE, None, None
+        dimensions, place, bindings = _FLAT if _is_flat(encoder.units) else _IMAGE, None, None
     else:
         dimensions, place, bindings = shown[0], shown[1], shown[2].entries.get("resolve_bindings")
     unit = _unit(dimensions)
-    if place is not None and len(unit) == 2:
-        _patches(objects, encoder, unit, place, sheet)
+    if len(unit) == 2:
+        _patches(objects, encoder, unit, place or encoder.place, sheet)
         return {}
     bound = {name: _bound(subject.program, objects, bindings, name) for name in unit if name in _SIDES}
     same = len({known.text if known else None for known in bound.values()}) < 2
@@ -80,6 +81,11 @@ def draft_unit(
     why = "" if shown is not None else "an RGB image; no annotation says its shape"
     sheet.put("pixels.shape", [lets.get(part, part) for part in unit], place, why=why)
     return lets
+
+
+def _is_flat(units: Term | None) -> bool:
+    """Whether the model views its input as patches of each unit, `(units, rows, width)`."""
+    return isinstance(units, Op) and units.name in (".view", ".reshape") and len(units.args) == len(_FLAT) + 1
 
 
 def _tells(shape: tuple[tuple[object, ...], SourceLine, Mapped]) -> tuple[int, bool, int]:
@@ -207,8 +213,19 @@ def _candidates(model: Located, lists: set[str]) -> Iterator[Candidate]:
     """Configuration entries that the model's module reads as a size."""
     seen = set(lists)
     for node in ast.walk(model.owner[0].tree):
-        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        text = _read_attribute(node)
         path = re.sub(r"^(self\.)?(hf_)?config\.", "self.config.", text)
         if _SIDE.search(text) and path.startswith("self.config.") and path not in seen:
             seen.add(path)
             yield Candidate(path, "read from the configuration", SourceLine(model.file, getattr(node, "lineno", 1)))
+
+
+def _read_attribute(node: ast.AST) -> str:
+    """The path of an attribute that an expression reads, `a.b` of `getattr(a, "b", c)`; empty for any other."""
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node)
+    if call_name(node) == "getattr" and isinstance(node, ast.Call) and len(node.args) > 1:
+        name = node.args[1]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            return f"{ast.unparse(node.args[0])}.{name.value}"
+    return ""

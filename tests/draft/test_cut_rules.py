@@ -79,6 +79,7 @@ class Small(nn.Module, SupportsMultiModal):
 """
 USUAL = "self._process_image_input(self._parse_and_validate_image_input(**inputs))"
 ALL = "self.embed_multimodal(**inputs)"
+RETURN = "return self._process_image_input(image_input)"
 SIDE = "self.config.vision_config.image_size"
 
 
@@ -118,6 +119,14 @@ def test_the_small_model(draft):
     assert port.gates is None
 
 
+def test_a_processor_may_be_registered_after_the_class(draft):
+    above = ("@MULTIMODAL_REGISTRY.register_processor(SmallProcessor)\n", "")
+    below = "Small = MULTIMODAL_REGISTRY.register_processor(SmallProcessor)(Small)"
+    assert (
+        port_of(draft(above, (f"{RETURN}\n", f"{RETURN}\n\n\n{below}\n"))).forward.call.text == "self._encode(pixels)"
+    )
+
+
 ENCODE = 'features = self._encode(image_input["data"])'
 TOWER = "return self.vision_tower(pixel_values).float()"
 #: changes -> the captured call
@@ -155,6 +164,10 @@ CALLS = {
         [("Tower(config.vision_config)", "AutoModel.from_config(config.vision_config)"), (").float()", ").features")],
         "self._encode(pixels)",
     ),
+    "a class of another package": (
+        [("class Layers", "from seer import Eye\n\n\nclass Layers"), ("= Tower(config.vision", "= Eye(config.vision")],
+        "self._encode(pixels)",
+    ),
     "a part of a part": (
         [
             (
@@ -182,7 +195,6 @@ def test_what_is_captured(name, draft):
     assert port_of(draft(*changes)).forward.call.text == call
 
 
-RETURN = "return self._process_image_input(image_input)"
 #: changes -> the entry
 ENTRIES = {
     "as a tuple": ([(RETURN, "return tuple(self._process_image_input(image_input))")], USUAL),
@@ -331,6 +343,20 @@ QUESTIONS = {
         ],
         {"let.side": "self.config.tile_size"},
     ),
+    "a side that the module reads if there is one": (
+        [
+            ("size = self.config.vision_config.image_size", 'size = getattr(self.config, "image_size", 224)'),
+            (BOUND, ""),
+        ],
+        {"let.side": "self.config.image_size"},
+    ),
+    "flat patches that the model makes": (
+        [
+            ('PixelInputs(type="pixel_values", data=pixel_values' + BOUND + ")", '{"data": pixel_values}'),
+            ('self._encode(image_input["data"])', 'self._encode(image_input["data"].view(2, -1, 588))'),
+        ],
+        {"let.width": None, "let.rows": None},
+    ),
     "channels without a number": ([('TensorShape("bn", 3,', 'TensorShape("bn", "c",')], {"let.c": "3"}),
     "flat patches": (
         [('TensorShape("bn", 3, "h", "w")', 'TensorShape("bn", "np", "pd")')],
@@ -379,6 +405,20 @@ class TestForms:
             draft((ENCODE, 'pooled, features = self.vision_tower(image_input["data"])'), ("self.encoder(self", "(self"))
         )
         assert port.forward.result == ("_", "features")
+
+    @pytest.mark.parametrize(
+        ("body", "result"),
+        {
+            'features = self.vision_tower(image_input["data"]).last': "last",
+            'out = self.vision_tower(image_input["data"])\n        features = out.last * len(out.last)': "last",
+            'features = self.vision_tower(image_input["data"])[0]': ("features",),
+            'features = self.vision_tower(image_input["data"])[1][:, 4:]': ("_", "features"),
+        }.items(),
+    )
+    def test_a_part_of_what_another_package_gives(self, draft, body, result):
+        tower = ("Tower(config.vision_config)", "AutoModel.from_config(config.vision_config)")
+        port = port_of(draft(tower, (ENCODE, body)))
+        assert (port.forward.call.text, port.forward.result) == ("self.vision_tower(pixels)", result)
 
     @pytest.mark.parametrize(
         ("used", "layers"),
@@ -557,18 +597,10 @@ REFUSED = {
         "`self._encode`, which runs the encoder, takes a list of images, whose sizes may differ",
         "self._encode(",
     ),
-    "an object": (
-        [
-            ("Tower(config.vision_config)", "AutoModel.from_config(config.vision_config)"),
-            (ENCODE, 'features = self.vision_tower(image_input["data"]).last'),
-        ],
-        "gives an object of which the model takes `.last`, not a tensor",
-        "self.vision_tower(",
-    ),
-    "an object by its name": (
+    "an object of which it takes two parts": (
         [
             ("Tower(config.vision_config)", "timm.create_model(config.vision_config)"),
-            (ENCODE, 'out = self.vision_tower(image_input["data"])\n        features = out.last'),
+            (ENCODE, 'out = self.vision_tower(image_input["data"])\n        features = out.last + out.first'),
         ],
         "gives an object of which the model takes `.last`, not a tensor",
         "self.vision_tower(",
@@ -582,9 +614,19 @@ REFUSED = {
         "self.vision_tower(",
     ),
     "no encoder": (
-        [("self.encoder = Layers(config)", "self.encoder = nn.Identity()")],
+        [(TOWER, "return pixel_values.float()")],
         "no call that runs an encoder on raw pixels was found on the way from `embed_multimodal`",
         "class Small",
+    ),
+    "an encoder without layers": (
+        [("self.encoder = Layers(config)", "self.encoder = nn.Identity()")],
+        "`self.vision_tower` gets the pixels, and no layers were found in it",
+        TOWER,
+    ),
+    "an encoder that is missing": (
+        [("class Layers", "from .eye import Eye\n\n\nclass Layers"), ("= Tower(config.vision", "= Eye(config.vision")],
+        "`self.vision_tower` gets the pixels, and its class is not in the tree",
+        TOWER,
     ),
     "sizes that the model does not get": (
         [(FIELD, 'pixel_values=MultiModalFieldConfig.flat_from_sizes("image", hf_inputs.get("tiles"))')],
