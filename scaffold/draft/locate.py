@@ -363,7 +363,7 @@ def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Sou
 
 
 def _decorators(module: Module, cls: ast.ClassDef) -> list[ast.expr]:
-    """What decorates a class: above it, or in a statement of its module, as in `Model = register(...)(Model)`."""
+    """The decorators of a class: those above it, and statements of its module such as `Model = register(...)(Model)`."""
     calls = (node.value for node in top_level(module.tree.body) if isinstance(node, (ast.Assign, ast.Expr)))
     later = [
         call.func

@@ -26,7 +26,7 @@ _BARE = ("nn.Module", "torch.nn.Module")
 _EITHER = "either"
 #: Functions whose result says what their argument says.
 _COPIES = ("deepcopy", "copy.deepcopy", "copy.copy")
-#: What other packages than these make is code that the tree does not have.
+#: The packages whose code a tree has, or that make no encoders.
 _OWN = {"vllm", "torch", *sys.stdlib_module_names}
 #: Functions and classes of other packages that make whole encoders.
 _ENCODER = re.compile(r"AutoModel|AutoBackbone|create_model|^(timm|open_clip)\b|^transformers\b.*:.*(Model|Encoder)\b")
@@ -72,7 +72,7 @@ class Objects:
         return value is not None and any(map(_is_encoder, walk_value(value)))
 
     def foreign(self, path: str) -> str | None:
-        """What makes a part, as `package:name`, if it is from another package; nothing of it is in the tree."""
+        """The class or function of another package that makes a part, as `package:name`; none of it is in the tree."""
         made = _inner(self.value(path))
         return made.name if isinstance(made, Op) and ":" in made.name else None
 
