@@ -249,7 +249,7 @@ def _refusal(subject: Subject) -> Beyond:
 
 
 def _without_layers(subject: Subject) -> Iterator[Diagnostic]:
-    """What gets raw pixels in the place of an encoder, and why it is not taken for one."""
+    """The parts that get raw pixels, and why none is taken for an encoder."""
     parts = {step.path: step for step in subject.root.walk() if step.module and step.raw}
     for path, step in parts.items():
         lacks = "no layers were found in it" if subject.objects.cls(path) else "its class is not in the tree"

@@ -363,7 +363,7 @@ def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Sou
 
 
 def _decorators(module: Module, cls: ast.ClassDef) -> list[ast.expr]:
-    """The decorators of a class: those above it, and statements of its module such as `Model = register(...)(Model)`."""
+    """The decorators of a class: those above it, and the calls of its module such as `register(...)(Model)`."""
     calls = (node.value for node in top_level(module.tree.body) if isinstance(node, (ast.Assign, ast.Expr)))
     later = [
         call.func
