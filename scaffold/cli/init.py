@@ -63,11 +63,11 @@ def command(
 ) -> None:
     """Draft a descriptor from a model's own source. Reads the source and imports nothing of vLLM.
 
-    MODEL is an architecture of the tree's registry, a model's file, or FILE:CLASS. A comment beside each value
-    names the line that shows it. On a terminal `init` asks for every value that the source does not show: an empty
-    answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and `validate`
-    reports it with the lines to look at. With --yes the first candidate answers every question; a question without
-    one exits with 3.
+    MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. A comment beside each
+    value names the line that shows it. On a terminal `init` asks for every value that the source does not show: an
+    empty answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and
+    `validate` reports it with the lines to look at. With --yes the first candidate answers every question; a question
+    without one exits with 3.
     """
     from scaffold.draft import draft_descriptor, interview
 

@@ -58,8 +58,12 @@ class Located:
 def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     """The model that `reference` means: an architecture of the registry, `FILE` or `FILE:CLASS`.
 
-    Raises VCG480 (no such architecture), VCG481 (no multimodal model class), VCG482 (a file of another tree).
+    A file below the models folder may go by its module's name alone. Raises VCG480 (no such architecture), VCG481 (no
+    multimodal model class), VCG482 (a file of another tree).
     """
+    name, _, cls = reference.partition(":")
+    if name.isidentifier() and tree.exists(f"{_MODELS}/{name}.py"):
+        reference = f"{_MODELS}/{name}.py{':' * bool(cls)}{cls}"
     if "/" in reference or "\\" in reference or reference.partition(":")[0].endswith(".py"):
         file, class_name, found = _by_file(tree, program, reference)
     else:
