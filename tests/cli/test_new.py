@@ -260,12 +260,22 @@ def test_revert_finds_the_tree(run, ported, monkeypatch, place):
 def test_revert_says_which_files_it_removes(run, tmp_path):
     done = run("new", "internvl")
     assert done.code == 0, done.err
-    assert "Proven statically only. To prove the adapters numerically: pytest generated/tests\n" in done.err
+    assert "Proven statically only. For the numerical proof: pytest generated/tests\n" in done.err
 
     back = run("revert", "generated")
 
     assert back.code == 0
     assert {line.split()[0] for line in back.out.splitlines()} == {"removed"}
+
+
+def test_adapters_of_a_model_without_a_recipe_are_proven_as_its_port(run):
+    Path("mine.yaml").write_bytes(shipped_path("internvl").read_bytes())
+
+    done = run("new", "mine.yaml")
+
+    assert done.code == 0, done.err
+    assert "For the numerical proof: vitcg-scaffold verify mine.yaml --vllm RELEASE\n" in done.err
+    assert not Path("generated/tests").exists()
 
 
 def test_plan_shows_each_edit_and_what_was_derived(run, small_tree):
