@@ -253,7 +253,7 @@ def _take_hunks(after: str, formatted: str, changed: set[int]) -> str | None:
     result: list[str] = []
     for tag, a, b, c, d in _opcodes(old, new):
         is_blank = not "".join(old[a:b] + new[c:d]).strip()
-        touched = beside if is_blank or a == b else changed
+        touched = beside if is_blank and b > a else changed
         take = tag != "equal" and any(line in touched for line in (range(a, b) if b > a else (a - 1, a)))
         if take and any(line not in changed and old[line].strip() for line in range(a, b)):
             return None

@@ -90,6 +90,18 @@ def test_a_file_far_from_its_format_is_formatted_block_by_block(root: Callable[.
     assert result.startswith("x = 1;\n")
 
 
+def test_blank_lines_that_are_no_neighbours_stay(root: Callable[..., Path]) -> None:
+    """The formatter wants a line below the docstring, which is not beside the header that an edit has changed."""
+    tree = root()
+    before = 'class A(dict):\n    """Text."""\n    x = 1\n'
+    after = before.replace("dict", "dict, ConnectionAbortedError, ConnectionRefusedError, ConnectionResetError")
+
+    result = format_changed(before, after, path=PATH, config_root=tree)
+
+    assert result.endswith('\n):\n    """Text."""\n    x = 1\n')
+    assert check_style(before, result, PATH, tree) == ()
+
+
 @pytest.mark.parametrize(
     ("after", "formatted"),
     [
