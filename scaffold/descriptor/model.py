@@ -451,6 +451,13 @@ class CutForward(Record):
     axis: int = declare(
         Integer(0, 1), "axis of the units in the argument and the result; a batch axis of 1 comes before 1", default=0
     )
+    channels: int = declare(
+        Integer(1, 3),
+        "axis of the channels in the result, where it is a map of features and they are not last; budgets count the "
+        "other axes",
+        default=0,
+        examples=[1],
+    )
     result: tuple[str, ...] | str = declare(
         Shape("an attribute or [_, features]", scalar=Name("an attribute name"), sequence=Listing(Name("a name"))),
         "names of the parts where the result is a tuple, of which `features` is used; of an object the attribute that "

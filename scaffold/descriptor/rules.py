@@ -651,6 +651,13 @@ def result_has_features(context: Context) -> Problems:
             "forward.layers",
             "delete one of `result` and `layers`",
         )
+    if port.forward.channels and port.forward.layers:
+        yield context.at_key(
+            "VCG344",
+            "layers have their channels last: a graph holds them side by side",
+            "forward.channels",
+            "delete it",
+        )
 
 
 def loop_is_called(context: Context) -> Problems:

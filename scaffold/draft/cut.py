@@ -14,7 +14,7 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.crops import chains, draft_shapes
 from scaffold.draft.gates import put_gate
-from scaffold.draft.inputs import Beyond, beyond, left_out
+from scaffold.draft.inputs import Beyond, beyond, left_out, strip
 from scaffold.draft.looped_units import draft_looped_units, looped_units
 from scaffold.draft.made_units import draft_made_units, made_units
 from scaffold.draft.masks import draft_masks
@@ -32,12 +32,17 @@ from scaffold.draft.sheet import Sheet
 from scaffold.draft.steps import PartCall, against, asks_for_rank, is_pixels
 from scaffold.draft.subject import Subject
 from scaffold.draft.units import draft_unit
-from scaffold.draft.values import FieldConfig, SourceLine, inputs_of
+from scaffold.draft.values import FieldConfig, Op, Plain, SourceLine, inputs_of, walk_value
 from scaffold.protocol import Subclass, find_subclasses
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import find_class, find_method
 
 _NOTHING = "no call that runs an encoder on raw pixels was found on the way from `embed_multimodal`"
+
+
+#: Calls that turn `(units, channels, rows)` into rows, and the call that flattens a map to that.
+_TURNS = ((".permute", (Plain(0), Plain(2), Plain(1))), (".transpose", (Plain(1), Plain(2))))
+_FLAT = (".flatten", (Plain(2),))
 
 
 class NoEncoder(Beyond):
@@ -98,9 +103,29 @@ def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
         sheet.put("forward.result", step.attribute, step.place, why="what the model takes of the result")
     if step.layers:
         sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
+    elif (turned := _turned_map(subject, step)) is not None:
+        sheet.put("forward.channels", 1, turned, why="the model makes rows of a map")
     put_hidden_size(subject, sheet, step)
     put_gate(subject, keys, sheet)
     return Cut(tuple(modality.name for modality, _, _ in kept), (*notes, *more))
+
+
+def _turned_map(subject: Subject, step: PartCall) -> SourceLine | None:
+    """Where the model makes rows of a result, a map with its channels on axis 1: by `.flatten(2).permute(0, 2, 1)`."""
+    values = (value for call in subject.root.walk() for value in (*call.given.values(), call.result))
+    for part in (part for value in values for part in walk_value(value) if isinstance(part, Op)):
+        flat = strip(part.args[0]) if (part.name, part.args[1:]) in _TURNS else None
+        if isinstance(flat, Op) and ((flat.name, flat.args[1:]) == _FLAT or _is_flat_view(flat)):
+            of = flat.args[0]
+            while isinstance(of, Op) and of is not step.result and of.name.startswith(".") and of.args:
+                of = of.args[0]
+            if of is step.result:
+                return part.place or step.place
+    return None
+
+
+def _is_flat_view(value: Op) -> bool:
+    return value.name in (".reshape", ".view") and len(value.args) == 4
 
 
 def _put_modalities(subject: Subject, sheet: Sheet, served: Mapping[str, tuple[str, str, SourceLine]]) -> None:

@@ -224,6 +224,7 @@ class CutView(ReentryView):
     unit_parameters: Code = _NONE
     units: Code = _NONE
     axis: int = 0
+    channels: int = 0
     #: The index or attribute of the encoder's result that has the features; empty for a tensor.
     result_of: Code = _NONE
     #: The layers that the model uses of the encoder's list, as elements of a set; empty where it gives no list.
@@ -776,6 +777,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         features=_features(port),
         result_of=_result_of(port.forward.result),
         axis=port.forward.axis,
+        channels=port.forward.channels,
         padded=port.pixels.padded,
         pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
         **shapes,
@@ -872,7 +874,8 @@ def _result_of(result: tuple[str, ...] | str) -> Code:
 def _features(port: CutPort) -> Code | None:
     """The result of the callable that replaces the encoder: `features` in the form of the encoder's result, if that is
     another."""
-    features = "features.unsqueeze(0)" if port.forward.axis else "features"
+    features = f"features.movedim(-1, {port.forward.channels})" if port.forward.channels else "features"
+    features += ".unsqueeze(0)" * bool(port.forward.axis)
     if port.forward.layers:
         return Code(f"dict(zip(layers, {features}.chunk(len(layers), dim=-1)))")
     if isinstance(port.forward.result, str):
@@ -880,7 +883,7 @@ def _features(port: CutPort) -> Code | None:
     parts = [features if part == "features" else "None" for part in port.forward.result]
     if parts:
         return Code(f"({', '.join(parts)},)")
-    return Code(features) if port.forward.axis else None
+    return Code(features) if features != "features" else None
 
 
 def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> TilesView:

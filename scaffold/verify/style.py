@@ -24,6 +24,8 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 #: Rules without a usable configuration of the target: real errors and the order of imports.
 _FALLBACK_RULES = "E4,E5,E7,E9,F,I"
+#: The rule on the order of imports.
+_IMPORTS = "I001"
 _TIMEOUT_SECONDS = 60
 _BOM = "\ufeff"
 _CONFIG_ERROR = 2
@@ -103,8 +105,11 @@ class _Violation:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The part of a violation that stays when lines above it move. Messages do not: they may quote line numbers."""
-        return self.rule, self.source
+        """The part of a violation that stays when lines above it move. Messages do not: they may quote line numbers.
+
+        A block of imports out of order is reported at its first line, which an edit may change and leave the block so.
+        """
+        return self.rule, "" if self.rule == _IMPORTS else self.source
 
     def diagnostic(self, path: str) -> Diagnostic:
         message = f"the result breaks the target's rule {self.rule}: {self.message}"

@@ -630,6 +630,10 @@ MISTAKES = [
 11:71 error[VCG344] at 'layers': the result is a tuple or a list of layers, not both
     help: delete one of `result` and `layers`
 """)),
+    Mistake("maps and layers", "cut", [("result: [_, features]}", "channels: 1, layers: [side]}")], snapshot("""\
+11:48 error[VCG344] at 'channels': layers have their channels last: a graph holds them side by side
+    help: delete it
+""")),
     Mistake("a result without features", "cut", [("[_, features]", "[_, embeddings]")], snapshot("""\
 11:56 error[VCG344] at '[_, embeddings]': one part of the result is `features`
     help: write [_, features] for a result of two parts, the second of which is used

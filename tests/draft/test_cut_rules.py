@@ -407,6 +407,23 @@ class TestForms:
         assert port.forward.result == ("_", "features")
 
     @pytest.mark.parametrize(
+        ("rows", "channels"),
+        {
+            "features.flatten(2).permute(0, 2, 1)": 1,
+            "features.contiguous().flatten(2).transpose(1, 2)": 1,
+            "features.reshape(len(features), self.config.width, 9).permute(0, 2, 1).contiguous()": 1,
+            "self.projector(features.flatten(2).permute(0, 2, 1))": 1,
+            "features.permute(0, 2, 1)": 0,
+            "features.flatten(1).permute(0, 2, 1)": 0,
+            "features.flatten(2).permute(0, 1, 2)": 0,
+            "self.projector(features).flatten(2).permute(0, 2, 1)": 0,
+        }.items(),
+    )
+    def test_maps_with_their_channels_first(self, draft, rows, channels):
+        body = f'features = self._encode(image_input["data"])\n        features = {rows}'
+        assert port_of(draft((ENCODE, body))).forward.channels == channels
+
+    @pytest.mark.parametrize(
         ("body", "result"),
         {
             'features = self.vision_tower(image_input["data"]).last': "last",

@@ -137,6 +137,7 @@ SETTINGS = '[tool.ruff.lint]\nselect = ["E", "F", "I"]\n'
         ("import os\n", "import os\nimport re\n", ["F401"]),
         ("import os\nimport re\n\nprint(re)\n", "import os\nimport re\n\nprint(re)\nprint(nothing)\n", ["F821"]),
         ("import re\n\nprint(re)\n", "import re\nimport os\n\nprint(re, os)\n", ["I001"]),
+        ("import re\nimport os\n\nprint(re, os)\n", "import io\nimport re\nimport os\n\nprint(re, os, io)\n", []),
         ("x = 1\n", f"x = 1\ny = '{'a' * 90}'\n".replace("'", '"'), ["E501"]),
         (None, "import os\n", ["F401"]),
         (None, "x = 1\n", []),
