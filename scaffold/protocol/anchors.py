@@ -192,10 +192,12 @@ def absent_reason(tree: SourceTree) -> str | None:
 def find_model(tree: SourceTree, module: str, class_name: str) -> ModelAnchor:
     """The model class. `module` is a dotted name, a path, or the bare name of a module of `models/`.
 
-    Raises VCG420 (no such module or class) and VCG424 (the module defines the class more than once).
+    Raises VCG420 (no such module or class), VCG424 (the module defines the class more than once) and VCG435 (its file
+    is not indented as vLLM's are).
     """
     path = _model_file(tree, module)
     node = _model_class(tree, path, class_name)
+    _require_indentation(tree, path, node)
     lines = source_lines(tree, path)
     demanded = {method.name for method in read_source(tree).shape.methods}
     defined = dict.fromkeys(item.name for item in node.body if isinstance(item, FunctionNode) and item.name in demanded)
@@ -307,6 +309,20 @@ def _model_class(tree: SourceTree, path: str, class_name: str) -> ast.ClassDef:
             notes=tuple(elsewhere),
         )
     )
+
+
+def _require_indentation(tree: SourceTree, path: str, node: ast.ClassDef) -> None:
+    """Raise VCG435 for a class whose body is not indented by four spaces, as all code of a port is."""
+    first = node.body[0]
+    if first.lineno > node.lineno and first.col_offset - node.col_offset != 4:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG435",
+                f"`{node.name}` is not indented by four spaces, as vLLM's code is",
+                span=tree.span(path, first.lineno),
+                help=f"run `ruff format {path}` in the tree first, as a change of its own",
+            )
+        )
 
 
 def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str | None:

@@ -161,6 +161,15 @@ def test_class_of_another_module_is_pointed_at(release_tree) -> None:
     assert diagnostic.notes == (f"`{MODELS}/internvl.py:551` defines a class of that name",)
 
 
+@pytest.mark.parametrize("indentation", ["  ", "\t"])
+def test_class_with_an_indentation_of_its_own(copied_tree, indentation: str) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    _append(tree, f"{MODELS}/internvl.py", f"\n\nclass Mine:\n{indentation}x = 1\n")
+    diagnostic = _fails(find_model, tree.reread(), "internvl", "Mine")
+    assert diagnostic.code == "VCG435"
+    assert f"run `ruff format {MODELS}/internvl.py`" in (diagnostic.help or "")
+
+
 def test_class_defined_twice(copied_tree) -> None:
     tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
     _append(tree, f"{MODELS}/internvl.py", "\n\nclass InternVLChatModel:\n    pass\n")

@@ -157,6 +157,11 @@ def test_changed_lines_out_of_format_are_reported(root: Callable[..., Path]) -> 
     assert (found.code, found.span and found.span.line) == ("VCG621", 2)
 
 
+def test_lines_of_a_file_in_a_format_of_its_own_are_nobodys_model(root: Callable[..., Path]) -> None:
+    before = "x = {  'a':1 }\nprint('a',\n      'b')\n"
+    assert check_style(before, before.replace("'b')", "'b',\n      end='')"), PATH, root(SETTINGS)) == ()
+
+
 @pytest.mark.parametrize(
     "settings",
     [

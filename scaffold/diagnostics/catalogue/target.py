@@ -185,7 +185,8 @@ CODES: tuple[Code, ...] = (
         "VCG435",
         "the place to edit has a shape that cannot be extended",
         "The variable is not a literal (a comprehension, a call), or a block is written on one line. Extending it "
-        "would need a guess about what its author wants.",
+        "would need a guess about what its author wants. A class that is not indented by four spaces has no place for "
+        "the lines of a port either: format its file first, as a change of its own.",
     ),
     Code(
         "VCG436",
