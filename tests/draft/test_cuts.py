@@ -301,9 +301,9 @@ def test_evidence(architecture, lines, drafted):
 
 #: architecture -> reasons, each with the line of source that it is about
 REFUSED = {
-    "Gemma3nForConditionalGeneration": (
-        "gives an object of which the model takes `.last_hidden_state`, not a tensor",
-        "self.vision_tower(",
+    "RadioMBartPrefixForCausalLM": (
+        "`self.encoder` also depends on `content_sizes`, which is no size of `pixel_values`",
+        "self.encoder(",
     ),
 }
 
@@ -320,6 +320,18 @@ def test_what_is_refused(architecture, release_tree):
     assert found.span is not None
     path = found.span.file[found.span.file.index("vllm/model_executor") :]
     assert source in tree.read(path).splitlines()[found.span.line - 1]
+
+
+def test_an_encoder_of_convolutions(release_tree):
+    """Gemma 3n: only the checkpoint's processor knows the side of an image."""
+    tree = release_tree(RELEASE)
+    [question] = draft_descriptor(tree, "Gemma3nForConditionalGeneration").questions
+    assert (question.key, question.candidates) == ("let.side", ())
+
+    forward = port_of(draft_descriptor(tree, "Gemma3nForConditionalGeneration", {"let.side": "768"})).forward
+
+    assert forward.call.text == "self.vision_tower(pixel_values=pixels, do_pooling=False, return_dict=True)"
+    assert (forward.result, forward.channels) == ("last_hidden_state", 1)
 
 
 @pytest.mark.parametrize("architecture", ["Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"])
