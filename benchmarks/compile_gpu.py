@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from gpu_result import ByModel
-from manager_gpu import Subject, error_of, exact_replay, start_vllm
+from manager_gpu import Subject, error_of, exact_call, start_vllm
 from tuning_gpu import LARGE, MODELS, settle, subject_of
 
 MODE = "max-autotune-no-cudagraphs"
@@ -44,7 +44,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
         errors = {way: error_of(list(towers[way].embed_multimodal(**inputs)), want) for way in ("compiled", "tuned")}
         seconds = time.perf_counter() - begin
     specs = towers["untuned"].get_encoder_cudagraph_item_specs(inputs)
-    times = settle({way: exact_replay(subject, tower, inputs, len(specs)) for way, tower in towers.items()}, rounds)
+    times = settle({way: exact_call(tower, inputs, len(specs)) for way, tower in towers.items()}, rounds)
     row = {
         "model": subject.name,
         "workload": name,

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from gpu_result import ByModel
-from manager_gpu import Subject, error_of, exact_replay, start_vllm
+from manager_gpu import Subject, error_of, exact_call, start_vllm
 from tuning_gpu import LARGE, MODELS, settle, subject_of
 
 
@@ -45,7 +45,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
         with torch.inference_mode():
             want = [t.clone() for t in towers["untuned"].embed_multimodal(**inputs)]
             got = {way: list(towers[way].embed_multimodal(**inputs)) for way in done}
-        times = settle({way: exact_replay(subject, towers[way], inputs, len(specs)) for way in done}, rounds)
+        times = settle({way: exact_call(towers[way], inputs, len(specs)) for way in done}, rounds)
         rows.append(
             {
                 "model": subject.name,

@@ -46,8 +46,11 @@ def load_recipes() -> None:
 
 
 load_recipes()
-from scaffold.measure.bench import error_of, exact_replay  # noqa: E402
-from scaffold.measure.towers import DEVICE, DTYPE, GRIDS, Subject  # noqa: E402
+from towers import GRIDS, Subject  # noqa: E402
+
+from scaffold.measure.bench import error_of  # noqa: E402
+from scaffold.measure.exact import exact_call  # noqa: E402
+from scaffold.measure.subject import DEVICE, DTYPE  # noqa: E402
 from scaffold.verify.numeric.real import start_vllm  # noqa: E402
 
 MANY_STEPS = 7
@@ -195,7 +198,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
 
     trace = Trace()
     for found in specs.values():
-        for path in subject.paths:
+        for path in host.get_encoder_cudagraph_config().paths:
             trace.add(path, sum(int(s.get_path_output_tokens(path)) for s in found))
     trace_file = Path(tempfile.mkdtemp()) / "trace.json"
     trace.save(trace_file)
@@ -242,7 +245,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
         bad = [f for f in findings if not f.ok]
         print(f"self-check with poisoned memory: {len(findings)} graphs, {len(bad)} differ", bad[:4])
 
-    exact = {name: exact_replay(subject, host, inputs, len(specs[name])) for name, inputs in calls.items()}
+    exact = {name: exact_call(host, inputs, len(specs[name])) for name, inputs in calls.items()}
     samples: dict[tuple[str, str], list[float]] = {}
     shuffle = random.Random(0).shuffle
     with torch.inference_mode():

@@ -49,7 +49,7 @@ from gpu_result import ByModel
 from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once, runs_of, start_vllm
 from slow_calls import Witness
 
-from scaffold.measure.towers import CONTEXT
+from scaffold.measure.subject import CONTEXT
 
 MODELS = "qwen3_vl,qwen2_vl,qwen2_5_vl,qwen2_5_vl:video,internvl,step3_vl"
 WAYS = ("vllm", "on", "off")

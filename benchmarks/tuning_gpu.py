@@ -43,7 +43,7 @@ from manager_gpu import (
     Subject,
     capture_measured,
     error_of,
-    exact_replay,
+    exact_call,
     once,
     runs_of,
     start_vllm,
@@ -116,13 +116,13 @@ def measure(
     # Single tunings, before the manager tunes everything.
     large = LARGE.get(subject.name, "1288x728")
     count = len(specs[large])
-    untuned = exact_replay(subject, plain, calls[large], count)
+    untuned = exact_call(plain, calls[large], count)
     singles = {}
     for name in (*NAMES, "all"):
         tuned = tune(host, TuningChoice(NAMES if name == "all" else (name,)))
         changed = sum(len(outcome.applied) for outcome in tuned.outcomes)
         if changed:
-            graph = exact_replay(subject, host, calls[large], count)
+            graph = exact_call(host, calls[large], count)
             with torch.inference_mode():
                 error = error_of(list(host.embed_multimodal(**calls[large])), want[large])
             times = settle({"untuned": untuned, "tuned": graph}, max(rounds // 2, 5))
@@ -143,7 +143,7 @@ def measure(
 
     floors, own = {}, []
     for name, items in subject.workloads.items():
-        recording = profile_tower(plain, subject, name, items, ceilings)
+        recording = profile_tower(plain, subject.name, subject.call(items, 0), name, ceilings)
         floors[name] = analyse(recording).floor_ms
         if name == large:
             own.append(recording)
@@ -157,7 +157,9 @@ def measure(
     captured["seconds with tuning and its check"] = time.perf_counter() - begin
     assert manager.tuned is not None
     print(subject.name, captured, *manager.tuned.outcomes, sep="\n  ", flush=True)
-    own.append(profile_tower(host, subject, f"{large}, tuned", subject.workloads[large], ceilings))
+    own.append(
+        profile_tower(host, subject.name, subject.call(subject.workloads[large], 0), f"{large}, tuned", ceilings)
+    )
     profiles += own
     errors: dict[str, float] = {}
     for _ in range(max(WARM_CALLS)):  # the manager captures graphs between turns, and tries a padded size both ways
@@ -168,8 +170,8 @@ def measure(
     for name, inputs in calls.items():
         times = settle(
             {
-                "untuned exact": exact_replay(subject, plain, inputs, len(specs[name])),
-                "tuned exact": exact_replay(subject, host, inputs, len(specs[name])),
+                "untuned exact": exact_call(plain, inputs, len(specs[name])),
+                "tuned exact": exact_call(host, inputs, len(specs[name])),
                 "tuned execute": lambda i=inputs: manager.execute(i),  # type: ignore[misc]
                 "untuned eager": lambda i=inputs: plain.embed_multimodal(**i),  # type: ignore[misc]
             },

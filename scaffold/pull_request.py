@@ -407,13 +407,9 @@ def _verification(proof: ProofOnRecord) -> Iterator[str]:
 
 
 def _benchmark(port: AnyPort, benchmark: Benchmark | None) -> Iterator[str]:
-    from scaffold.measure import MODELS
-
     yield ""
     if benchmark is None:
         way = f"run `vitcg-scaffold bench {port.name}` on a GPU, pass its result with --benchmark"
-        if port.name not in MODELS:
-            way = "`vitcg-scaffold bench` has no sizes of this model; measure requests with images"
         yield f"<!-- no benchmark was given: {way} -->"
         return
     from scaffold.measure.benchreport import to_markdown

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.gpu import misfit, read_configuration, require_gpu, sized_model, tower_options
+from scaffold.cli.gpu import check_configuration, measured, model_options, require_gpu, workloads
 from scaffold.cli.options import descriptor_argument, examples
 from scaffold.cli.output import write_output
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -22,19 +22,12 @@ if TYPE_CHECKING:
     "bench",
     epilog=examples(
         "bench qwen2_5_vl -o bench.json --markdown bench.md --svg bench.svg",
-        "bench qwen2_5_vl --tokens 64 --tokens 256 --tokens 1196",
+        "bench my_model.yaml --config path/to/config.json --image 1280x720 --image 448x448",
         "bench qwen2_5_vl --result bench.json --svg bench.svg",
     ),
 )
 @descriptor_argument()
-@tower_options
-@click.option(
-    "--tokens",
-    "sizes",
-    type=click.IntRange(1),
-    multiple=True,
-    help="Measure calls of so many tokens (repeatable) [a usual mix].",
-)
+@model_options
 @click.option("--rounds", type=click.IntRange(3), default=20, show_default=True, help="Time so many calls of each.")
 @click.option("--result", type=click.Path(path_type=Path), help="Read an earlier result instead of using a GPU.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the result in this file, for `pr`.")
@@ -45,9 +38,11 @@ def command(
     console: Console,
     descriptor: str,
     configuration: Path | None,
+    images: tuple[tuple[int, int], ...],
     sizes: tuple[int, ...],
-    rounds: int,
     backend: str,
+    replace: bool,
+    rounds: int,
     result: Path | None,
     output: Path | None,
     markdown: Path | None,
@@ -55,21 +50,24 @@ def command(
 ) -> None:
     """Measure the encoder of DESCRIPTOR on this machine's GPU: no weights, no network.
 
-    The installed vLLM's own implementation (or our adapter where it has none) runs at real sizes with random weights:
-    eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. `bench` first compares
-    each result with the eager one. Table and picture name the machine and the versions, ready for a pull request.
-
-    Real sizes are known for qwen2_5_vl, qwen2_vl, qwen3_vl, internvl and step3_vl.
+    The installed vLLM's own implementation, or the port of DESCRIPTOR where it has none, runs at real sizes with
+    random weights: eagerly, as a graph captured for exactly each input, with vLLM's manager and with ours. `bench`
+    first compares each result with the eager one. Table and picture name the machine and the versions, ready for a
+    pull request. Nothing is written to vLLM.
     """
     from scaffold.measure.benchreport import to_markdown, to_svg
+    from scaffold.workflow import load_port
 
     if result is not None:
         benchmark = read_benchmark(result)
     else:
-        name = sized_model(descriptor)
-        given = read_configuration(configuration)
+        port = load_port(descriptor, report=console.report)
+        check_configuration(configuration)
         require_gpu("a benchmark", "give --result FILE to read an earlier one anywhere")
-        benchmark = _run(console, name, given, sizes, rounds, backend)
+        with measured(console, port, configuration, replace) as subject:
+            from scaffold.measure.bench import run_bench
+
+            benchmark = run_bench(subject, workloads(images, sizes), sizes, rounds, backend, console.note)
     if output is not None:
         write_output(output, json.dumps(benchmark.to_json(), indent=1) + "\n")
     if svg is not None:
@@ -78,15 +76,6 @@ def command(
         write_output(markdown, to_markdown(benchmark))
     else:
         console.result(to_markdown(benchmark).rstrip())
-
-
-def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], rounds: int, backend: str) -> Benchmark:
-    from scaffold.measure.bench import run_bench
-
-    try:
-        return run_bench(name, given, sizes, rounds, backend, console.note)
-    except ValueError as error:
-        raise misfit(name, error) from error
 
 
 def read_benchmark(path: Path) -> Benchmark:

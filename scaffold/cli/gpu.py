@@ -1,43 +1,87 @@
-"""Shared by the commands that need a GPU: the measured tower, what this machine lacks, JSON files as input."""
+"""Shared by the commands that need a GPU: the measured model, what this machine lacks, JSON files as input."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from scaffold.cli.console import Console
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+
+if TYPE_CHECKING:
+    from scaffold.measure.subject import Subject
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def tower_options(command: _Command) -> _Command:
-    """`--config` and `--backend`: the sizes of the tower and its attention."""
-    backend = click.option(
-        "--backend", default="FLASH_ATTN", show_default=True, help="Use this attention backend of vLLM."
-    )
-    config = click.option(
-        "--config",
-        "configuration",
-        type=click.Path(path_type=Path),
-        help="Take the sizes from this config.json [sizes of the best-known checkpoint].",
-    )
-    return config(backend(command))
+def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """Sizes in pixels, `WIDTHxHEIGHT`."""
+    found = [re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", value) for value in values]
+    for value, match in zip(values, found, strict=True):
+        if match is None:
+            raise click.BadParameter(f"{value!r} is no size in pixels, such as 1280x720", ctx, param)
+    return tuple((int(match[1]), int(match[2])) for match in found if match)
 
 
-def sized_model(descriptor: str) -> str:
-    """The descriptor's name. Raises VCG473 where no tower of real sizes is known."""
-    from scaffold.measure import MODELS
-    from scaffold.workflow import load_port
+def model_options(command: _Command) -> _Command:
+    """The options of a measured model: sizes of the tower and of its calls, the attention, and whose port it is."""
+    for option in (
+        click.option(
+            "--replace", is_flag=True, help="Measure the port of DESCRIPTOR in the place of an implementation."
+        ),
+        click.option("--backend", default="FLASH_ATTN", show_default=True, help="Use this attention backend of vLLM."),
+        click.option(
+            "--tokens",
+            "sizes",
+            type=click.IntRange(1),
+            multiple=True,
+            help="Measure one square image of about so many output tokens (repeatable).",
+        ),
+        click.option(
+            "--image",
+            "images",
+            metavar="WIDTHxHEIGHT",
+            callback=_sizes,
+            multiple=True,
+            help="Measure one image of so many pixels (repeatable) [a usual mix].",
+        ),
+        click.option(
+            "--config",
+            "configuration",
+            type=click.Path(path_type=Path),
+            help="Take the sizes from this config.json of a checkpoint [a known checkpoint's, or the defaults of the "
+            "configuration's class].",
+        ),
+    ):
+        command = option(command)
+    return command
 
-    name = load_port(descriptor).name
-    if name not in MODELS:
-        help_text = f"take one of {', '.join(MODELS)}, or add a preset in scaffold/measure/towers.py"
-        raise _error("VCG473", f"there is no tower of real sizes for {name}", help_text)
-    return name
+
+@contextmanager
+def measured(console: Console, port: Any, configuration: Path | None, replace: bool) -> Iterator[Subject]:
+    """The model of a port in the installed vLLM. Raises VCG473 where it cannot be built at real sizes."""
+    from scaffold.measure.installed import installed_vllm
+
+    with installed_vllm(port, replace, console.note):
+        from scaffold.measure.subject import NoSubject, Subject
+
+        try:
+            yield Subject(port.name, port.module, port.class_name, tuple(port.modalities), configuration)
+        except NoSubject as error:
+            raise _error("VCG473", f"{port.name}: {error}", error.help) from error
+
+
+def workloads(images: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """The images that `--image` names; a usual mix where neither it nor `--tokens` is given."""
+    from scaffold.measure import WORKLOADS
+
+    return {f"{width}x{height}": [(width, height)] for width, height in images} if images or sizes else WORKLOADS
 
 
 def require_gpu(what: str, way_out: str) -> None:
@@ -58,14 +102,10 @@ def read_json(file: Path, code: str, wanted: str) -> Any:
         raise _error(code, f"{file}: {reason}", f"give {wanted}") from error
 
 
-def read_configuration(file: Path | None) -> Any:
-    """The configuration that `--config` names, None without it. Raises VCG471."""
-    return None if file is None else read_json(file, "VCG471", "a model's config.json")
-
-
-def misfit(name: str, error: ValueError) -> DiagnosticError:
-    """VCG471: a configuration that the model's own class refuses."""
-    return _error("VCG471", f"{name}: {error}", "give the config.json of a checkpoint of this model")
+def check_configuration(file: Path | None) -> None:
+    """Raises VCG471 where the file that `--config` names is no configuration."""
+    if file is not None and not isinstance(read_json(file, "VCG471", "a model's config.json"), dict):
+        raise _error("VCG471", f"{file}: not a JSON object", "give a model's config.json")
 
 
 def _error(code: str, message: str, help_text: str) -> DiagnosticError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.gpu import misfit, read_configuration, read_json, require_gpu, sized_model, tower_options
+from scaffold.cli.gpu import check_configuration, measured, model_options, read_json, require_gpu, workloads
 from scaffold.cli.options import descriptor_argument, examples
 from scaffold.cli.output import write_output
 
@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 @click.command(
     "profile",
     epilog=examples(
-        "profile qwen2_5_vl --tokens 1196 --tuned --markdown profile.md --svg profile.svg",
+        "profile qwen2_5_vl --image 1288x728 --tuned --markdown profile.md --svg profile.svg",
         "profile qwen2_5_vl --recording run.json",
     ),
 )
 @descriptor_argument()
-@tower_options
-@click.option(
-    "--tokens",
-    "sizes",
-    type=click.IntRange(1),
-    multiple=True,
-    help="Profile calls of so many output tokens (repeatable).",
-)
+@model_options
 @click.option("--tuned", is_flag=True, help="Profile the tuned tower, too.")
 @click.option("--recording", type=click.Path(path_type=Path), help="Read recordings instead of using a GPU.")
 @click.option("--save", type=click.Path(path_type=Path), help="Keep the recordings in this file.")
@@ -44,8 +37,10 @@ def command(
     console: Console,
     descriptor: str,
     configuration: Path | None,
+    images: tuple[tuple[int, int], ...],
     sizes: tuple[int, ...],
     backend: str,
+    replace: bool,
     tuned: bool,
     recording: Path | None,
     save: Path | None,
@@ -54,19 +49,24 @@ def command(
 ) -> None:
     """Profile the vision tower of DESCRIPTOR on this machine's GPU: no weights, no network.
 
-    The installed vLLM's own classes run at real sizes with random weights. The report compares kernel time by class
-    with a floor: the time of the operations and bytes of the matrix products, at rates measured in the same run. It
-    names misaligned sizes, unfused norms, casts and copies with their module and their cost.
-
-    Real sizes are known for qwen2_5_vl, qwen2_vl, qwen3_vl, internvl and step3_vl.
+    The installed vLLM's own classes run at real sizes with random weights, with the port of DESCRIPTOR where they have
+    none. The report compares kernel time by class with a floor: the time of the operations and bytes of the matrix
+    products, at rates measured in the same run. It names misaligned sizes, unfused norms, casts and copies with their
+    module and their cost.
     """
     if recording is not None:
         recordings = _read(recording)
     else:
-        name = sized_model(descriptor)
-        given = read_configuration(configuration)
+        from scaffold.workflow import load_port
+
+        port = load_port(descriptor, report=console.report)
+        check_configuration(configuration)
         require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
-        recordings = _run(console, name, given, sizes or (1196,), tuned, backend)
+        asked = workloads(images or (() if sizes else ((1288, 728),)), sizes)
+        with measured(console, port, configuration, replace) as subject:
+            from scaffold.measure.runs import run_profile
+
+            recordings = run_profile(subject, asked, sizes, tuned, backend, console.note)
     from scaffold.measure.analyse import analyse
     from scaffold.measure.report import to_markdown, to_svg
 
@@ -86,15 +86,6 @@ def _error(code: str, message: str, help: str, *notes: str) -> DiagnosticError:
     from scaffold.diagnostics import Diagnostic, DiagnosticError
 
     return DiagnosticError(Diagnostic(code, message, help=help, notes=notes))
-
-
-def _run(console: Console, name: str, given: Any, sizes: tuple[int, ...], tuned: bool, backend: str) -> list[Recording]:
-    from scaffold.measure.runs import run_profile
-
-    try:
-        return run_profile(name, given, sizes, tuned, backend, console.note)
-    except ValueError as error:
-        raise misfit(name, error) from error
 
 
 def _read(file: Path) -> list[Recording]:

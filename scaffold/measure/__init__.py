@@ -1,12 +1,21 @@
 """Measurements on a GPU: where a tower's time goes (`profile`), and managers side by side (`bench`).
 
-A profile compares kernels by class with the floor that the tower's arithmetic and bytes set. `towers` builds a shipped
-model's real vision classes at real sizes with random weights. `runs` runs them under torch's profiler, and `bench`
-under the managers; both need a GPU. `trace` reads the profiler's events. `analyse` and `report` need no GPU and no
-torch.
+A profile compares kernels by class with the floor that the tower's arithmetic and bytes set. `installed` puts the port
+of a descriptor into the installed vLLM, and `subject` builds the model's real vision classes at real sizes with random
+weights. `runs` runs them under torch's profiler, and `bench` under the managers; both need a GPU. `trace` reads the
+profiler's events. `analyse` and `report` need no GPU and no torch.
 """
 
 from __future__ import annotations
 
-#: Models with a preset of real sizes.
-MODELS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "internvl", "step3_vl")
+from collections.abc import Mapping, Sequence
+
+#: Images in pixels, `(width, height)`: alone, of one size, and mixed.
+WORKLOADS: Mapping[str, Sequence[tuple[int, int]]] = {
+    "224x224": [(224, 224)],
+    "448x448": [(448, 448)],
+    "1288x728": [(1288, 728)],
+    "1932x1092": [(1932, 1092)],
+    "8 x 336x336": [(336, 336)] * 8,
+    "4 mixed": [(224, 224), (448, 448), (504, 336), (1288, 728)],
+}

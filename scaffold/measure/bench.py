@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from scaffold.measure.benchreport import Benchmark, BenchRow
-from scaffold.measure.runs import captured_forward
-from scaffold.measure.towers import DEVICE, DTYPE, Subject
-from scaffold.verify.numeric.real import start_vllm
+from scaffold.measure.exact import exact_call
+from scaffold.measure.subject import DEVICE, DTYPE, NoSubject, Subject
+from scaffold.verify.numeric.real import start_vllm, stop_vllm
 
 #: Untimed calls at the start. Our manager has captured its graphs and finished its trials after them.
 WARM_CALLS = 12
@@ -32,23 +32,23 @@ ROUNDING = 0.05
 
 
 def run_bench(
-    name: str,
-    configuration: Mapping[str, Any] | None,
+    subject: Subject,
+    workloads: Mapping[str, Sequence[tuple[int, int]]],
     sizes: Sequence[int],
     rounds: int,
     backend: str,
     note: Callable[[str], None],
 ) -> Benchmark:
-    """One row per size in output tokens; without sizes, the model's usual mix of single items and batches.
+    """One row per workload of images, and per size in output tokens.
 
-    It measures the installed tree's own implementation, or the stand-alone adapter if there is none. Raises ValueError
-    if the model cannot be built from the configuration.
+    A workload that the processor does not take is left out with a note. Raises `NoSubject` if the model cannot be
+    built, or takes none of them.
     """
     context = start_vllm(backend)
     try:
-        rows = _measure(Subject(name, configuration), sizes, rounds, note)
+        rows = _measure(subject, workloads, sizes, rounds, note)
     finally:
-        context.__exit__(None, None, None)
+        stop_vllm(context)
     import vllm
 
     versions = {
@@ -58,20 +58,24 @@ def run_bench(
         "python": sys.version.split()[0],
     }
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return Benchmark(name, torch.cuda.get_device_name(), versions, today, tuple(rows))
+    return Benchmark(subject.name, torch.cuda.get_device_name(), versions, today, tuple(rows), subject.sizes)
 
 
-def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable[[str], None]) -> list[BenchRow]:
+def _measure(
+    subject: Subject,
+    workloads: Mapping[str, Sequence[tuple[int, int]]],
+    sizes: Sequence[int],
+    rounds: int,
+    note: Callable[[str], None],
+) -> list[BenchRow]:
     from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager as Theirs
 
     from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
 
-    adapter = None if hasattr(subject.recipe.load_class(), "get_encoder_cudagraph_config") else _adapter(subject)
-    note(f"measures {adapter or 'the implementation of the installed vLLM'}")
-    host, config = subject.build(adapter)
+    host, config = subject.build()
+    note(f"sizes of {subject.sizes}")
     config.additional_config = OUR_SETTINGS
-    workloads = {f"{size} tokens": subject.items_of(size) for size in sizes} or subject.workloads
-    calls = {label: subject.call(items, seed) for seed, (label, items) in enumerate(workloads.items())}
+    calls = _calls(subject, {**workloads, **{f"{size} tokens": subject.sizes_of(size) for size in sizes}}, note)
     with torch.inference_mode():
         for inputs in calls.values():
             host.embed_multimodal(**inputs)
@@ -92,14 +96,17 @@ def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable
     for label, inputs in calls.items():
         ways[label] = {kind: partial(manager.execute, inputs) for kind, manager in managers.items()}
         ways[label]["eager"] = partial(host.embed_multimodal, **inputs)
-        ways[label]["exact"] = exact_replay(subject, host, inputs, len(want[label]))
-    note(f"times {len(ways)} sizes, {rounds} rounds")
+        exact = exact_call(host, inputs, len(want[label]))
+        if exact is not None:
+            ways[label]["exact"] = exact
+    note(f"times {len(ways)} workloads, {rounds} rounds")
     samples = _interleave(ways, rounds, managers["ours"].capture_when_idle)
     return [
         BenchRow(
             workload=label,
             tokens=tokens[label],
-            **{f"{kind}_ms": statistics.median(samples[label, kind]) for kind in ways[label]},
+            exact_ms=statistics.median(samples[label, "exact"]) if (label, "exact") in samples else None,
+            **{f"{kind}_ms": statistics.median(samples[label, kind]) for kind in ("eager", "vllm", "ours")},
             vllm_right=errors[label, "vllm"] < ROUNDING,
             ours_right=errors[label, "ours"] < ROUNDING,
         )
@@ -107,20 +114,21 @@ def _measure(subject: Subject, sizes: Sequence[int], rounds: int, note: Callable
     ]
 
 
-def _adapter(subject: Subject) -> str:
-    """`module:class` of the stand-alone adapter for the installed release. Raises ValueError where there is none."""
-    from vitcg_adapters import ADAPTERS, adapter_path
-    from vllm import __version__
-
-    from scaffold.plugin import generation_of
-
-    generation = generation_of(__version__) or ""
-    # By the module: the class may have another name than its architecture.
-    known = {module: architecture for architecture, module in ADAPTERS.get(generation, {}).items()}
-    found = adapter_path(generation, known.get(subject.recipe.module, ""))
-    if found is None:
-        raise ValueError(f"vLLM {__version__} has no encoder graphs for this model, and there is no adapter")
-    return str(found)
+def _calls(
+    subject: Subject, workloads: Mapping[str, Sequence[tuple[int, int]]], note: Callable[[str], None]
+) -> dict[str, dict[str, Any]]:
+    """The inputs of each workload that the processor takes."""
+    calls: dict[str, dict[str, Any]] = {}
+    refused: list[NoSubject] = []
+    for seed, (label, images) in enumerate(workloads.items()):
+        try:
+            calls[label] = subject.call(images, seed)
+        except NoSubject as error:
+            note(f"left out {label}: {error}")
+            refused.append(error)
+    if not calls:
+        raise refused[0]
+    return calls
 
 
 def _captured(make: Callable[[], Any]) -> tuple[Any, float]:
@@ -133,33 +141,6 @@ def _captured(make: Callable[[], Any]) -> tuple[Any, float]:
         manager.capture(torch.cuda.graph_pool_handle())
     torch.cuda.synchronize()
     return manager, time.perf_counter() - begin
-
-
-def exact_replay(subject: Subject, host: Any, inputs: dict[str, Any], items: int) -> Callable[[], None]:
-    """Replays graphs of exactly these inputs, one for each path that has work."""
-    graphs: list[Any] = []
-    kept: list[Any] = []
-    for path in subject.paths:
-        if path == "local" and not len(inputs["patch_pixel_values"]):
-            continue
-        forward = captured_forward(host, inputs, items, path)
-        with torch.inference_mode():
-            for _ in range(2):
-                forward()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                output = forward()
-        graphs.append(graph)
-        # The inputs (the values in the forward) and the output must live as long as the graph: free memory goes back to
-        # the device when a manager captures on demand.
-        kept += [forward, output]
-
-    def replay(alive: list[Any] = kept) -> None:
-        for graph in graphs:
-            graph.replay()
-
-    return replay
 
 
 def _interleave(

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
+from scaffold.measure.exact import captured_forwards
 from scaffold.measure.model import AttentionCall, Ceilings, KernelRecord, Recording
-from scaffold.measure.towers import DEVICE, Subject
+from scaffold.measure.subject import DEVICE, Subject
 from scaffold.measure.trace import MODULE_RANGE, read_trace, strip_trace
-from scaffold.verify.numeric.real import start_vllm
+from scaffold.verify.numeric.real import start_vllm, stop_vllm
 
 #: Attributes of a host outside its vision encoder.
 _LANGUAGE = ("language_model",)
@@ -140,34 +141,13 @@ def graph_ms(forward: Callable[[], Any], rounds: int = 10) -> float:
     return time
 
 
-def captured_forward(host: Any, inputs: dict[str, Any], count: int, path: str) -> Callable[[], torch.Tensor]:
-    """The forward that a manager captures, on the metadata of exactly these inputs."""
-    from scaffold.runtime.vllm.dialect import installed_dialect
-
-    dialect = installed_dialect()
-    frames = sum(t for t, _, _ in inputs["video_grid_thw"].tolist()) if "video_grid_thw" in inputs else 0
-    arguments: list[Any] = [inputs, count, frames]
-    if dialect.path_argument:
-        arguments.append(path)
-    replay = host.prepare_encoder_cudagraph_replay_buffers(*arguments)
-    values = dict(replay.values if dialect.values else replay.buffers)
-    keywords = {"path": path} if dialect.path_argument else {}
-    if dialect.values:
-        return lambda: host.encoder_cudagraph_forward(dict(values), **keywords)
-    return lambda: host.encoder_cudagraph_forward(inputs, dict(values))
-
-
-def profile_tower(host: Any, subject: Any, workload: str, items: list[Any], ceilings: Ceilings) -> Recording:
+def profile_tower(host: Any, model: str, inputs: dict[str, Any], workload: str, ceilings: Ceilings) -> Recording:
     """The recording of one call of a built tower, all paths together."""
-    inputs = subject.call(items, 0)
     specs = host.get_encoder_cudagraph_item_specs(inputs)
     kernels: list[KernelRecord] = []
     attention: list[AttentionCall] = []
     total_ms = 0.0
-    for path in subject.paths:
-        if path == "local" and not len(inputs["patch_pixel_values"]):
-            continue
-        forward = captured_forward(host, inputs, len(specs), path)
+    for forward in captured_forwards(host, inputs, len(specs)).values():
         found, calls, _ = record(forward, host)
         base = 1 + max((k.call for k in kernels), default=-1)
         kernels += [replace(k, call=k.call + base) if k.call >= 0 else k for k in found]
@@ -177,27 +157,32 @@ def profile_tower(host: Any, subject: Any, workload: str, items: list[Any], ceil
 
     versions = {"vllm": vllm.__version__, "torch": torch.__version__, "device": torch.cuda.get_device_name()}
     tokens = sum(int(spec.output_tokens) for spec in specs)
-    return Recording(subject.name, workload, tokens, ceilings, tuple(kernels), tuple(attention), total_ms, versions)
+    return Recording(model, workload, tokens, ceilings, tuple(kernels), tuple(attention), total_ms, versions)
 
 
 def run_profile(
-    name: str,
-    configuration: Mapping[str, Any] | None,
+    subject: Subject,
+    workloads: Mapping[str, Sequence[tuple[int, int]]],
     sizes: Sequence[int],
     tuned: bool,
     backend: str,
     note: Callable[[str], None],
 ) -> list[Recording]:
-    """Recordings of one model at about so many tokens each, and with `tuned` a second one of each, of the tuned tower.
+    """Recordings of one model, one a workload of images and one a size in output tokens, and with `tuned` a second one
+    of each, of the tuned tower.
 
-    Raises ValueError if the model cannot be built from the configuration.
+    Raises `NoSubject` if the model cannot be built, or does not take a workload.
     """
     context = start_vllm(backend)
     try:
         ceilings = measure_ceilings(DEVICE)
         note(f"matrix products {ceilings.tflops:.0f} TFLOP/s, copies {ceilings.tbytes:.2f} TB/s")
-        subject = Subject(name, configuration)
         host, _ = subject.build()
+        note(f"sizes of {subject.sizes}")
+        calls = [subject.call(images, 0) for images in (*workloads.values(), *map(subject.sizes_of, sizes))]
+        for inputs in calls[:1]:
+            with torch.inference_mode():
+                host.embed_multimodal(**inputs)  # a port may look at the encoder when it is asked for the first time
         recordings = []
         for passing in ("", "tuned") if tuned else ("",):
             if passing:
@@ -205,10 +190,10 @@ def run_profile(
 
                 for outcome in tune(host).outcomes:
                     note(str(outcome))
-            for tokens in sizes:
-                recording = profile_tower(host, subject, passing, subject.items_of(tokens), ceilings)
+            for inputs in calls:
+                recording = profile_tower(host, subject.name, inputs, passing, ceilings)
                 note(f"{recording.tokens} tokens {passing}: {recording.graph_ms:.2f} ms as a graph")
                 recordings.append(recording)
         return recordings
     finally:
-        context.__exit__(None, None, None)
+        stop_vllm(context)

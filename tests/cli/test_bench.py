@@ -1,13 +1,16 @@
 """`bench` without a GPU: what it refuses and why, and table and picture from a result."""
 
+import contextlib
 import json
-import re
 from xml.etree import ElementTree
 
 import pytest
-from cli_scene import ROOT
 
-from scaffold.measure import MODELS
+from scaffold.cli.console import Console
+from scaffold.cli.gpu import measured, workloads
+from scaffold.diagnostics import DiagnosticError
+from scaffold.measure import WORKLOADS
+from scaffold.workflow import load_port
 
 ROWS = [
     {"workload": "224x224", "tokens": 64, "eager_ms": 24.0, "exact_ms": 4.0, "vllm_ms": 4.8, "ours_ms": 4.1,
@@ -21,6 +24,7 @@ RESULT = {
     "versions": {"vllm": "0.33.0"},
     "date": "2026-01-01",
     "rows": ROWS,
+    "sizes": "",
 }
 
 
@@ -66,6 +70,7 @@ def test_a_result_needs_no_gpu(run, result, tmp_path):
         "[]",
         json.dumps({**RESULT, "rows": []}),
         json.dumps({**RESULT, "rows": [{**ROWS[0], "ours_ms": 0}]}),
+        json.dumps({**RESULT, "rows": [{**ROWS[0], "ours_ms": None}]}),
         json.dumps({**RESULT, "rows": [{"workload": "x"}]}),
         json.dumps({**RESULT, "machine": 3}),
     ],
@@ -78,15 +83,42 @@ def test_other_files_are_refused(run, tmp_path, broken):
     assert "VCG513" in done.err
 
 
-@pytest.mark.parametrize("place", ["bench", "profile", "docs/bench.md"])
-def test_the_models_with_real_sizes_are_named(run, place):
-    """All of them where somebody looks them up, and no other."""
-    text = (ROOT / place).read_text("utf-8") if "/" in place else run(place, "--help").out
-    (line,) = re.findall(r"(?:Real sizes are known for|has the sizes of) ([^.]*)\.", text)
-    assert set(re.findall(r"\w+_vl|\w+vl", line)) == set(MODELS)
+@pytest.mark.parametrize("command", ["bench", "profile"])
+@pytest.mark.parametrize("size", ["12", "0x4", "4x", "axb", "100000x4", "-3x4"])
+def test_what_is_no_size_of_an_image(run, command, size):
+    done = run(command, "qwen2_5_vl", "--image", size)
+    assert done.code == 2
+    assert "is no size in pixels, such as 1280x720" in done.err
 
 
-def test_a_model_without_real_sizes_is_refused(run):
-    done = run("bench", "mllama4")
-    assert done.code == 4
-    assert "VCG473" in done.err
+def test_images_and_tokens_take_the_place_of_the_usual_mix():
+    assert list(workloads([], [])) == list(WORKLOADS)
+    assert workloads([(12, 34), (56, 78)], []) == {"12x34": [(12, 34)], "56x78": [(56, 78)]}
+    assert workloads([], [100]) == {}
+
+
+def test_a_model_that_cannot_be_built_says_why_and_what_helps(run, monkeypatch):
+    """What `measured` makes of the model's own refusal, whatever measures it."""
+    pytest.importorskip("torch")
+    from scaffold.measure import installed
+    from scaffold.measure.subject import NoSubject
+
+    monkeypatch.setattr(installed, "installed_vllm", lambda *_: contextlib.nullcontext())
+    with pytest.raises(DiagnosticError) as caught, measured(Console(), load_port("mllama4"), None, False):
+        raise NoSubject("nothing says vision_config.hidden_size", "give the checkpoint's own values")
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.message) == ("VCG473", "mllama4: nothing says vision_config.hidden_size")
+    assert found.help == "give the checkpoint's own values"
+
+
+def test_a_call_that_no_graph_holds(run, tmp_path):
+    rows = [{**ROWS[0], "exact_ms": None}, ROWS[1]]
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps({**RESULT, "rows": rows, "sizes": "LlavaConfig (config.json)"}), encoding="utf-8")
+    done = run("bench", "qwen2_5_vl", "--result", file, "--svg", tmp_path / "x.svg")
+    assert done.code == 0, done.err
+    assert "| 224x224 | 64 | 24.00 | 4.80 | 4.10 |  | 0.17 |  |" in done.out
+    assert "Sizes of LlavaConfig (config.json). Median" in done.out
+    assert "Geometric mean over exact: eager 3.00, vllm 1.12, ours 1.00." in done.out
+    file.write_text(json.dumps({**RESULT, "rows": rows[:1]}), encoding="utf-8")
+    assert "Geometric mean" not in run("bench", "qwen2_5_vl", "--result", file).out

@@ -100,7 +100,7 @@ def test_the_test_plan_selects_the_entry_by_its_key(name, release_tree, tmp_path
     (entry,) = port.tests
     assert f"pytest {TEST} -k {entry.key}\n" in text
     assert f'    "{entry.key}": VitCudagraphTestConfig' in test.after.decode()
-    assert "`vitcg-scaffold bench` has no sizes of this model" in text
+    assert f"run `vitcg-scaffold bench {port.name}` on a GPU" in text
 
 
 @pytest.mark.parametrize(("name", "code"), [("glm4_1v", "VCG523"), ("mllama4", "VCG522"), ("minimax_m3", "VCG524")])

@@ -13,9 +13,8 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG471",
-        "the configuration does not fit the model",
-        "`--config` takes the config.json of a checkpoint of the descriptor's model: its `vision_config` gives the "
-        "tower's sizes. The message says what is missing or what the model's configuration class refused.",
+        "not a configuration",
+        "`--config` takes the config.json of a checkpoint of the descriptor's model: a JSON object.",
     ),
     Code(
         "VCG472",
@@ -24,8 +23,9 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG473",
-        "no real sizes are known for this model",
-        "`profile` and `bench` build a model's tower at real sizes. There are presets for the core models; a further "
-        "one is a recipe and a few lines in `scaffold/measure/towers.py`.",
+        "the model cannot be built at real sizes",
+        "`profile` and `bench` build a model's vision classes at the sizes of a checkpoint, and make images for its "
+        "own processor. The message says what is missing. A size that neither the configuration's class nor a known "
+        "checkpoint gives has to come from `--config config.json`: a guessed one would measure another model.",
     ),
 )

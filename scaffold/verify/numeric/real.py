@@ -86,7 +86,7 @@ def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
     try:
         run_request(Machine(), request, events, stages)
     finally:
-        context.__exit__(None, None, None)
+        stop_vllm(context)
 
 
 def start_vllm(backend: str | None) -> Any:
@@ -109,6 +109,15 @@ def start_vllm(backend: str | None) -> Any:
     chosen = AttentionBackendEnum[backend]
     type(current_platform).get_vit_attn_backend = classmethod(lambda cls, *args, **kwargs: chosen)
     return context
+
+
+def stop_vllm(context: Any) -> None:
+    """Undo `start_vllm`."""
+    import torch
+
+    context.__exit__(None, None, None)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _free_port() -> int:

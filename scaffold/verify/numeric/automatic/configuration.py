@@ -47,14 +47,17 @@ class NoRecipe(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way to make a configuration small. `geometry` is another image and patch size than the class's defaults."""
+    """One way to make a configuration small. `geometry` is another image and patch size than the class's defaults.
 
-    level: Level = Level.UNEQUAL
+    Without a level nothing is made smaller.
+    """
+
+    level: Level | None = Level.UNEQUAL
     geometry: tuple[int, int] | None = None
     empty: bool = False
 
     def __str__(self) -> str:
-        words = [] if self.level is Level.UNEQUAL else [self.level.value]
+        words = [self.level.value] if self.level and self.level is not Level.UNEQUAL else []
         if self.geometry:
             words.append(f"image {self.geometry[0]}, patch {self.geometry[1]}")
         return ", ".join(words)
@@ -246,11 +249,12 @@ class ConfigurationSource:
             for path, part in parts_of(tree):
                 if role_of(path) == "vision" and {"image_size", "patch_size"} <= part.keys():
                     part["image_size"], part["patch_size"] = attempt.geometry
-        fixed = dict(fixed_towers(self.module, tree))
-        tree.update({name: tower.sizes for name, tower in fixed.items()})
-        shrink(tree, attempt.level, frozenset(self.settings.keep))
-        for name, tower in fixed.items():
-            tower.install(tree.pop(name))
+        if attempt.level is not None:
+            fixed = dict(fixed_towers(self.module, tree))
+            tree.update({name: tower.sizes for name, tower in fixed.items()})
+            shrink(tree, attempt.level, frozenset(self.settings.keep))
+            for name, tower in fixed.items():
+                tower.install(tree.pop(name))
         _merge(tree, self.settings.set, known=self.values is None)
         hf_config = self._object(tree)
         name = self.cls.__name__ if self.cls else "a configuration without a class"
@@ -327,6 +331,12 @@ def find_configuration(host: type, settings: Any) -> ConfigurationSource:
         values = json.loads(Path(settings.config).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NoRecipe(f"{settings.config} cannot be read: {error}", "give the checkpoint's own config.json") from None
+    if not isinstance(values, dict):
+        raise NoRecipe(f"{settings.config} holds no object", "give the checkpoint's own config.json")
+    # What a checkpoint calls otherwise than vLLM's models do, as vLLM's loader renames it: InternVL's `llm_config`.
+    for old, new in importlib.import_module("vllm.transformers_utils.config")._CONFIG_ATTRS_MAPPING.items():
+        if old in values:
+            values.setdefault(new, copy.deepcopy(values[old]))
     cls = _class_of_type(values.get("model_type"))
     if cls is None and values.get("model_type"):
         # The checkpoint brings the class as remote code; transformers may have another one for the architecture.

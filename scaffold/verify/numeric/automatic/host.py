@@ -25,8 +25,6 @@ from scaffold.verify.numeric.automatic.configuration import (
 )
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 
-#: Columns of the stand-in's embeddings: those of `shrink`.
-_WIDTH = 96
 #: Larger hosts take minutes, or more memory than a test machine has.
 MOST_PARAMETERS = 400_000_000
 
@@ -40,6 +38,8 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
     num_logical_experts = num_physical_experts = num_local_physical_experts = num_moe_layers = 0
     num_routed_experts = num_shared_experts = num_redundant_experts = num_expert_groups = 0
     moe_layers = expert_weights = ()
+    #: Columns of its embeddings.
+    width = 96
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("__") or name in ("quant_method", "sampler"):
+            if name.startswith("_") or name in ("quant_method", "sampler"):
                 raise
             made: Any = {"weight": torch.zeros(1, 1), "dtype": torch.float32}.get(name)
             made = LanguageModel() if made is None else made
@@ -68,7 +68,8 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def embed_input_ids(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Some results begin with the embedding of a token."""
-        return torch.sin(input_ids[..., None] + torch.arange(_WIDTH, device=input_ids.device))
+        columns = torch.arange(LanguageModel.width, device=input_ids.device)
+        return torch.sin(input_ids[..., None] + columns)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
@@ -215,10 +216,15 @@ def _multimodal_config() -> Any:
     return made
 
 
-def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
-    """The host in float32 evaluation mode on the CPU. Raises what its `__init__` raises before its towers stand."""
+def build_host(cls: Any, config: Any, tokenizer: Any, small: bool = True) -> nn.Module:
+    """The host, on torch's default device. Raises what its `__init__` raises before its towers stand.
+
+    A `small` one is a test machine's: a tower that is large whatever the configuration says is cut or refused.
+    """
     _leave_out_the_language_model(cls, tokenizer)
-    _make_timm_shallow()
+    LanguageModel.width = config.model_config.model_arch_config.hidden_size
+    if small:
+        _make_timm_shallow()
     leave_out_bfloat16(cls)
     _name_remote_towers(cls)
     utils = import_module("vllm.model_executor.models.utils")
@@ -238,7 +244,7 @@ def build_host(cls: Any, config: Any, tokenizer: Any) -> nn.Module:
             owner, _, leaf = name.rpartition(".")
             setattr(host.get_submodule(owner), leaf, nn.Parameter(torch.empty(0), requires_grad=False))
     size = sum(parameter.numel() for parameter in host.parameters())
-    if size > MOST_PARAMETERS:
+    if small and size > MOST_PARAMETERS:
         raise MemoryError(f"{size // 10**6} million parameters whatever the configuration says")
     return host
 

@@ -80,8 +80,10 @@ class AutomaticRecipe(Recipe):
         source = find_configuration(host, self._settings)
         if self._facts is None:
             self._learn(survey(lambda attempt: make_model(host, host, source, attempt), source))
-        self._model = make_model(host, self.load_class(host_class), source, self._known.attempt, self._known.guessed)
-        self._run_processor_once()
+        attempt = source.attempts()[self._known.attempt]
+        self._model = make_model(host, self.load_class(host_class), source, attempt, self._known.guessed)
+        with torch.device("cpu"):
+            self._run_processor_once()
         info = self._model.processor.info
         from vllm.multimodal import MULTIMODAL_REGISTRY
 

@@ -54,6 +54,11 @@ class Level(Enum):
     DEPTH = "depth only"
 
 
+def is_size(name: str) -> bool:
+    """Whether a value of this name says how large a model is, or a part of it that says so."""
+    return name == "vision_config" or any(form.fullmatch(name) for form in (_DEPTH, _WIDTH, _HEADS))
+
+
 def role_of(path: tuple[str, ...]) -> str:
     """The part of the model that the configuration at this path is of."""
     text = "/".join(path).lower()

@@ -20,6 +20,7 @@ import torch
 from scaffold.verify.numeric.automatic import inputs
 from scaffold.verify.numeric.automatic.arguments import other_arguments
 from scaffold.verify.numeric.automatic.configuration import (
+    Attempt,
     Configuration,
     ConfigurationSource,
     NoRecipe,
@@ -29,8 +30,9 @@ from scaffold.verify.numeric.automatic.host import build_host, engine_config
 from scaffold.verify.numeric.automatic.inputs import Size
 from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer
 
-#: Largest difference between an item alone and in a batch, relative to its largest value: the order of additions.
-SAME = 1e-4
+#: Largest difference between an item alone and in a batch, relative to its largest value: the order of additions, in
+#: float32 and in half of that.
+SAME, SAME_IN_HALF = 1e-4, 0.02
 #: Smallest change that a quadrant of pixels must make.
 DEPENDS = 1e-3
 
@@ -77,7 +79,7 @@ class Model:
         found: list[torch.Tensor] = []
         with torch.inference_mode():
             for kwargs in inputs.grouped(items, modality):
-                found += list(self.host.embed_multimodal(**self._placed(kwargs, items)))
+                found += list(self.host.embed_multimodal(**self.placed(kwargs, items)))
         if not found:
             raise NothingEmbedded(f"`embed_multimodal` gave no results for {len(items)} items", _WRITE)
         wrong = [value for value in found if not isinstance(value, torch.Tensor) or value.ndim != 2]
@@ -88,7 +90,7 @@ class Model:
             )
         return found
 
-    def _placed(self, kwargs: dict[str, Any], items: Sequence[Any]) -> dict[str, Any]:
+    def placed(self, kwargs: dict[str, Any], items: Sequence[Any]) -> dict[str, Any]:
         """The inputs where the runner puts them: copies, because models may write to them."""
         sample = next(self.host.parameters())
         on_host = inputs.kept_on_host(items)
@@ -194,17 +196,20 @@ class Failure(Exception):
         self.cause = cause
 
 
-def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int, guessed: Sequence[str] = ()) -> Model:
+def make_model(
+    host: type, cls: type, source: ConfigurationSource, attempt: Attempt, guessed: Sequence[str] = ()
+) -> Model:
     """The model in one of the ways of `source`, with random weights still to come. Raises `Failure`.
 
-    `cls` is `host` or a subclass of it. `guessed` is what a survey had to add to the configuration.
+    `cls` is `host` or a subclass of it. `guessed` is what a survey had to add to the configuration. The model's tensors
+    are on torch's default device, its processor's on the host.
     """
     from vllm.config import set_current_vllm_config
     from vllm.multimodal.processing import InputProcessingContext
 
     stage = "configuration"
     try:
-        configuration = source.make(source.attempts()[attempt])
+        configuration = source.make(attempt)
         configuration.add_guessed(guessed)
         tokenizer = make_tokenizer()
         stage = "model"
@@ -214,7 +219,7 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
         def build() -> tuple[Any, Any]:
             config = engine_config(configuration, host)
             with set_current_vllm_config(config):
-                return config, build_host(cls, config, tokenizer)
+                return config, build_host(cls, config, tokenizer, small=attempt.level is not None)
 
         menders = configuration, tokenizer, maker
         config, built = repaired(build, *menders)
@@ -227,7 +232,8 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
             limits = dict(info.get_supported_mm_limits())
             return factory.processor(info, factory.dummy_inputs(info)), limits
 
-        processor, limits = repaired(make_processor, *menders)
+        with torch.device("cpu"):
+            processor, limits = repaired(make_processor, *menders)
     except Exception as error:
         raise Failure(stage, error) from error
     return Model(
@@ -241,12 +247,14 @@ def make_model(host: type, cls: type, source: ConfigurationSource, attempt: int,
     )
 
 
-def survey(make: Callable[[int], Model], source: ConfigurationSource) -> Facts:
+def survey(make: Callable[[Attempt], Model], source: ConfigurationSource) -> Facts:
     """The first way that gives a sound oracle. Raises `NoRecipe`."""
     worst: Failure | None = None
     for number, attempt in enumerate(source.attempts()):
         try:
-            return _survey(number, str(attempt), make(number), source.settings)
+            model = make(attempt)
+            with torch.device("cpu"):
+                return _survey(number, str(attempt), model, source.settings)
         except Failure as failure:
             if worst is None or failure.depth > worst.depth:
                 worst = failure
@@ -474,7 +482,8 @@ def _compare(model: Model, modality: str, sizes: Sequence[Size]) -> None:
             raise ValueError("they are constant")
     for item, result in zip(items, together, strict=True):
         (alone,) = model.embed([item], modality)
-        if alone.shape != result.shape or _difference(alone, result) > SAME:
+        same = SAME if result.dtype is torch.float32 else SAME_IN_HALF
+        if alone.shape != result.shape or _difference(alone, result) > same:
             raise ValueError("an item alone has other embeddings than in a batch")
     for left, right in pairwise(together):
         rows = min(len(left), len(right))
@@ -512,6 +521,7 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
                 return None
             got = model.embed(items, modality)
             one_batch = len(inputs.grouped(items, modality)) == 1
+            rows = [row.to(one.device, one.dtype) for row, one in zip(rows, got, strict=True)]
             if one_batch and len(got) == len(rows) and all(map(torch.equal, got, rows)):
                 if way.equal and mixed_up:
                     facts.basis.append(f"precomputed embeddings of {modality}s of one size: of several, {mixed_up}")

@@ -1,23 +1,18 @@
-"""Real vision towers at real sizes with random weights on a GPU: for profiles and benchmarks.
+"""The five core models' vision towers at real sizes with random weights on a GPU, and calls of exact grids and tiles.
 
 Speed does not depend on the values of weights, so nothing comes from a network. The lab's recipes
-(`scaffold.verify.numeric.recipes`) build the hosts from a configuration of real sizes: a preset, or a model's
-`config.json`.
+(`scaffold.verify.numeric.recipes`) build the hosts from a configuration of real sizes. `bench` and `profile` measure
+any model, on images that its own processor gets (`scaffold.measure.subject`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import torch
 
-DEVICE = torch.device("cuda")
-DTYPE = torch.bfloat16
-CONTEXT = 8192
-MAX_ITEMS = 8
+from scaffold.measure.subject import CONTEXT, DEVICE, DTYPE, MAX_ITEMS
 
 #: Grids `(t, h, w)` in patches of 14 pixels; a token is 2 x 2 patches.
 GRIDS = {
@@ -48,25 +43,21 @@ CROPS = {
 
 
 class Subject:
-    """One model: how to build it, its calls, and how to run it exactly."""
+    """One model: how to build it, and its calls."""
 
-    def __init__(self, name: str, configuration: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.configuration = configuration
         self.recipe = import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE
-        self.paths = ("global", "local") if name == "step3_vl" else ("default",)
         self.workloads: dict[str, list[Any]] = {"internvl": TILES, "step3_vl": CROPS}.get(name, GRIDS)
         self._config: Any = None
 
     def real_config(self) -> Any:
-        """The configuration to build from. Raises ValueError if this model cannot be built from a given file."""
+        """The configuration to build from."""
         if self._config is None:
             self._config = self._make_config(self.recipe.model_config())
         return self._config
 
     def _make_config(self, config: Any) -> Any:
-        if self.configuration is not None:
-            return _configured(config, self.configuration)
         if self.name == "qwen2_5_vl":
             from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
@@ -94,21 +85,13 @@ class Subject:
         return config
 
     def build(self, host_class: str | None = None) -> tuple[Any, Any]:
-        """The host (or a subclass of it, `module:class`) with random weights on the GPU, and its configuration.
-
-        Raises ValueError if a given configuration lacks a value that the tower reads.
-        """
+        """The host (or a subclass of it, `module:class`) with random weights on the GPU, and its configuration."""
         recipe, real = self.recipe, self.real_config()
         recipe.model_config = lambda: real
         torch.set_default_dtype(DTYPE)
         try:
             with DEVICE:
                 host, config = recipe.build(host_class)
-        except (AttributeError, KeyError, TypeError) as error:
-            if self.configuration is None:
-                raise
-            # No file has the values that a checkpoint's own configuration class would fill in.
-            raise ValueError(f"the vision tower cannot be built from it: {error}") from error
         finally:
             torch.set_default_dtype(torch.float32)
         config.model_config.dtype = DTYPE
@@ -158,32 +141,3 @@ class Subject:
         rows = sum(t * h * w for t, h, w in items)
         columns = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
         return {"pixel_values": noise(rows, columns), "image_grid_thw": torch.tensor(items)}
-
-    def items_of(self, tokens: int) -> list[Any]:
-        """The items of one call with about `tokens` output tokens: one image, or a number of tiles."""
-        if self.name == "internvl":
-            vision = self.real_config().vision_config
-            each = (vision.image_size // vision.patch_size) ** 2 // 4
-            return [max(1, round(tokens / each))]
-        if self.name == "step3_vl":
-            return [max(0, round((tokens - 169) / 81))]  # 169 tokens of the image and 81 of each crop
-        height = max(2, math.isqrt(tokens))
-        return [(1, 2 * height, 2 * max(1, round(tokens / height)))]
-
-
-def _configured(config: Any, given: Mapping[str, Any]) -> Any:
-    """`config` with the sizes of a model's `config.json`: the whole vision part, and other values that fix sizes."""
-    vision = given.get("vision_config")
-    if not isinstance(vision, Mapping):
-        raise ValueError("the configuration has no `vision_config`")
-    known = {key: value for key, value in vision.items() if key not in ("model_type", "transformers_version")}
-    config.vision_config = type(config.vision_config)(**known)
-    text = next((given[key] for key in ("text_config", "llm_config") if isinstance(given.get(key), Mapping)), given)
-    if "hidden_size" in text:
-        config.text_config.hidden_size = text["hidden_size"]
-        if "hidden_size" in vars(config):
-            config.hidden_size = text["hidden_size"]
-    for name in ("downsample_ratio", "select_layer", "ps_version", "understand_projector_stride", "projector_bias"):
-        if name in given and hasattr(config, name):
-            setattr(config, name, given[name])
-    return config

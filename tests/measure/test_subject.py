@@ -54,8 +54,8 @@ FILES = {
         "model_type": "step3_vl", "understand_projector_stride": 2, "projector_bias": False, "image_token_id": 128001,
         "text_config": {"hidden_size": 48, "num_hidden_layers": 61, "vocab_size": 128815},
         "vision_config": {
-            "hidden_size": 64, "output_hidden_size": 32, "image_size": 840, "intermediate_size": 84,
-            "num_attention_heads": 4, "num_hidden_layers": 3, "num_channels": 3, "patch_size": 84,
+            "hidden_size": 64, "output_hidden_size": 32, "image_size": 728, "intermediate_size": 84,
+            "num_attention_heads": 4, "num_hidden_layers": 3, "num_channels": 3, "patch_size": 14,
             "hidden_act": "quick_gelu", "layer_norm_eps": 1e-05, "model_type": "step3_vision_encoder",
         },
     },
@@ -75,16 +75,29 @@ EXPECTED = {
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 
+CLASSES = {
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration", "internvl": "InternVLChatModel",
+    "step3_vl": "Step3VLForConditionalGeneration", "aya_vision": "AyaVisionForConditionalGeneration",
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def report(release_tree, tmp_path_factory):
-    given = {name: {"config": config, "tokens": SIZES} for name, config in FILES.items()}
-    for name, drop in (("internvl:incomplete", "intermediate_size"), ("qwen2_vl:no vision", None)):
-        config = copy.deepcopy(FILES[name.partition(":")[0]])
-        config["vision_config"].pop(drop) if drop else config.pop("vision_config")
-        given[name] = {"config": config, "tokens": SIZES}
-    file = tmp_path_factory.mktemp("configured") / "configs.json"
+    folder = tmp_path_factory.mktemp("configured")
+    configs = dict(FILES)
+    configs["internvl:incomplete"] = copy.deepcopy(FILES["internvl"])
+    del configs["internvl:incomplete"]["vision_config"]["intermediate_size"]
+    given = {}
+    for name, config in configs.items():
+        model = name.partition(":")[0]
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        given[name] = {"module": model, "class": CLASSES[model], "config": str(file), "tokens": SIZES}
+    given["internvl:no file"] = {**given["internvl"], "config": None, "module": "internvl"}
+    file = folder / "models.json"
     file.write_text(json.dumps(given), encoding="utf-8")
-    done = run_script(Path(__file__).with_name("run_configured.py"), release_tree("0.33.0").root, str(file))
+    done = run_script(Path(__file__).with_name("run_subject.py"), release_tree("0.33.0").root, str(file))
     assert done.returncode == 0, done.stderr[-3000:]
     return last_line(done)
 
@@ -94,6 +107,7 @@ def test_the_tower_has_the_sizes_of_the_file(report, name):
     shapes = report[name]["parameters"]
     assert {key: shapes.get(key) for key in EXPECTED[name]} == EXPECTED[name]
     assert not any(".3." in key and "mlp1" not in key for key in shapes)  # three layers
+    assert f"({name}.json)" in report[name]["source"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -102,8 +116,11 @@ def test_calls_of_about_the_asked_size(report, name):
         found = report[name]["sizes"][str(size)]
         assert [shape[0] for shape in found["shapes"]] == found["announced"]
         assert len(found["announced"]) == 1
+    assert report[name]["several"] == 2
 
 
-def test_a_file_that_lacks_something_is_refused_in_words(report):
-    assert report["qwen2_vl:no vision"] == {"error": "the configuration has no `vision_config`"}
-    assert "intermediate_size" in report["internvl:incomplete"]["error"]
+def test_a_file_that_lacks_a_size_is_refused(report):
+    assert report["internvl:incomplete"] == {
+        "error": "nothing says vision_config.intermediate_size",
+        "help": "give the checkpoint's own values with --config config.json",
+    }
