@@ -56,6 +56,13 @@ NAMES = {
     "deepseek_v4": "DeepSeek-V4",
     "deepseek_v41": "DeepSeek-V4.1",
     "gemma4_mm": "Gemma 4",
+    "paddleocr_vl": "PaddleOCR-VL",
+    "lightonocr": "LightOnOCR",
+    "cohere2_vision": "Cohere2 Vision",
+    "dots_ocr": "dots.ocr",
+    "internvl_hf": "InternVL (Hugging Face format)",
+    "minicpmv4_6": "MiniCPM-V 4.6",
+    "isaac": "Isaac",
 }
 
 

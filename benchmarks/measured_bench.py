@@ -37,7 +37,8 @@ def pages() -> list[Page]:
         found,
         "# The command `bench`",
         """`vitcg-scaffold bench` wrote these tables and pictures. [Measuring an encoder](../bench.md) says how to
-        make them on your machine, and what makes the numbers comparable.""",
+        make them on your machine, and what makes the numbers comparable. vLLM has a port of Qwen2.5-VL and InternVL.
+        The others have the port that `init --yes` drafts.""",
         *texts,
     )
     return [text, *pictures]

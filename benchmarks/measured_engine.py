@@ -21,7 +21,7 @@ TITLES = {
 VERDICTS = {"holds": "faster", "within noise": "undecided", "fails": "slower", "one engine of each": ""}
 GIB = 1 << 30
 #: Results of the commands of the guides.
-COMMANDS = ("engine_commands_h200", "engine_commands_h200_x2", "engine_commands_h200_measuring")
+COMMANDS = ("engine_commands_h200", "engine_commands_h200_x2", "engine_commands_h100_measuring")
 #: Sizes that graphs are made for: launching takes longer than computing.
 SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
 

@@ -182,7 +182,7 @@ def run_profile(
         calls = [subject.call(images, 0) for images in (*workloads.values(), *map(subject.sizes_of, sizes))]
         for inputs in calls[:1]:
             with torch.inference_mode():
-                host.embed_multimodal(**inputs)  # a port may look at the encoder when it is asked for the first time
+                host.embed_multimodal(**inputs)  # at its first call, a port may look at its encoder
         recordings = []
         for passing in ("", "tuned") if tuned else ("",):
             if passing:

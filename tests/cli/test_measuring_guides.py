@@ -59,9 +59,15 @@ def test_a_command_that_measures_runs_or_asks_for_a_gpu(run, here, monkeypatch, 
 @pytest.mark.parametrize("option", re.findall(r"`(--[a-z]+)[ `]", text_of("bench")))
 def test_options_that_the_page_explains_exist(run, here, option):
     """`--result bench.json` as the page has it, and the others beside it."""
-    value = {"--config": "path/to/config.json", "--tokens": "64", "--result": "bench.json"}[option]
+    values = {
+        "--config": ["path/to/config.json"],
+        "--image": ["64x64"],
+        "--tokens": ["64"],
+        "--replace": [],
+        "--result": ["bench.json"],
+    }[option]
 
-    done = run("bench", "qwen2_5_vl", "--result", "bench.json", option, value, "--svg", "bench.svg")
+    done = run("bench", "qwen2_5_vl", "--result", "bench.json", option, *values, "--svg", "bench.svg")
 
     assert done.code == 0, done.err
     assert "<svg" in Path("bench.svg").read_text()

@@ -1,6 +1,7 @@
 """The vLLM that `bench` and `profile` measure: the installed one, with a port only where it has none."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,9 +39,7 @@ def test_the_port_is_imported_and_nothing_is_written(release_tree, monkeypatch, 
     with installed_vllm(load_port(name), False, notes.append):
         added = [entry for entry in sys.path if entry not in before]
         assert len(added) == (name == "llava")
-        for root in added:
-            with open(f"{root}/{MODEL}", "rb") as file:
-                assert b"SupportsEncoderCudaGraph" in file.read()
+        assert all(b"SupportsEncoderCudaGraph" in Path(root, MODEL).read_bytes() for root in added)
 
     assert sys.path == before
     assert tree.read_bytes(MODEL) == kept

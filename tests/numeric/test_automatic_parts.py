@@ -91,6 +91,29 @@ def test_a_constant_beside_the_model_is_made_small(timm_table: dict[str, Any], m
     assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (1024, 3)
 
 
+def test_real_sizes_are_the_configurations_own(timm_table: dict[str, Any]) -> None:
+    made = ConfigurationSource(None, "", VALUES, SETTINGS).make(Attempt(level=None))
+    assert (made.hf_config.vit_hidden_size, made.hf_config.text_config.hidden_size) == (1280, 4096)
+    assert timm_table == {"vit_huge_patch16_224": ROW}
+    assert str(Attempt(level=None)) == ""
+
+
+def test_a_survey_for_a_gpu_makes_images_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is made on the default device. A generator of the host makes no numbers on another one."""
+    devices: list[str] = []
+
+    def make(attempt: Attempt) -> Any:
+        devices.append(torch.get_default_device().type)
+
+    def look(*_: Any) -> Any:
+        devices.append(torch.get_default_device().type)
+
+    monkeypatch.setattr(survey, "_survey", look)
+    with torch.device("meta"):
+        survey.survey(make, ConfigurationSource(None, "", None, SETTINGS))
+    assert devices == ["meta", "cpu"]
+
+
 def _guessed(tower: type | None, *names: str) -> Configuration:
     made = ConfigurationSource(None, "", None, SETTINGS, tower).make(Attempt(empty=True))
     for path in names:

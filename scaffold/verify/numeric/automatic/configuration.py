@@ -333,7 +333,7 @@ def find_configuration(host: type, settings: Any) -> ConfigurationSource:
         raise NoRecipe(f"{settings.config} cannot be read: {error}", "give the checkpoint's own config.json") from None
     if not isinstance(values, dict):
         raise NoRecipe(f"{settings.config} holds no object", "give the checkpoint's own config.json")
-    # What a checkpoint calls otherwise than vLLM's models do, as vLLM's loader renames it: InternVL's `llm_config`.
+    # vLLM's loader renames parts that a checkpoint calls otherwise than vLLM's models do: InternVL's `llm_config`.
     for old, new in importlib.import_module("vllm.transformers_utils.config")._CONFIG_ATTRS_MAPPING.items():
         if old in values:
             values.setdefault(new, copy.deepcopy(values[old]))

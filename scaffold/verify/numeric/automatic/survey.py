@@ -521,8 +521,8 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
                 return None
             got = model.embed(items, modality)
             one_batch = len(inputs.grouped(items, modality)) == 1
-            rows = [row.to(one.device, one.dtype) for row, one in zip(rows, got, strict=True)]
-            if one_batch and len(got) == len(rows) and all(map(torch.equal, got, rows)):
+            given = [row.to(one.device, one.dtype) for row, one in zip(rows, got, strict=False)]
+            if one_batch and len(got) == len(rows) and all(map(torch.equal, got, given)):
                 if way.equal and mixed_up:
                     facts.basis.append(f"precomputed embeddings of {modality}s of one size: of several, {mixed_up}")
                 return way
