@@ -38,7 +38,8 @@ def command(
     console: Console,
     descriptor: str,
     configuration: Path | None,
-    images: tuple[tuple[int, int], ...],
+    images: tuple[tuple[int, ...], ...],
+    videos: tuple[tuple[int, ...], ...],
     sizes: tuple[int, ...],
     backend: str,
     replace: bool,
@@ -67,7 +68,7 @@ def command(
         with measured(console, port, configuration, replace) as subject:
             from scaffold.measure.bench import run_bench
 
-            benchmark = run_bench(subject, workloads(images, sizes), sizes, rounds, backend, console.note)
+            benchmark = run_bench(subject, workloads(images, videos, sizes), sizes, rounds, backend, console.note)
     if output is not None:
         write_output(output, json.dumps(benchmark.to_json(), indent=1) + "\n")
     if svg is not None:

@@ -15,18 +15,24 @@ from scaffold.cli.console import Console
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 if TYPE_CHECKING:
+    from scaffold.measure import Items
     from scaffold.measure.subject import Subject
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
-    """Sizes in pixels, `WIDTHxHEIGHT`."""
-    found = [re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", value) for value in values]
+def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """The numbers of sizes: as many as the option's example has."""
+    example = _EXAMPLES[str(param.name)]
+    form = "x".join([r"([1-9]\d{0,4})"] * len(example.split("x")))
+    found = [re.fullmatch(form, value) for value in values]
     for value, match in zip(values, found, strict=True):
         if match is None:
-            raise click.BadParameter(f"{value!r} is no size in pixels, such as 1280x720", ctx, param)
-    return tuple((int(match[1]), int(match[2])) for match in found if match)
+            raise click.BadParameter(f"{value!r} is no size such as {example}", ctx, param)
+    return tuple(tuple(map(int, match.groups())) for match in found if match)
+
+
+_EXAMPLES = {"images": "1280x720", "videos": "640x360x16"}
 
 
 def model_options(command: _Command) -> _Command:
@@ -42,6 +48,14 @@ def model_options(command: _Command) -> _Command:
             type=click.IntRange(1),
             multiple=True,
             help="Measure one square image of about so many output tokens (repeatable).",
+        ),
+        click.option(
+            "--video",
+            "videos",
+            metavar="WIDTHxHEIGHTxFRAMES",
+            callback=_sizes,
+            multiple=True,
+            help="Measure one video of so many pixels and frames (repeatable) [no call may have a video].",
         ),
         click.option(
             "--image",
@@ -77,11 +91,12 @@ def measured(console: Console, port: Any, configuration: Path | None, replace: b
             raise _error("VCG473", f"{port.name}: {error}", error.help) from error
 
 
-def workloads(images: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """The images that `--image` names; a usual mix where neither it nor `--tokens` is given."""
+def workloads(images: Items, videos: Items, sizes: Sequence[int]) -> Mapping[str, Items]:
+    """One for each image and video; a usual mix of images where no option names any."""
     from scaffold.measure import WORKLOADS
 
-    return {f"{width}x{height}": [(width, height)] for width, height in images} if images or sizes else WORKLOADS
+    named = {"x".join(map(str, item)): [item] for item in (*images, *videos)}
+    return named if named or sizes else WORKLOADS
 
 
 def require_gpu(what: str, way_out: str) -> None:

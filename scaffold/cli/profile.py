@@ -37,7 +37,8 @@ def command(
     console: Console,
     descriptor: str,
     configuration: Path | None,
-    images: tuple[tuple[int, int], ...],
+    images: tuple[tuple[int, ...], ...],
+    videos: tuple[tuple[int, ...], ...],
     sizes: tuple[int, ...],
     backend: str,
     replace: bool,
@@ -62,7 +63,7 @@ def command(
         port = load_port(descriptor, report=console.report)
         check_configuration(configuration)
         require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
-        asked = workloads(images or (() if sizes else ((1288, 728),)), sizes)
+        asked = workloads(images or (() if sizes or videos else ((1288, 728),)), videos, sizes)
         with measured(console, port, configuration, replace) as subject:
             from scaffold.measure.runs import run_profile
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-#: Images in pixels, `(width, height)`: alone, of one size, and mixed.
-WORKLOADS: Mapping[str, Sequence[tuple[int, int]]] = {
+#: Items of a call: images in pixels, `(width, height)`, or videos, `(width, height, frames)`.
+Items = Sequence[tuple[int, ...]]
+#: Images alone, of one size, and mixed.
+WORKLOADS: Mapping[str, Items] = {
     "224x224": [(224, 224)],
     "448x448": [(448, 448)],
     "1288x728": [(1288, 728)],

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
+from scaffold.measure import Items
 from scaffold.measure.benchreport import Benchmark, BenchRow
 from scaffold.measure.exact import exact_call
-from scaffold.measure.subject import DEVICE, DTYPE, NoSubject, Subject
+from scaffold.measure.subject import DEVICE, DTYPE, NoSubject, Subject, has_videos
 from scaffold.verify.numeric.real import start_vllm, stop_vllm
 
 #: Untimed calls at the start. Our manager has captured its graphs and finished its trials after them.
@@ -33,13 +34,13 @@ ROUNDING = 0.05
 
 def run_bench(
     subject: Subject,
-    workloads: Mapping[str, Sequence[tuple[int, int]]],
+    workloads: Mapping[str, Items],
     sizes: Sequence[int],
     rounds: int,
     backend: str,
     note: Callable[[str], None],
 ) -> Benchmark:
-    """One row per workload of images, and per size in output tokens.
+    """One row per workload, and per size in output tokens.
 
     A workload that the processor does not take is left out with a note. Raises `NoSubject` if the model cannot be
     built, or takes none of them.
@@ -63,7 +64,7 @@ def run_bench(
 
 def _measure(
     subject: Subject,
-    workloads: Mapping[str, Sequence[tuple[int, int]]],
+    workloads: Mapping[str, Items],
     sizes: Sequence[int],
     rounds: int,
     note: Callable[[str], None],
@@ -72,7 +73,7 @@ def _measure(
 
     from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
 
-    host, config = subject.build()
+    host, config = subject.build(videos=any(map(has_videos, workloads.values())))
     note(f"sizes of {subject.sizes}")
     config.additional_config = OUR_SETTINGS
     calls = _calls(subject, {**workloads, **{f"{size} tokens": subject.sizes_of(size) for size in sizes}}, note)
@@ -114,9 +115,7 @@ def _measure(
     ]
 
 
-def _calls(
-    subject: Subject, workloads: Mapping[str, Sequence[tuple[int, int]]], note: Callable[[str], None]
-) -> dict[str, dict[str, Any]]:
+def _calls(subject: Subject, workloads: Mapping[str, Items], note: Callable[[str], None]) -> dict[str, dict[str, Any]]:
     """The inputs of each workload that the processor takes."""
     calls: dict[str, dict[str, Any]] = {}
     refused: list[NoSubject] = []

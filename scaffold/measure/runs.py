@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from scaffold.measure import Items
 from scaffold.measure.exact import captured_forwards
 from scaffold.measure.model import AttentionCall, Ceilings, KernelRecord, Recording
-from scaffold.measure.subject import DEVICE, Subject
+from scaffold.measure.subject import DEVICE, Subject, has_videos
 from scaffold.measure.trace import MODULE_RANGE, read_trace, strip_trace
 from scaffold.verify.numeric.real import start_vllm, stop_vllm
 
@@ -162,13 +163,13 @@ def profile_tower(host: Any, model: str, inputs: dict[str, Any], workload: str, 
 
 def run_profile(
     subject: Subject,
-    workloads: Mapping[str, Sequence[tuple[int, int]]],
+    workloads: Mapping[str, Items],
     sizes: Sequence[int],
     tuned: bool,
     backend: str,
     note: Callable[[str], None],
 ) -> list[Recording]:
-    """Recordings of one model, one a workload of images and one a size in output tokens, and with `tuned` a second one
+    """Recordings of one model, one a workload and one a size in output tokens, and with `tuned` a second one
     of each, of the tuned tower.
 
     Raises `NoSubject` if the model cannot be built, or does not take a workload.
@@ -177,7 +178,7 @@ def run_profile(
     try:
         ceilings = measure_ceilings(DEVICE)
         note(f"matrix products {ceilings.tflops:.0f} TFLOP/s, copies {ceilings.tbytes:.2f} TB/s")
-        host, _ = subject.build()
+        host, _ = subject.build(videos=any(map(has_videos, workloads.values())))
         note(f"sizes of {subject.sizes}")
         calls = [subject.call(images, 0) for images in (*workloads.values(), *map(subject.sizes_of, sizes))]
         for inputs in calls[:1]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from scaffold.measure import Items
 from scaffold.verify.numeric.automatic import inputs as media
 from scaffold.verify.numeric.automatic.configuration import (
     Attempt,
@@ -48,7 +49,7 @@ class NoSubject(ValueError):
 
 
 class Subject:
-    """One model: how to build it, and its calls. Items are sizes of images."""
+    """One model: how to build it, and its calls."""
 
     def __init__(
         self, name: str, module: str, class_name: str, modalities: Sequence[str], configuration: Path | None = None
@@ -69,8 +70,11 @@ class Subject:
         cls: type[torch.nn.Module] = getattr(import_module(dotted), self._settings.host_class)
         return cls
 
-    def build(self, device: torch.device = DEVICE, dtype: torch.dtype = DTYPE) -> tuple[Any, Any]:
-        """The host with random weights, and its configuration. Raises `NoSubject`."""
+    def build(self, device: torch.device = DEVICE, dtype: torch.dtype = DTYPE, videos: bool = False) -> tuple[Any, Any]:
+        """The host with random weights, and its configuration; without `videos` no call may have one.
+
+        Raises `NoSubject`.
+        """
         cls = self.load_class()
         try:
             source = find_configuration(cls, self._settings)
@@ -96,7 +100,8 @@ class Subject:
         model.host = model.host.to(device)
         randomise(model.host, device)
         process_weights(model.host)
-        configure(model.config, Session("", (), MAX_ITEMS, None, ()), (self._modality,), CONTEXT)
+        modalities = (self._modality, *(["video"] if videos else ()))
+        configure(model.config, Session("", (), MAX_ITEMS, None, ()), modalities, CONTEXT)
         if self._rounding() > _LOUD:
             randomise(model.host, device, norms=0.1)
             process_weights(model.host)
@@ -121,26 +126,30 @@ class Subject:
             (after,) = self._model.host.embed_multimodal(**{name: changed(value) for name, value in call.items()})
         return float((after - before).abs().max() / before.abs().max())
 
-    def call(self, sizes: Sequence[tuple[int, int]], seed: int) -> dict[str, Any]:
-        """Inputs of one call with random images, as the release's runner hands them over. Raises `NoSubject`."""
+    def call(self, sizes: Items, seed: int) -> dict[str, Any]:
+        """Inputs of one call with random images or videos, as the release's runner hands them over.
+
+        Raises `NoSubject` where the processor does not take them.
+        """
         assert self._model is not None, "the model was not built yet"
         model = self._model
+        modality = "video" if has_videos(sizes) else self._modality
+        if modality not in model.limits:
+            raise NoSubject(f"its processor takes no {modality}s", _OTHER)
         generator = torch.Generator().manual_seed(seed)
-        items = model.fitting(self._modality, [Size(*size) for size in sizes])
-        images = [media.random_media(item, generator) for item in items]
+        items = model.fitting(modality, [Size(size[0], size[1], sum(size[2:])) for size in sizes])
+        random = [media.random_media(item, generator) for item in items]
         try:
-            made = repaired(
-                lambda: media.process_requests(model.processor, self._modality, items, images), *model.menders
-            )
+            made = repaired(lambda: media.process_requests(model.processor, modality, items, random), *model.menders)
         except Exception as error:
             message = f"its processor does not take {_listed(sizes)}: {type(error).__name__}: {error}"
             raise NoSubject(message, _OTHER) from error
-        batches = media.grouped(made, self._modality)
+        batches = media.grouped(made, modality)
         if len(batches) != 1:
             raise NoSubject(f"the runner puts {_listed(sizes)} into {len(batches)} batches", _OTHER)
         return model.placed(batches[0], made)
 
-    def sizes_of(self, tokens: int) -> list[tuple[int, int]]:
+    def sizes_of(self, tokens: int) -> Items:
         """One square image with about so many output tokens. Tokens grow with the area, or not at all."""
         assert self._model is not None, "the model was not built yet"
         found: dict[int, int] = {}
@@ -163,7 +172,7 @@ _STEP, _MOST_STEPS = 28, 160
 #: Rounding above this would hide a wrong row.
 _LOUD = 0.03
 _GIVE = "give the checkpoint's own values with --config config.json"
-_OTHER = "measure other sizes with --image WIDTHxHEIGHT"
+_OTHER = "measure others with --image WIDTHxHEIGHT or --video WIDTHxHEIGHTxFRAMES"
 
 
 def _refusal(failure: Failure, source: ConfigurationSource) -> NoSubject:
@@ -174,8 +183,13 @@ def _refusal(failure: Failure, source: ConfigurationSource) -> NoSubject:
     return NoSubject(message, "give the config.json of a checkpoint of this model" if source.values else _GIVE)
 
 
-def _listed(sizes: Sequence[tuple[int, int]]) -> str:
-    return ", ".join(f"{width}x{height}" for width, height in sizes)
+def has_videos(sizes: Items) -> bool:
+    """Whether the items of a call are videos."""
+    return len(sizes[0]) > 2
+
+
+def _listed(sizes: Items) -> str:
+    return ", ".join("x".join(map(str, size)) for size in sizes)
 
 
 def randomise(host: torch.nn.Module, device: torch.device, norms: float = 1.0) -> None:

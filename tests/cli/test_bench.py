@@ -84,17 +84,24 @@ def test_other_files_are_refused(run, tmp_path, broken):
 
 
 @pytest.mark.parametrize("command", ["bench", "profile"])
-@pytest.mark.parametrize("size", ["12", "0x4", "4x", "axb", "100000x4", "-3x4"])
-def test_what_is_no_size_of_an_image(run, command, size):
-    done = run(command, "qwen2_5_vl", "--image", size)
+@pytest.mark.parametrize(
+    ("option", "size", "example"),
+    [
+        *(("--image", size, "1280x720") for size in ("12", "0x4", "4x", "axb", "100000x4", "-3x4", "4x4x4")),
+        *(("--video", size, "640x360x16") for size in ("64x64", "64x64x0", "64x64x8x8")),
+    ],
+)
+def test_what_is_no_size(run, command, option, size, example):
+    done = run(command, "qwen2_5_vl", option, size)
     assert done.code == 2
-    assert "is no size in pixels, such as 1280x720" in done.err
+    assert f"'{size}' is no size such as {example}" in done.err
 
 
-def test_images_and_tokens_take_the_place_of_the_usual_mix():
-    assert list(workloads([], [])) == list(WORKLOADS)
-    assert workloads([(12, 34), (56, 78)], []) == {"12x34": [(12, 34)], "56x78": [(56, 78)]}
-    assert workloads([], [100]) == {}
+def test_named_calls_take_the_place_of_the_usual_mix():
+    assert list(workloads([], [], [])) == list(WORKLOADS)
+    named = workloads([(12, 34), (56, 78)], [(90, 12, 4)], [])
+    assert named == {"12x34": [(12, 34)], "56x78": [(56, 78)], "90x12x4": [(90, 12, 4)]}
+    assert workloads([], [], [100]) == {}
 
 
 def test_a_model_that_cannot_be_built_says_why_and_what_helps(run, monkeypatch):

@@ -62,6 +62,7 @@ def test_options_that_the_page_explains_exist(run, here, option):
     values = {
         "--config": ["path/to/config.json"],
         "--image": ["64x64"],
+        "--video": ["64x64x8"],
         "--tokens": ["64"],
         "--replace": [],
         "--result": ["bench.json"],

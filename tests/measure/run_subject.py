@@ -48,7 +48,9 @@ def main() -> int:
 def run(subject, sizes):  # type: ignore[no-untyped-def]
     import torch
 
-    host, _ = subject.build(torch.device("cpu"), torch.float32)
+    from scaffold.measure.subject import NoSubject
+
+    host, _ = subject.build(torch.device("cpu"), torch.float32, videos=True)
     found = {}
     for size in sizes:
         images = subject.sizes_of(size)
@@ -58,7 +60,13 @@ def run(subject, sizes):  # type: ignore[no-untyped-def]
         found[size] = {"images": images, "announced": announced, "shapes": [list(one.shape) for one in out]}
     shapes = {name: list(p.shape) for name, p in host.named_parameters() if not name.startswith("language_model")}
     several = host.embed_multimodal(**subject.call([(224, 224), (112, 336)], 1))
-    return {"sizes": found, "parameters": shapes, "source": subject.sizes, "several": len(several)}
+    try:
+        videos = [len(one) for one in host.embed_multimodal(**subject.call([(56, 112, 4), (56, 56, 2)], 2))]
+    except NoSubject as error:
+        videos = str(error)
+    return {
+        "sizes": found, "parameters": shapes, "source": subject.sizes, "several": len(several), "videos": videos
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

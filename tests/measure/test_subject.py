@@ -119,6 +119,16 @@ def test_calls_of_about_the_asked_size(report, name):
     assert report[name]["several"] == 2
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_videos_where_the_processor_takes_them(report, name):
+    videos = report[name]["videos"]
+    if name in ("internvl", "step3_vl"):
+        assert videos == "its processor takes no videos"
+    else:
+        assert len(videos) == 2
+        assert videos[0] >= videos[1] > 0
+
+
 def test_a_file_that_lacks_a_size_is_refused(report):
     assert report["internvl:incomplete"] == {
         "error": "nothing says vision_config.intermediate_size",
