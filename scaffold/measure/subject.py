@@ -101,8 +101,16 @@ class Subject:
         randomise(model.host, device)
         process_weights(model.host)
         modalities = (self._modality, *(["video"] if videos else ()))
+        model.answer_processing_info()
         configure(model.config, Session("", (), MAX_ITEMS, None, ()), modalities, CONTEXT)
-        if self._rounding() > _LOUD:
+        try:
+            loud = self._rounding() > _LOUD
+        except NoSubject:
+            raise
+        except Exception as error:  # the defaults of a configuration's class may contradict each other
+            message = f"it does not run at the sizes of {self.sizes}: {type(error).__name__}: {str(error)[:300]}"
+            raise NoSubject(message, _GIVE) from error
+        if loud:
             randomise(model.host, device, norms=0.1)
             process_weights(model.host)
         return model.host, model.config

@@ -64,8 +64,12 @@ def run(subject, sizes):  # type: ignore[no-untyped-def]
         videos = [len(one) for one in host.embed_multimodal(**subject.call([(56, 112, 4), (56, 56, 2)], 2))]
     except NoSubject as error:
         videos = str(error)
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    info = type(MULTIMODAL_REGISTRY.get_processing_info(None)).__name__
     return {
-        "sizes": found, "parameters": shapes, "source": subject.sizes, "several": len(several), "videos": videos
+        "info": info, "sizes": found, "parameters": shapes, "source": subject.sizes, "several": len(several),
+        "videos": videos,
     }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 CLASSES = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration", "internvl": "InternVLChatModel",
-    "step3_vl": "Step3VLForConditionalGeneration", "aya_vision": "AyaVisionForConditionalGeneration",
+    "step3_vl": "Step3VLForConditionalGeneration", "gemma3_mm": "Gemma3ForConditionalGeneration",
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def report(release_tree, tmp_path_factory):
         file = folder / f"{name}.json"
         file.write_text(json.dumps(config), encoding="utf-8")
         given[name] = {"module": model, "class": CLASSES[model], "config": str(file), "tokens": SIZES}
-    given["internvl:no file"] = {**given["internvl"], "config": None, "module": "internvl"}
+    given["gemma3_mm"] = {"module": "gemma3_mm", "class": CLASSES["gemma3_mm"], "config": None, "tokens": SIZES}
     file = folder / "models.json"
     file.write_text(json.dumps(given), encoding="utf-8")
     done = run_script(Path(__file__).with_name("run_subject.py"), release_tree("0.33.0").root, str(file))
@@ -117,6 +117,16 @@ def test_calls_of_about_the_asked_size(report, name):
         assert [shape[0] for shape in found["shapes"]] == found["announced"]
         assert len(found["announced"]) == 1
     assert report[name]["several"] == 2
+
+
+def test_ports_can_ask_for_frames(report):
+    assert report["qwen2_vl"]["info"] == "Qwen2VLProcessingInfo"
+
+
+def test_defaults_that_contradict_each_other_are_refused(report):
+    """A tile of Gemma 3 has 256 tokens, and the default tower gives 196 patches to pool them from."""
+    assert report["gemma3_mm"]["error"].startswith("it does not run at the sizes of Gemma3Config")
+    assert report["gemma3_mm"]["help"] == "give the checkpoint's own values with --config config.json"
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -84,10 +84,7 @@ class AutomaticRecipe(Recipe):
         self._model = make_model(host, self.load_class(host_class), source, attempt, self._known.guessed)
         with torch.device("cpu"):
             self._run_processor_once()
-        info = self._model.processor.info
-        from vllm.multimodal import MULTIMODAL_REGISTRY
-
-        MULTIMODAL_REGISTRY.get_processing_info = lambda *args, **kwargs: info
+        self._model.answer_processing_info()
         return self._model.host, self._model.config
 
     def _run_processor_once(self) -> None:

@@ -74,6 +74,13 @@ class Model:
         """The sizes, each with a request of its own where the model takes one item a request."""
         return [replace(size, own=size.own or self.limits[modality] == 1) for size in sizes]
 
+    def answer_processing_info(self) -> None:
+        """Let vLLM's registry answer with this model's, without a checkpoint: ports ask it for frames of videos."""
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+
+        info = self.processor.info
+        MULTIMODAL_REGISTRY.get_processing_info = lambda *args, **kwargs: info
+
     def embed(self, items: Sequence[Any], modality: str) -> list[torch.Tensor]:
         """The model's own answer, one tensor per item."""
         found: list[torch.Tensor] = []
