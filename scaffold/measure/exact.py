@@ -34,10 +34,9 @@ def _forward(
 def _paths_with_work(host: Any, inputs: dict[str, Any], dialect: ManagerDialect) -> Sequence[str]:
     """The paths on which an item of these inputs has tokens."""
     config = host.get_encoder_cudagraph_config()
-    if dialect.named_paths:
-        named = [path for path in config.paths if path != "default" or len(config.paths) > 1]
-        specs = host.get_encoder_cudagraph_item_specs(inputs) if named else ()
-        return [path for path in named if any(spec.path_output_tokens.get(path) for spec in specs)] or ("default",)
+    if dialect.named_paths and set(config.paths) != {"default"}:
+        specs = host.get_encoder_cudagraph_item_specs(inputs)
+        return [path for path in config.paths if any(spec.path_output_tokens.get(path) for spec in specs)]
     if dialect.dual_path and config.enable_dual_path_graph:
         specs = host.get_encoder_cudagraph_item_specs(inputs)
         return [path for path in ("global", "local") if any(getattr(spec, f"{path}_output_tokens") for spec in specs)]
@@ -45,11 +44,14 @@ def _paths_with_work(host: Any, inputs: dict[str, Any], dialect: ManagerDialect)
 
 
 def exact_call(host: Any, inputs: dict[str, Any], items: int) -> Callable[[], Any] | None:
-    """Replays graphs of exactly these inputs; None where a port leaves them to the model's own code.
+    """Replays graphs of exactly these inputs; None where the model's own code serves them, or graphs have further axes.
 
     A port around whose encoder the model's own code runs needs that code in each call. It runs once, as in our manager.
     """
-    run = around(host, getattr(host.get_encoder_cudagraph_config(), "buffer_keys", ()))
+    config = host.get_encoder_cudagraph_config()
+    if getattr(config, "capture_axes", ()):
+        return None
+    run = around(host, getattr(config, "buffer_keys", ()))
     if run is not None:
         replays = _Replays(host)
         try:
