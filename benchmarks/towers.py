@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from scaffold.measure.subject import CONTEXT, DEVICE, DTYPE, MAX_ITEMS
+from scaffold.measure.subject import CONTEXT, DEVICE, DTYPE, MAX_ITEMS, randomise
+from scaffold.verify.numeric.child import process_weights
+from scaffold.verify.numeric.recipes.base import Session, configure
 
 #: Grids `(t, h, w)` in patches of 14 pixels; a token is 2 x 2 patches.
 GRIDS = {
@@ -96,29 +98,10 @@ class Subject:
             torch.set_default_dtype(torch.float32)
         config.model_config.dtype = DTYPE
         host = host.to(DEVICE).eval().requires_grad_(False)
-        generator = torch.Generator(DEVICE).manual_seed(0)
-        for name, parameter in host.named_parameters():
-            if parameter.ndim >= 2:
-                scale = 1.0 / max(parameter[0].numel(), 1) ** 0.5
-                parameter.data.normal_(0, scale, generator=generator)
-            elif "bias" in name:
-                parameter.data.normal_(0, 0.02, generator=generator)
-            else:
-                # Norms (`norm1`, `ln_q`) and layer scales: a zero there would hide every error before it. Step3-VL adds
-                # the results of its norms: with weights of 1 its 63 layers amplify a rounding to half of the output.
-                parameter.data.fill_(0.1 if self.name == "step3_vl" else 1.0)
-        for module in host.modules():
-            method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-            if method is not None:
-                method(module)
-        compilation = config.compilation_config
-        compilation.encoder_cudagraph_token_budgets = []
-        compilation.encoder_cudagraph_max_vision_items_per_batch = MAX_ITEMS
-        compilation.encoder_cudagraph_max_frames_per_batch = None
-        config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = CONTEXT
-        limits = config.model_config.multimodal_config.limits
-        limits.clear()
-        limits["image"] = MAX_ITEMS
+        # Step3-VL adds the results of its norms: its 63 layers would amplify a rounding to half of the output.
+        randomise(host, DEVICE, norms=0.1 if self.name == "step3_vl" else 1.0)
+        process_weights(host)
+        configure(config, Session("", (), MAX_ITEMS, None, ()), ("image",), CONTEXT)
         return host, config
 
     def call(self, items: list[Any], seed: int) -> dict[str, Any]:
