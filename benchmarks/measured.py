@@ -61,7 +61,7 @@ NAMES = {
     "cohere2_vision": "Cohere2 Vision",
     "dots_ocr": "dots.ocr",
     "internvl_hf": "InternVL (Hugging Face format)",
-    "minicpmv4_6": "MiniCPM-V 4.6",
+    "minicpmv4_6": "MiniCPM-V-4.6",
     "isaac": "Isaac",
 }
 
