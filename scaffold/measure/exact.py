@@ -1,4 +1,4 @@
-"""CUDA graphs of exactly one call's size: no padding, the practical limit of any manager. Needs CUDA and vLLM."""
+"""CUDA graphs of exactly one call's size: no padding, the practical limit of any replay. Needs CUDA and vLLM."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from scaffold.measure import Items
-from scaffold.measure.exact import captured_forwards
+from scaffold.measure.exact import Graph, captured_forwards
 from scaffold.measure.model import AttentionCall, Ceilings, KernelRecord, Recording
 from scaffold.measure.subject import DEVICE, Subject, has_videos
 from scaffold.measure.trace import MODULE_RANGE, read_trace, strip_trace
@@ -130,16 +130,7 @@ def record(forward: Callable[[], Any], host: torch.nn.Module) -> tuple[tuple[Ker
 
 def graph_ms(forward: Callable[[], Any], rounds: int = 10) -> float:
     """The forward as a CUDA graph: median of replays."""
-    with torch.inference_mode():
-        for _ in range(2):
-            forward()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = forward()
-        time = _median_ms(graph.replay, rounds)
-    del kept
-    return time
+    return _median_ms(Graph(forward).replay, rounds)
 
 
 def profile_tower(host: Any, model: str, inputs: dict[str, Any], workload: str, ceilings: Ceilings) -> Recording:
@@ -181,9 +172,6 @@ def run_profile(
         host, _ = subject.build(videos=any(map(has_videos, workloads.values())))
         note(f"sizes of {subject.sizes}")
         calls = [subject.call(images, 0) for images in (*workloads.values(), *map(subject.sizes_of, sizes))]
-        for inputs in calls[:1]:
-            with torch.inference_mode():
-                host.embed_multimodal(**inputs)  # at its first call, a port may look at its encoder
         recordings = []
         for passing in ("", "tuned") if tuned else ("",):
             if passing:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from scaffold.verify.numeric.automatic.configuration import (
     repaired,
 )
 from scaffold.verify.numeric.automatic.inputs import Size
+from scaffold.verify.numeric.automatic.recipe import AutomaticRecipe
 from scaffold.verify.numeric.automatic.shrink import is_size
 from scaffold.verify.numeric.automatic.survey import Failure, Model, make_model
 from scaffold.verify.numeric.child import process_weights
@@ -57,25 +57,19 @@ class Subject:
         self.name = name
         known = KNOWN / f"{name}.json"
         file = configuration or (known if known.is_file() else None)
-        self._module = module
         self._settings = Automatic(module, class_name, config=str(file or ""), modalities=tuple(modalities))
-        self._modality = "image" if "image" in modalities else modalities[0]
+        #: The modality of items without frames.
+        self._modality = next((modality for modality in modalities if modality != "video"), "image")
         self._model: Model | None = None
         #: The source of the sizes, for readers.
         self.sizes = ""
-
-    def load_class(self) -> type[torch.nn.Module]:
-        """The installed release's class."""
-        dotted = self._module if self._module.startswith("vllm.") else f"vllm.model_executor.models.{self._module}"
-        cls: type[torch.nn.Module] = getattr(import_module(dotted), self._settings.host_class)
-        return cls
 
     def build(self, device: torch.device = DEVICE, dtype: torch.dtype = DTYPE, videos: bool = False) -> tuple[Any, Any]:
         """The host with random weights, and its configuration; without `videos` no call may have one.
 
         Raises `NoSubject`.
         """
-        cls = self.load_class()
+        cls = AutomaticRecipe(self._settings).load_class()
         try:
             source = find_configuration(cls, self._settings)
         except NoRecipe as error:
@@ -120,7 +114,7 @@ class Subject:
         value. With norms of 1, the 63 layers of Step3-VL, which add up norms, make half of the output of it.
         """
         assert self._model is not None
-        call = self.call([(448, 448)], 0)
+        call = self.call([(448, 448) if self._modality in self._model.limits else (448, 448, 4)], 0)
         generator = torch.Generator().manual_seed(1)
 
         def changed(value: Any) -> Any:

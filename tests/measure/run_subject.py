@@ -59,18 +59,17 @@ def run(subject, sizes):  # type: ignore[no-untyped-def]
         out = host.embed_multimodal(**inputs)
         found[size] = {"images": images, "announced": announced, "shapes": [list(one.shape) for one in out]}
     shapes = {name: list(p.shape) for name, p in host.named_parameters() if not name.startswith("language_model")}
-    several = host.embed_multimodal(**subject.call([(224, 224), (112, 336)], 1))
-    try:
-        videos = [len(one) for one in host.embed_multimodal(**subject.call([(56, 112, 4), (56, 56, 2)], 2))]
-    except NoSubject as error:
-        videos = str(error)
+    calls = {"several": [(224, 224), (112, 336)], "videos": [(56, 112, 4), (56, 56, 2)]}
+    served = {}
+    for name, items in calls.items():
+        try:
+            served[name] = [len(one) for one in host.embed_multimodal(**subject.call(items, 1))]
+        except NoSubject as error:
+            served[name] = str(error)
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
     info = type(MULTIMODAL_REGISTRY.get_processing_info(None)).__name__
-    return {
-        "info": info, "sizes": found, "parameters": shapes, "source": subject.sizes, "several": len(several),
-        "videos": videos,
-    }  # fmt: skip
+    return {"info": info, "sizes": found, "parameters": shapes, "source": subject.sizes, **served}
 
 
 if __name__ == "__main__":

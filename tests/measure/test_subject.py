@@ -60,6 +60,15 @@ FILES = {
         },
     },
 }  # fmt: skip
+#: A model of videos alone.
+VIDEOS = {
+    "model_type": "llava_next_video", "spatial_pool_mode": "average", "spatial_pool_stride": 2,
+    "vision_config": {
+        "model_type": "clip_vision_model", "hidden_size": 64, "intermediate_size": 84, "num_attention_heads": 4,
+        "num_hidden_layers": 3, "image_size": 336, "patch_size": 14, "projection_dim": 32,
+    },
+    "text_config": {"model_type": "llama", "hidden_size": 48, "num_attention_heads": 4, "vocab_size": 999},
+}  # fmt: skip
 SIZES = [20, 60]
 #: The weights that show the file's numbers: MLP, depth, and the width that the language model reads.
 EXPECTED = {
@@ -79,6 +88,7 @@ CLASSES = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration", "internvl": "InternVLChatModel",
     "step3_vl": "Step3VLForConditionalGeneration", "gemma3_mm": "Gemma3ForConditionalGeneration",
+    "llava_next_video": "LlavaNextVideoForConditionalGeneration",
 }  # fmt: skip
 
 
@@ -86,6 +96,7 @@ CLASSES = {
 def report(release_tree, tmp_path_factory):
     folder = tmp_path_factory.mktemp("configured")
     configs = dict(FILES)
+    configs["llava_next_video"] = VIDEOS
     configs["internvl:incomplete"] = copy.deepcopy(FILES["internvl"])
     del configs["internvl:incomplete"]["vision_config"]["intermediate_size"]
     given = {}
@@ -93,7 +104,8 @@ def report(release_tree, tmp_path_factory):
         model = name.partition(":")[0]
         file = folder / f"{name}.json"
         file.write_text(json.dumps(config), encoding="utf-8")
-        given[name] = {"module": model, "class": CLASSES[model], "config": str(file), "tokens": SIZES}
+        sizes = SIZES if model != "llava_next_video" else []
+        given[name] = {"module": model, "class": CLASSES[model], "config": str(file), "tokens": sizes}
     given["gemma3_mm"] = {"module": "gemma3_mm", "class": CLASSES["gemma3_mm"], "config": None, "tokens": SIZES}
     file = folder / "models.json"
     file.write_text(json.dumps(given), encoding="utf-8")
@@ -116,7 +128,7 @@ def test_calls_of_about_the_asked_size(report, name):
         found = report[name]["sizes"][str(size)]
         assert [shape[0] for shape in found["shapes"]] == found["announced"]
         assert len(found["announced"]) == 1
-    assert report[name]["several"] == 2
+    assert len(report[name]["several"]) == 2
 
 
 def test_ports_can_ask_for_frames(report):
@@ -137,6 +149,11 @@ def test_videos_where_the_processor_takes_them(report, name):
     else:
         assert len(videos) == 2
         assert videos[0] >= videos[1] > 0
+
+
+def test_a_model_of_videos_alone(report):
+    assert report["llava_next_video"]["several"] == "its processor takes no images"
+    assert report["llava_next_video"]["videos"] == [4 * 144, 2 * 144]
 
 
 def test_a_file_that_lacks_a_size_is_refused(report):

@@ -231,6 +231,8 @@ def test_the_stand_in_knows_the_configuration_that_it_was_made_with() -> None:
     assert isinstance(LanguageModel().config, LanguageModel)
     assert LanguageModel().embed_tokens(torch.tensor([1, 2])).shape == (2, 96)
     assert isinstance(LanguageModel()(torch.zeros(2)), LanguageModel)
+    # Our manager asks each module of a model whether its FP8 scales are found on the host.
+    assert not getattr(LanguageModel(), "_fp8_dynamic_scale", False)
 
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.float16], ids=["on the CPU", "on a GPU"])

@@ -31,8 +31,6 @@ def config(lora=None):
         (config(), Tower(attn_backend="TORCH_SDPA"), "attention-backend", "TORCH_SDPA reads sequence lengths"),
         (config(), Tower(_fp8_dynamic_scale=False), None, ""),
         (config(), Tower(_fp8_dynamic_scale=True), "fp8-dynamic-scale", "mm_encoder_fp8_scale_path"),
-        # A stand-in that has every attribute, as for a language model that is not there.
-        (config(), Tower(_fp8_dynamic_scale=nn.Identity()), None, ""),
     ],
 )
 def test_what_is_refused(given, model, reason, words):

@@ -40,7 +40,7 @@ def refusal_of(vllm_config: Any, model: Any) -> Refusal | None:
             "FLASH_ATTN, FLASHINFER or TRITON_ATTN with mm_encoder_attn_backend",
         )
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
-    if any(getattr(module, "_fp8_dynamic_scale", False) is True for module in modules):
+    if any(getattr(module, "_fp8_dynamic_scale", False) for module in modules):
         return Refusal(
             "fp8-dynamic-scale",
             "FP8 attention in the tower finds its scales on the host (mm_encoder_attn_dtype without "
