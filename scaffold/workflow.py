@@ -215,11 +215,12 @@ def numeric_requests(
     as_is: bool = False,
     recipe: str | None = None,
     config: str | None = None,
+    trust_remote_code: bool = False,
 ) -> list[NumericRequest]:
     """The requests of `verify` to the lab, one per kernel (`tail`). Requests of one tree share its import.
 
     `recipe` is a file, AUTOMATIC, or None for the shipped one, and the automatic one where none is shipped. `config` is
-    the checkpoint's `config.json`, which only the automatic recipe reads. A port that the tree already has is
+    the checkpoint's `config.json` or folder, which only the automatic recipe reads. A port that the tree already has is
     compared with what the last `new` found there; where nothing tells that, it is checked as it is.
     """
     from scaffold.descriptor.port import PackedPort
@@ -235,7 +236,7 @@ def numeric_requests(
             changes = published_changes(tree.root, f"new {port.name}")
             before = {change.path: change.before or b"" for change in changes if _is_package(change.path)}
         overlay = {change.path: change.after for change in changes if change.after and _is_package(change.path)}
-    label, automatic = choose_recipe(port, recipe, config, modalities)
+    label, automatic = choose_recipe(port, recipe, config, modalities, trust_remote_code)
     options = NumericOptions(
         image_embeds=True,  # the recipe knows whether the model takes them, whatever a port says
         data_parallel_switch=bool(port.switches),
@@ -286,7 +287,11 @@ def _time_limit(automatic: Automatic | None) -> float:
 
 
 def choose_recipe(
-    port: AnyPort, recipe: str | None = None, config: str | None = None, modalities: Sequence[str] = ()
+    port: AnyPort,
+    recipe: str | None = None,
+    config: str | None = None,
+    modalities: Sequence[str] = (),
+    trust_remote_code: bool = False,
 ) -> tuple[str, Automatic | None]:
     """The recipe that builds the model: its name or file, or a label and the settings of an automatic one."""
     from scaffold.descriptor.load import shipped_path
@@ -304,6 +309,7 @@ def choose_recipe(
         module=port.module,
         host_class=port.class_name,
         config=config or "",
+        trust_remote_code=trust_remote_code,
         set=said.set,
         keep=said.keep,
         images=tuple((width, height) for width, height in said.images),

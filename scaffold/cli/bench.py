@@ -38,6 +38,7 @@ def command(
     console: Console,
     descriptor: str,
     configuration: Path | None,
+    trust_remote_code: bool,
     images: tuple[tuple[int, ...], ...],
     videos: tuple[tuple[int, ...], ...],
     sizes: tuple[int, ...],
@@ -65,7 +66,7 @@ def command(
         port = load_port(descriptor, report=console.report)
         check_configuration(configuration)
         require_gpu("a benchmark", "give --result FILE to read an earlier one anywhere")
-        with measured(console, port, configuration, replace) as subject:
+        with measured(console, port, configuration, trust_remote_code, replace) as subject:
             from scaffold.measure.bench import run_bench
 
             benchmark = run_bench(subject, workloads(images, videos, sizes), sizes, rounds, backend, console.note)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaffold.cli.console import Console
+from scaffold.cli.options import trust_option
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 if TYPE_CHECKING:
@@ -69,16 +70,20 @@ def model_options(command: _Command) -> _Command:
             "--config",
             "configuration",
             type=click.Path(path_type=Path),
-            help="Take the sizes from this config.json of a checkpoint [a known checkpoint's, or the defaults of the "
-            "configuration's class].",
+            metavar="FILE|FOLDER",
+            help="Take the sizes from this config.json, or from a checkpoint's folder: its own processor then makes "
+            "the inputs [a known checkpoint's, or the defaults of the configuration's class].",
         ),
+        trust_option(),
     ):
         command = option(command)
     return command
 
 
 @contextmanager
-def measured(console: Console, port: Any, configuration: Path | None, replace: bool) -> Iterator[Subject]:
+def measured(
+    console: Console, port: Any, configuration: Path | None, trust_remote_code: bool, replace: bool
+) -> Iterator[Subject]:
     """The model of a port in the installed vLLM. Raises VCG473 where it cannot be built at real sizes."""
     from scaffold.measure.installed import installed_vllm
 
@@ -86,7 +91,8 @@ def measured(console: Console, port: Any, configuration: Path | None, replace: b
         from scaffold.measure.subject import NoSubject, Subject
 
         try:
-            yield Subject(port.name, port.module, port.class_name, tuple(port.modalities), configuration)
+            modalities = tuple(port.modalities)
+            yield Subject(port.name, port.module, port.class_name, modalities, configuration, trust_remote_code)
         except NoSubject as error:
             raise _error("VCG473", f"{port.name}: {error}", error.help) from error
 
@@ -118,7 +124,9 @@ def read_json(file: Path, code: str, wanted: str) -> Any:
 
 
 def check_configuration(file: Path | None) -> None:
-    """Raises VCG471 where the file that `--config` names is no configuration."""
+    """Raises VCG471 where the file or folder that `--config` names has no configuration."""
+    if file is not None and file.is_dir():
+        file = file / "config.json"
     if file is not None and not isinstance(read_json(file, "VCG471", "a model's config.json"), dict):
         raise _error("VCG471", f"{file}: not a JSON object", "give a model's config.json")
 

@@ -71,11 +71,20 @@ def recipe_option() -> Callable[[_Command], _Command]:
 
 
 def config_option() -> Callable[[_Command], _Command]:
-    """`--config config.json`."""
+    """`--config config.json | FOLDER`."""
     return click.option(
         "--config",
-        type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-        help="Give the automatic recipe this config.json of the checkpoint.",
+        metavar="FILE|FOLDER",
+        type=click.Path(exists=True, resolve_path=True),
+        help="Build the tiny model by this config.json, or by a checkpoint's folder: its own processor then makes the "
+        "inputs.",
+    )
+
+
+def trust_option() -> Callable[[_Command], _Command]:
+    """`--trust-remote-code`."""
+    return click.option(
+        "--trust-remote-code", is_flag=True, help="Run the Python code in the folder that --config names."
     )
 
 

@@ -37,6 +37,7 @@ def command(
     console: Console,
     descriptor: str,
     configuration: Path | None,
+    trust_remote_code: bool,
     images: tuple[tuple[int, ...], ...],
     videos: tuple[tuple[int, ...], ...],
     sizes: tuple[int, ...],
@@ -64,7 +65,7 @@ def command(
         check_configuration(configuration)
         require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
         asked = workloads(images or (() if sizes or videos else ((1288, 728),)), videos, sizes)
-        with measured(console, port, configuration, replace) as subject:
+        with measured(console, port, configuration, trust_remote_code, replace) as subject:
             from scaffold.measure.runs import run_profile
 
             recordings = run_profile(subject, asked, sizes, tuned, backend, console.note)

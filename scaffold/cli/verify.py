@@ -15,6 +15,7 @@ from scaffold.cli.options import (
     open_target,
     recipe_option,
     target_option,
+    trust_option,
 )
 from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 )
 @recipe_option()
 @config_option()
+@trust_option()
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print one line per comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
@@ -58,6 +60,7 @@ def command(
     device: str,
     recipe: str | None,
     config: str | None,
+    trust_remote_code: bool,
     as_is: bool,
     verbose: bool,
     as_json: bool,
@@ -91,6 +94,7 @@ def command(
         as_is=as_is,
         recipe=recipe,
         config=config,
+        trust_remote_code=trust_remote_code,
     )
     asked = requests[0]
     installed = Missing("--device cpu was asked for") if device == "cpu" else find_installed(asked)

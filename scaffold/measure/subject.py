@@ -2,8 +2,8 @@
 
 Speed does not depend on the values of weights, so nothing comes from a network. The parts of the automatic recipe
 (`scaffold.verify.numeric.automatic`) build the model and its processor, so any model will do that they can build. Its
-sizes are those of a checkpoint's `config.json`. Without one they are those of a known checkpoint (`sizes/`), or the
-defaults of the configuration's class.
+sizes are those of a checkpoint's `config.json`; with the checkpoint's folder the processor is its own, too. Without
+either they are those of a known checkpoint (`sizes/`), or the defaults of the configuration's class.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from scaffold.verify.numeric.automatic import inputs as media
 from scaffold.verify.numeric.automatic.configuration import (
     Attempt,
     ConfigurationSource,
-    NoRecipe,
     find_configuration,
     repaired,
 )
 from scaffold.verify.numeric.automatic.inputs import Size
 from scaffold.verify.numeric.automatic.recipe import AutomaticRecipe
+from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import is_size
 from scaffold.verify.numeric.automatic.survey import Failure, Model, make_model
 from scaffold.verify.numeric.child import process_weights
@@ -52,12 +52,24 @@ class Subject:
     """One model: how to build it, and its calls."""
 
     def __init__(
-        self, name: str, module: str, class_name: str, modalities: Sequence[str], configuration: Path | None = None
+        self,
+        name: str,
+        module: str,
+        class_name: str,
+        modalities: Sequence[str],
+        configuration: Path | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
         self.name = name
         known = KNOWN / f"{name}.json"
         file = configuration or (known if known.is_file() else None)
-        self._settings = Automatic(module, class_name, config=str(file or ""), modalities=tuple(modalities))
+        self._settings = Automatic(
+            module,
+            class_name,
+            config=str(file or ""),
+            trust_remote_code=trust_remote_code,
+            modalities=tuple(modalities),
+        )
         #: The modality of items without frames.
         self._modality = next((modality for modality in modalities if modality != "video"), "image")
         self._model: Model | None = None

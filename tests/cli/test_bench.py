@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_built_says_why_and_what_helps(run, monkeypatch):
     from scaffold.measure.subject import NoSubject
 
     monkeypatch.setattr(installed, "installed_vllm", lambda *_: contextlib.nullcontext())
-    with pytest.raises(DiagnosticError) as caught, measured(Console(), load_port("mllama4"), None, False):
+    with pytest.raises(DiagnosticError) as caught, measured(Console(), load_port("mllama4"), None, False, False):
         raise NoSubject("nothing says vision_config.hidden_size", "give the checkpoint's own values")
     (found,) = caught.value.diagnostics
     assert (found.code, found.message) == ("VCG473", "mllama4: nothing says vision_config.hidden_size")

@@ -72,7 +72,12 @@ def test_what_is_no_recording(run, tmp_path, text, message):
 def test_a_configuration_is_read_before_the_gpu_is_asked(run, no_gpu, tmp_path):
     file = tmp_path / "list.json"
     file.write_text("[]")
-    for given, message in (("missing.json", "No such file"), ("list.json", "not a JSON object")):
+    (tmp_path / "folder").mkdir()
+    for given, message in (
+        ("missing.json", "No such file"),
+        ("list.json", "not a JSON object"),
+        ("folder", "folder/config.json: No such file"),
+    ):
         done = run("profile", "qwen2_5_vl", "--config", tmp_path / given)
         assert (done.code, "VCG471" in done.err, message in done.err) == (4, True, True)
 

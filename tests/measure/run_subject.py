@@ -60,6 +60,8 @@ def run(subject, sizes):  # type: ignore[no-untyped-def]
         found[size] = {"images": images, "announced": announced, "shapes": [list(one.shape) for one in out]}
     shapes = {name: list(p.shape) for name, p in host.named_parameters() if not name.startswith("language_model")}
     calls = {"several": [(224, 224), (112, 336)], "videos": [(56, 112, 4), (56, 56, 2)]}
+    if subject.name == "qwen2_vl":
+        calls["large"] = [(1120, 1120)]
     served = {}
     for name, items in calls.items():
         try:

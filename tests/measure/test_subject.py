@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from checkpoint_folders import MOST_PIXELS, write_qwen2_vl
 from release_process import last_line, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,6 +107,8 @@ def report(release_tree, tmp_path_factory):
         file.write_text(json.dumps(config), encoding="utf-8")
         sizes = SIZES if model != "llava_next_video" else []
         given[name] = {"module": model, "class": CLASSES[model], "config": str(file), "tokens": sizes}
+    checkpoint = write_qwen2_vl(folder / "checkpoint", FILES["qwen2_vl"])
+    given["qwen2_vl:folder"] = {**given["qwen2_vl"], "config": str(checkpoint), "tokens": SIZES[:1]}
     given["gemma3_mm"] = {"module": "gemma3_mm", "class": CLASSES["gemma3_mm"], "config": None, "tokens": SIZES}
     file = folder / "models.json"
     file.write_text(json.dumps(given), encoding="utf-8")
@@ -129,6 +132,13 @@ def test_calls_of_about_the_asked_size(report, name):
         assert [shape[0] for shape in found["shapes"]] == found["announced"]
         assert len(found["announced"]) == 1
     assert len(report[name]["several"]) == 2
+
+
+def test_a_folders_own_processor_makes_the_inputs(report):
+    assert report["qwen2_vl"]["large"] == [35**2]  # the limit of the processor's class
+    [tokens] = report["qwen2_vl:folder"]["large"]
+    assert 100 < tokens <= MOST_PIXELS // 28**2
+    assert "(checkpoint/config.json)" in report["qwen2_vl:folder"]["source"]
 
 
 def test_ports_can_ask_for_frames(report):

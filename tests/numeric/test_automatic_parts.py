@@ -20,7 +20,6 @@ from scaffold.verify.numeric.automatic.configuration import (  # noqa: E402
     Attempt,
     Configuration,
     ConfigurationSource,
-    NoRecipe,
     _is_in,
     lineage,
 )
@@ -35,6 +34,7 @@ from scaffold.verify.numeric.automatic.host import (  # noqa: E402
     leave_out_bfloat16,
 )
 from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer  # noqa: E402
+from scaffold.verify.numeric.automatic.refusal import NoRecipe  # noqa: E402
 from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
 from scaffold.verify.numeric.cpu_imports import fused_q_kv_rmsnorm  # noqa: E402
 from scaffold.verify.numeric.model import Automatic  # noqa: E402

@@ -119,7 +119,9 @@ CODES: tuple[Code, ...] = (
         "no recipe can be made automatically",
         "The model has no shipped recipe, and the lab could not build it small by itself, or its results could not "
         "tell a right port from a wrong one. The message names the first thing that is missing. The checkpoint's "
-        "`config.json`, given with `--config`, helps most; the last resort is a recipe in Python (`docs/verify.md`).",
+        "folder without its weights, given with `--config`, helps most: `hf download NAME --exclude '*.safetensors'`. "
+        "Its processor then makes the inputs, also where it is code of the checkpoint (`--trust-remote-code`). The "
+        "last resort is a recipe in Python (`docs/verify.md`).",
     ),
     Code(
         "VCG667",

@@ -14,7 +14,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG471",
         "not a configuration",
-        "`--config` takes the config.json of a checkpoint of the descriptor's model: a JSON object.",
+        "`--config` takes the config.json of a checkpoint of the descriptor's model, a JSON object, or the folder that "
+        "has it.",
     ),
     Code(
         "VCG472",

@@ -327,7 +327,7 @@ def _check(
 
 def demand_class(host: Any, name: str) -> None:
     """Raise NoRecipe unless a model is of the class that has the port: another one would prove nothing about it."""
-    from scaffold.verify.numeric.automatic.configuration import NoRecipe
+    from scaffold.verify.numeric.automatic.refusal import NoRecipe
 
     if name and name not in {cls.__name__ for cls in type(host).__mro__}:
         raise NoRecipe(

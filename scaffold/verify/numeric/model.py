@@ -47,13 +47,15 @@ class NumericOptions:
 class Automatic:
     """The model of an automatic recipe (`scaffold.verify.numeric.automatic`), and what a user says about it.
 
-    `config` is the checkpoint's `config.json`, or empty. `set` adds values to the small configuration,
+    `config` is the checkpoint's `config.json` or its folder, or empty; the folder's code runs with `trust_remote_code`
+    alone. `set` adds values to the small configuration,
     `keep` paths that are not made smaller, `images` more sizes, `(width, height)`. Other modalities are not looked at.
     """
 
     module: str
     host_class: str
     config: str = ""
+    trust_remote_code: bool = False
     set: Mapping[str, Any] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
     images: tuple[tuple[int, int], ...] = ()

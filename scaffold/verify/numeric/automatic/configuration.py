@@ -2,7 +2,7 @@
 
 The sources in their order; all but the last name a class, so that nothing is guessed.
 
-1. A file: the class of its `model_type`.
+1. A checkpoint's folder: the class that an engine reads it with. Its file alone: the class of its `model_type`.
 2. The type that the model's processing information asks for.
 3. The annotation of `config` in the host's `__init__`.
 4. The tables of architectures of transformers.
@@ -27,22 +27,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_origin
 
+from scaffold.verify.numeric.automatic.checkpoint import Checkpoint
 from scaffold.verify.numeric.automatic.fixed import fixed_towers
+from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import LAYERS, Level, parts_of, role_of, shrink
 
 #: Prefixes of modules that hold models.
 MODELS = ("vllm.model_executor.models.", "vllm.models.")
 
+#: The file of a checkpoint that holds its configuration.
+CONFIG = "config.json"
 #: Name among guessed values of a processor that the checkpoint brings.
 PROCESSOR = "the processor"
-
-
-class NoRecipe(Exception):
-    """No recipe can be made of this model: what is missing first, and how to give it."""
-
-    def __init__(self, message: str, help_text: str) -> None:
-        super().__init__(message)
-        self.help = help_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +223,8 @@ class ConfigurationSource:
     tower: type | None = None
     #: Module in whose namespace the host's class stands.
     module: str = ""
+    #: The folder that has the model's processor, too.
+    checkpoint: Checkpoint | None = None
 
     def attempts(self) -> tuple[Attempt, ...]:
         if self.cls is None and self.values is None:
@@ -323,27 +321,33 @@ def _complete(config: Any) -> None:
 
 
 def find_configuration(host: type, settings: Any) -> ConfigurationSource:
-    """The class and the values for a host class. `settings.config` is the checkpoint's file, or empty."""
+    """The class and the values for a host class. `settings.config` is the checkpoint's file or folder, or empty."""
     if not settings.config:
         cls, how = _find_class(host)
         return ConfigurationSource(cls, how, None, settings, _tower_class(host), host.__module__)
+    given = Path(settings.config)
+    file = given / CONFIG if given.is_dir() else given
     try:
-        values = json.loads(Path(settings.config).read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise NoRecipe(f"{settings.config} cannot be read: {error}", "give the checkpoint's own config.json") from None
+        raise NoRecipe(f"{file} cannot be read: {error}", f"give the checkpoint's own {CONFIG}") from None
     if not isinstance(values, dict):
-        raise NoRecipe(f"{settings.config} holds no object", "give the checkpoint's own config.json")
+        raise NoRecipe(f"{file} holds no object", f"give the checkpoint's own {CONFIG}")
     # vLLM's loader renames parts that a checkpoint calls otherwise than vLLM's models do: InternVL's `llm_config`.
     for old, new in importlib.import_module("vllm.transformers_utils.config")._CONFIG_ATTRS_MAPPING.items():
         if old in values:
             values.setdefault(new, copy.deepcopy(values[old]))
+    if given.is_dir():
+        checkpoint = Checkpoint(given, settings.trust_remote_code)
+        cls, how = checkpoint.config_class(), f"{given.name}/{CONFIG}"
+        return ConfigurationSource(cls, how, values, settings, _tower_class(host), host.__module__, checkpoint)
     cls = _class_of_type(values.get("model_type"))
     if cls is None and values.get("model_type"):
         # The checkpoint brings the class as remote code; transformers may have another one for the architecture.
         cls = next((found for way in (_asked_for, _annotated) if (found := way(host)[0])), None)
     elif cls is None:
         cls, _ = _find_class(host)
-    return ConfigurationSource(cls, Path(settings.config).name, values, settings, _tower_class(host), host.__module__)
+    return ConfigurationSource(cls, given.name, values, settings, _tower_class(host), host.__module__)
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------

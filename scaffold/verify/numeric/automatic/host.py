@@ -18,11 +18,11 @@ from torch import nn
 from scaffold.verify.numeric.automatic.configuration import (
     MODELS,
     Configuration,
-    NoRecipe,
     init_trees,
     lineage,
     method_trees,
 )
+from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 
 #: Larger hosts take minutes, or more memory than a test machine has.

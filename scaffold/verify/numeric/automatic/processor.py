@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, get_origin
 
-from scaffold.verify.numeric.automatic.configuration import MODELS, PROCESSOR, USUAL, Configuration, NoRecipe, lineage
+from scaffold.verify.numeric.automatic.configuration import MODELS, PROCESSOR, USUAL, Configuration, lineage
 from scaffold.verify.numeric.automatic.guess import guessed_processor
+from scaffold.verify.numeric.automatic.refusal import NoRecipe
 
 _SUFFIXES = {
     "image_processor": "ImageProcessor",
@@ -348,7 +349,7 @@ class ProcessorMaker:
 def _remote_code(what: str, model_type: str) -> Any:
     raise NoRecipe(
         f"no {what} class is known for model type {model_type!r}: the checkpoint brings it as remote code",
-        "write a recipe whose `make_inputs` gives the inputs (docs/verify.md), and name it with --recipe",
+        "give the checkpoint's folder without its weights: --config FOLDER --trust-remote-code",
     )
 
 

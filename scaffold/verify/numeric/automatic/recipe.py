@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from scaffold.verify.numeric.automatic import inputs
-from scaffold.verify.numeric.automatic.configuration import NoRecipe, find_configuration, repaired
+from scaffold.verify.numeric.automatic.configuration import find_configuration, repaired
 from scaffold.verify.numeric.automatic.inputs import Size
+from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.survey import (
     Changed,
     Facts,

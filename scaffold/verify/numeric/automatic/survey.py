@@ -23,12 +23,12 @@ from scaffold.verify.numeric.automatic.configuration import (
     Attempt,
     Configuration,
     ConfigurationSource,
-    NoRecipe,
     repaired,
 )
 from scaffold.verify.numeric.automatic.host import build_host, engine_config
 from scaffold.verify.numeric.automatic.inputs import Size
 from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer
+from scaffold.verify.numeric.automatic.refusal import NoRecipe
 
 #: Largest difference between an item alone and in a batch, relative to its largest value: the order of additions, in
 #: float32 and in half of that.
@@ -218,17 +218,23 @@ def make_model(
     try:
         configuration = source.make(attempt)
         configuration.add_guessed(guessed)
-        tokenizer = make_tokenizer()
+        checkpoint = source.checkpoint
+        tokenizer = checkpoint.tokenizer() if checkpoint else make_tokenizer()
         stage = "model"
-        maker = ProcessorMaker(host, configuration, tokenizer)
-        maker.install()
+        names: list[str] = []
+        menders: tuple[Any, ...] = (configuration,)
+        if checkpoint is None:
+            maker = ProcessorMaker(host, configuration, tokenizer)
+            maker.install()
+            names, menders = maker.names, (configuration, tokenizer, maker)
 
         def build() -> tuple[Any, Any]:
             config = engine_config(configuration, host)
+            if checkpoint is not None:
+                checkpoint.name_in(config.model_config)
             with set_current_vllm_config(config):
                 return config, build_host(cls, config, tokenizer, small=attempt.level is not None)
 
-        menders = configuration, tokenizer, maker
         config, built = repaired(build, *menders)
         configuration.add_read(host)
         stage = "processor"
@@ -236,6 +242,8 @@ def make_model(
 
         def make_processor() -> tuple[Any, dict[str, Any]]:
             info = factory.info(InputProcessingContext(config.model_config, tokenizer))
+            if checkpoint is not None:
+                names.append(type(checkpoint.loaded("processor", info.get_hf_processor)).__name__)
             limits = dict(info.get_supported_mm_limits())
             return factory.processor(info, factory.dummy_inputs(info)), limits
 
@@ -249,7 +257,7 @@ def make_model(
         built.eval().requires_grad_(False),
         processor,
         limits,
-        maker.names,
+        names,
         menders,
     )
 
@@ -285,7 +293,9 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
         what = f"the model's results cannot tell right from wrong: {cause}"
     if source.values is None:
         where = f"its configuration is made from {source.how if source.cls else 'guesses'}"
-        return NoRecipe(f"{what} ({where})", "give the checkpoint's own values with --config config.json")
+        return NoRecipe(
+            f"{what} ({where})", "give the checkpoint's folder without its weights, or its config.json, with --config"
+        )
     return NoRecipe(what, _WRITE)
 
 
