@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
@@ -329,26 +330,24 @@ def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, s
 
 
 def _inside(tree: SourceTree, path: str) -> str:
-    """The file relative to the tree's root, given that way or as a path on disk."""
+    """The file of vLLM's package relative to the tree's root, given that way or as a path on disk."""
     given = Path(path)
+    relative = ""
     if not given.is_absolute() and ".." not in given.parts and tree.exists(given.as_posix()):
-        return given.as_posix()
-    try:
-        relative = given.resolve().relative_to(tree.root.resolve()).as_posix()
-    except ValueError:
-        relative = ""
-    if relative and tree.exists(relative):
+        relative = given.as_posix()
+    else:
+        with suppress(ValueError):
+            relative = given.resolve().relative_to(tree.root.resolve()).as_posix()
+    found = bool(relative) and tree.exists(relative)
+    if found and relative.startswith("vllm/"):
         return relative
-    exists = given.is_file()
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG482",
-            f"`{path}` {'is no file of' if exists else 'is neither a file nor one of'} the tree `{tree.label}`",
-            help="give `--vllm` the tree that holds the file"
-            if exists
-            else f"name a file such as {_MODELS}/internvl.py",
-        )
-    )
+    if found:
+        problem, help_text = "belongs to another package than `vllm` in", f"copy the file into {_MODELS}/ of that tree"
+    elif given.is_file():
+        problem, help_text = "is no file of", "give `--vllm` the tree that holds the file"
+    else:
+        problem, help_text = "is neither a file nor one of", f"name a file such as {_MODELS}/internvl.py"
+    raise DiagnosticError(Diagnostic("VCG482", f"`{path}` {problem} the tree `{tree.label}`", help=help_text))
 
 
 def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, SourceLine] | None:

@@ -148,6 +148,15 @@ def test_what_is_wrong_is_said(name, run, tree):
     assert not Path("my.yaml").exists()
 
 
+def test_a_model_of_another_package_has_to_be_copied(run, tree):
+    """No later command would find it: a port changes files of vLLM's package."""
+    (tree / "plugin").mkdir()
+    (tree / "plugin/model.py").write_bytes((tree / MODELS / "internvl.py").read_bytes())
+    for given in ("plugin/model.py", str(tree / "plugin/model.py")):
+        code, _, err = run("init", given, "--vllm", tree, "-o", "my.yaml")
+        assert (code, "VCG482" in err, f"copy the file into {MODELS}/" in err) == (4, True, True), err
+
+
 class TestYes:
     def test_first_candidates_are_taken_and_said(self, run, tree):
         code, out, err = run("init", ARCH, "--vllm", tree, "--yes")

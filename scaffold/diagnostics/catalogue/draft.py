@@ -29,7 +29,7 @@ CODES: tuple[Code, ...] = (
         "VCG482",
         "the file is not of this tree",
         "`init` reads one tree: the model's file and everything that it imports. Give `--vllm` the tree that holds "
-        "the file.",
+        "the file. A port changes vLLM's package: copy the file of another package into its folder of models first.",
     ),
     Code(
         "VCG483",
