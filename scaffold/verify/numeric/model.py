@@ -452,6 +452,8 @@ _HELP = {
     "VCG657": "check `modalities` in the descriptor and the items' token counts: no item reached a captured graph",
     "VCG658": "clone what is cut out of the graph's output buffer, wherever `clone` asks for it",
     "VCG660": "route inputs without a pixel key to `embed_multimodal`",
+    "VCG668": "nothing was compared, so the port may be right: write a recipe that makes these inputs "
+    "(docs/verify.md), and name it with --recipe",
     "VCG661": "call the encoder inside the tower, not the data-parallel wrapper: the manager shards items itself",
     "VCG662": "clamp the minimum token budget to the maximum",
     "VCG654": "mend the line that is named last; it ran while the manager captured, selected items or filled buffers",

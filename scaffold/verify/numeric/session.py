@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
 from scaffold.verify.numeric.graphs import DEVICE, Lab, tensors_in
 from scaffold.verify.numeric.model import Check
@@ -402,7 +403,10 @@ def check_image_embeds(bench: Bench) -> None:
             try:
                 inputs = bench.recipe.embeds_inputs(modality, items, generator)
             except Exception as error:
-                check = _raised(bench, label, modality, error, "VCG660")
+                if isinstance(error, NoRecipe):  # the port is not to blame
+                    check = Check(label, modality, False, detail=str(error), code="VCG668")
+                else:
+                    check = _raised(bench, label, modality, error, "VCG660")
                 bench.checks.append(replace(check, group="precomputed embeddings"))
                 continue
             if inputs is None:
