@@ -368,6 +368,16 @@ def _raise(error: Exception) -> Any:
             ["the model refuses them (ValueError: Image embeddings are not supported for this path.)"],
         ),
         (
+            Embeds(lambda sizes, listed: _raise(survey.NoMatrices("rows for items", ""))),
+            None,
+            ["the model refuses them (NoMatrices: rows for items)"],
+        ),
+        (
+            Embeds(lambda sizes, listed: _raise(survey.NoMatrices("rows for items", "")) if len(sizes) > 1 else None),
+            survey.Ready(equal=True),
+            ["precomputed embeddings of images of one size: of several, NoMatrices: rows for items"],
+        ),
+        (
             Embeds(lambda sizes, listed: [torch.zeros(8, 2)]),
             survey.Ready(problem="it does not give them back as they are, in one batch"),
             [],
@@ -392,6 +402,8 @@ def _raise(error: Exception) -> Any:
         "pixels asked for",
         "another shape",
         "not supported",
+        "rows for items",
+        "rows for several items",
         "others",
         "not of what was given",
         "projected",

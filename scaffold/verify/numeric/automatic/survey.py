@@ -58,6 +58,10 @@ class NothingEmbedded(NoRecipe):
     """The model returned nothing for inputs, as it does where it finds none that it knows."""
 
 
+class NoMatrices(NoRecipe):
+    """The model returned something else than one matrix for each item."""
+
+
 @dataclass
 class Model:
     """A tiny model with its processor, made in one way."""
@@ -91,7 +95,7 @@ class Model:
             raise NothingEmbedded(f"`embed_multimodal` gave no results for {len(items)} items", _WRITE)
         wrong = [value for value in found if not isinstance(value, torch.Tensor) or value.ndim != 2]
         if wrong or len(found) != len(items):
-            raise NoRecipe(
+            raise NoMatrices(
                 f"`embed_multimodal` gave {len(found)} results for {len(items)} items, {len(wrong)} of them no matrix",
                 _WRITE,
             )
@@ -550,7 +554,7 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
             problem = "it does not give them back as they are, in one batch"
         except Exception as error:
             said = f"{type(error).__name__}: {str(error)[:150]}"
-            if items and _refuses(error):
+            if items and (_refuses(error) or _mixes_up(model, modality, items, error)):
                 refused = said
             problem = said if items or not problem else problem
             mixed_up = mixed_up if way.equal or not items else said
@@ -560,6 +564,19 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
         facts.no_embeds[modality] = f"the model refuses them ({refused})"
         return None
     return Ready(problem=problem)
+
+
+def _mixes_up(model: Model, modality: str, items: Sequence[Any], error: Exception) -> bool:
+    """Whether a model gives the rows of precomputed embeddings in the place of items, for a single item, too.
+
+    Such a model cannot be served with them, so nothing tells what a port has to return.
+    """
+    if isinstance(error, NoMatrices):
+        try:
+            model.embed(items[:1], modality)
+        except NoMatrices:
+            return True
+    return False
 
 
 def _refuses(error: Exception) -> bool:
