@@ -100,15 +100,18 @@ def report(release_tree, tmp_path_factory):
     configs["llava_next_video"] = VIDEOS
     configs["internvl:incomplete"] = copy.deepcopy(FILES["internvl"])
     del configs["internvl:incomplete"]["vision_config"]["intermediate_size"]
-    given = {}
+    checkpoint = write_qwen2_vl(folder / "checkpoint", FILES["qwen2_vl"])
+    given = {  # first, because the others take the place of vLLM's loaders
+        "qwen2_vl:folder": {
+            "module": "qwen2_vl", "class": CLASSES["qwen2_vl"], "config": str(checkpoint), "tokens": SIZES[:1]
+        }
+    }  # fmt: skip
     for name, config in configs.items():
         model = name.partition(":")[0]
         file = folder / f"{name}.json"
         file.write_text(json.dumps(config), encoding="utf-8")
         sizes = SIZES if model != "llava_next_video" else []
         given[name] = {"module": model, "class": CLASSES[model], "config": str(file), "tokens": sizes}
-    checkpoint = write_qwen2_vl(folder / "checkpoint", FILES["qwen2_vl"])
-    given["qwen2_vl:folder"] = {**given["qwen2_vl"], "config": str(checkpoint), "tokens": SIZES[:1]}
     given["gemma3_mm"] = {"module": "gemma3_mm", "class": CLASSES["gemma3_mm"], "config": None, "tokens": SIZES}
     file = folder / "models.json"
     file.write_text(json.dumps(given), encoding="utf-8")

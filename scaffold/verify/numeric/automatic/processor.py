@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, get_origin
+from typing import Any, ClassVar, get_origin
 
 from scaffold.verify.numeric.automatic.configuration import MODELS, PROCESSOR, USUAL, Configuration, lineage
 from scaffold.verify.numeric.automatic.guess import guessed_processor
@@ -69,6 +69,9 @@ def make_tokenizer() -> Any:
 class ProcessorMaker:
     """Makes processors and their parts for one model, in the place of vLLM's loaders."""
 
+    #: Whether one of them took the place of the loaders, for the rest of the process.
+    installed: ClassVar[bool] = False
+
     def __init__(self, host: Any, configuration: Configuration, tokenizer: Any) -> None:
         self._host = host
         self._configuration = configuration
@@ -97,6 +100,7 @@ class ProcessorMaker:
         """Take the place of the loaders of `vllm.transformers_utils.processor`, wherever a module imported them to."""
         from vllm.transformers_utils import processor as loaders
 
+        ProcessorMaker.installed = True
         stand_ins: dict[str, Callable[..., Any]] = dict.fromkeys(
             ("get_processor", "cached_get_processor", "cached_get_processor_without_dynamic_kwargs"),
             self._get_processor,

@@ -223,6 +223,8 @@ def make_model(
         configuration = source.make(attempt)
         configuration.add_guessed(guessed)
         checkpoint = source.checkpoint
+        if checkpoint is not None and ProcessorMaker.installed:
+            raise RuntimeError("this process makes processors itself: load one of a checkpoint in another process")
         tokenizer = checkpoint.tokenizer() if checkpoint else make_tokenizer()
         stage = "model"
         names: list[str] = []
@@ -298,7 +300,8 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
     if source.values is None:
         where = f"its configuration is made from {source.how if source.cls else 'guesses'}"
         return NoRecipe(
-            f"{what} ({where})", "give the checkpoint's folder without its weights, or its config.json, with --config"
+            f"{what} ({where})",
+            "give the checkpoint's values with --config config.json, or its folder without weights with --config FOLDER",
         )
     return NoRecipe(what, _WRITE)
 
