@@ -301,7 +301,7 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
         where = f"its configuration is made from {source.how if source.cls else 'guesses'}"
         return NoRecipe(
             f"{what} ({where})",
-            "give the checkpoint's values with --config config.json, or its folder without weights with --config FOLDER",
+            "give the checkpoint's values with --config config.json, or its folder with --config FOLDER",
         )
     return NoRecipe(what, _WRITE)
 
