@@ -15,18 +15,15 @@ from typing import Any
 MOST_PIXELS = 128 * 28**2
 
 
-def write_kanana(folder: Path, **vision: Any) -> Path:
-    """Kanana-V at real sizes, with other values of its tower. Its code must be trusted."""
+def write_kanana(folder: Path) -> Path:
+    """Kanana-V, whose code must be trusted."""
     shutil.copytree(Path(__file__).with_name("checkpoint"), folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config["vision_config"] |= vision
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     _write_tokenizer(folder, ("</s>", "<|media|>"))
     return folder
 
 
 def write_qwen2_vl(folder: Path, config: dict[str, Any]) -> Path:
-    """Qwen2-VL with transformers' processor, and less pixels than its class allows."""
+    """Qwen2-VL with transformers' processor, and fewer pixels than its class allows."""
     folder.mkdir()
     tokens = ("</s>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
     _write_tokenizer(folder, tokens)

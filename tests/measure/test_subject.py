@@ -112,6 +112,7 @@ def report(release_tree, tmp_path_factory):
         file.write_text(json.dumps(config), encoding="utf-8")
         sizes = SIZES if model != "llava_next_video" else []
         given[name] = {"module": model, "class": CLASSES[model], "config": str(file), "tokens": sizes}
+    given["qwen2_vl:late"] = given["qwen2_vl:folder"]
     given["gemma3_mm"] = {"module": "gemma3_mm", "class": CLASSES["gemma3_mm"], "config": None, "tokens": SIZES}
     file = folder / "models.json"
     file.write_text(json.dumps(given), encoding="utf-8")
@@ -142,6 +143,7 @@ def test_a_folders_own_processor_makes_the_inputs(report):
     [tokens] = report["qwen2_vl:folder"]["large"]
     assert 100 < tokens <= MOST_PIXELS // 28**2
     assert "(checkpoint/config.json)" in report["qwen2_vl:folder"]["source"]
+    assert report["qwen2_vl:late"]["error"] == "this process makes processors itself"
 
 
 def test_ports_can_ask_for_frames(report):

@@ -47,9 +47,9 @@ class NumericOptions:
 class Automatic:
     """The model of an automatic recipe (`scaffold.verify.numeric.automatic`), and what a user says about it.
 
-    `config` is the checkpoint's `config.json` or its folder, or empty; the folder's code runs with `trust_remote_code`
-    alone. `set` adds values to the small configuration,
-    `keep` paths that are not made smaller, `images` more sizes, `(width, height)`. Other modalities are not looked at.
+    `config` is the checkpoint's `config.json` or its folder, or empty. The folder's code runs only with
+    `trust_remote_code`. `set` adds values to the small configuration, `keep` paths that are not made smaller, `images`
+    more sizes, `(width, height)`. Other modalities are not looked at.
     """
 
     module: str

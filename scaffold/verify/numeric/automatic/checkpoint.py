@@ -13,9 +13,6 @@ from typing import Any
 
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
 
-#: The command that fetches what the lab needs of a checkpoint.
-DOWNLOAD = "`hf download NAME --exclude '*.safetensors'`"
-
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -63,5 +60,5 @@ class Checkpoint:
                 ) from error
             raise NoRecipe(
                 f"the {what} of {self.folder} cannot be loaded: {type(error).__name__}: {str(error)[:300]}",
-                f"give the folder all files of the checkpoint but its weights: {DOWNLOAD}",
+                "fetch all files of the checkpoint but its weights: `hf download NAME --exclude '*.safetensors'`",
             ) from error

@@ -224,7 +224,7 @@ def make_model(
         configuration.add_guessed(guessed)
         checkpoint = source.checkpoint
         if checkpoint is not None and ProcessorMaker.installed:
-            raise RuntimeError("this process makes processors itself: load one of a checkpoint in another process")
+            raise NoRecipe("this process makes processors itself", "load that of a checkpoint in another process")
         tokenizer = checkpoint.tokenizer() if checkpoint else make_tokenizer()
         stage = "model"
         names: list[str] = []
