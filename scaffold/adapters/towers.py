@@ -168,10 +168,21 @@ def _agree(found: Mapping[str, TowerAnswer]) -> dict[str, Any] | str:
             "has_vllm_config": facts[0].has_vllm_config,
             "attention_fills_zeros": all(fact.attention_fills_zeros for fact in facts),
             "has_lengths": None if any(fact.has_lengths for fact in facts) else False,
+            "normalised": _either({fact.normalised for fact in facts}),
         },
         "splits": any(answer.splits for answer in found.values()),
         "keeps_model_config": any(answer.keeps_model_config for answer in found.values()),
     }
+
+
+def _either(made: set[str]) -> str:
+    """An expression for what the model makes of its pixels in all releases: it asks whether the module is there."""
+    plain, *others = sorted(made, key=lambda text: text != "{pixels}")
+    assert len(others) < 2, "releases of one generation normalise pixels in several ways"
+    if not others or plain != "{pixels}":
+        return plain
+    name = others[0].partition("(")[0].removeprefix("self.")
+    return f'({others[0]} if hasattr(self, "{name}") else {plain})'
 
 
 @cache

@@ -538,11 +538,16 @@ def innermost(program: Program, owner: Owner, call: Op) -> Op:
 
 
 def _first_call(value: Term) -> Op | None:
-    """The outermost call of a part of the model on inputs that a value was made by."""
+    """The outermost call of a part of the model on inputs that a value was made by, but for their norm."""
     for part in walk_value(value):
-        if isinstance(part, Op) and part.name.startswith("self.") and inputs_of(part):
+        if isinstance(part, Op) and part.name.startswith("self.") and inputs_of(part) and not normalises(part):
             return part
     return None
+
+
+def normalises(call: Op) -> bool:
+    """Whether a call is of the module with which a model normalises raw pixels (from 0.28 on)."""
+    return call.name.endswith(".input_norm")
 
 
 def _by_parameter(program: Program, owner: Owner, name: str, call: Op) -> dict[str, Term]:

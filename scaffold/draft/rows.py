@@ -21,7 +21,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import grids
 from scaffold.draft.convolutions import is_convolution, stride_of
 from scaffold.draft.gates import put_gate
-from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, sizes_of, strip
+from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, normalises, sizes_of, strip
 from scaffold.draft.locate import Located
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import row_shape
@@ -534,8 +534,8 @@ def _viewed(subject: Subject, key: str, sheet: Sheet) -> str | None:
 
 def _is_embedded(value: Term, key: str) -> bool:
     """Whether a value is made of these rows, on which nothing but a normalisation of pixels has computed."""
-    made = (part.name for part in walk_value(value) if isinstance(part, Op) and part.name.startswith("self."))
-    return key in inputs_of(value) and all(name.endswith(".input_norm") for name in made)
+    made = (part for part in walk_value(value) if isinstance(part, Op) and part.name.startswith("self."))
+    return key in inputs_of(value) and all(map(normalises, made))
 
 
 def _width_beside(subject: Subject, fields: dict[str, FieldConfig], key: str, name: str) -> int:

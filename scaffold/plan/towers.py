@@ -95,6 +95,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         attention_fills_zeros=not attention_leaves_rows(tree),
         has_lengths=bool(port.lengths & set(tower.keys)),
         info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
+        normalised=_normalised(port, family, tree.span(model.path, model.line)),
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
@@ -344,6 +345,49 @@ def _declares(owner: ast.ClassDef, attribute: str) -> bool:
     return has_attribute(owner, attribute) or any(
         isinstance(part, ast.Name) and part.id == attribute for part in ast.walk(owner)
     )
+
+
+def _normalised(port: PackedPort, family: Family, place: Span) -> str:
+    """What the methods of the model make of `{pixels}` before they hand them to the tower.
+
+    0.28 and 0.29 write `pixel_values = self.input_norm(pixel_values, self.visual.dtype)` there; later releases do it
+    inside of the tower, and earlier ones in the processor. Raises VCG429 where the methods differ.
+    """
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    for _, owner in family:
+        for method in owner.body:
+            if not isinstance(method, ast.FunctionDef) or method.name in seen or "encoder_" in method.name:
+                continue  # a port's own methods, and what a nearer class overrides
+            seen.add(method.name)
+            tower = f"self.{port.tower}"
+            if any(ast.unparse(node) == tower for node in ast.walk(method) if isinstance(node, ast.Attribute)):
+                found.update((made, method.name) for made in _remade(method, port))
+    if len(found) > 1:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG429",
+                f"the methods of the model make different things of the pixels: {', '.join(sorted(found))}",
+                place,
+                "let all of them normalise pixels in one way, or move it into the tower",
+            )
+        )
+    return next(iter(found), "{pixels}")
+
+
+def _remade(method: ast.FunctionDef, port: PackedPort) -> Iterator[str]:
+    """Statements `x = self.module(x, ...)` of a method, with `{pixels}` in the place of `x`."""
+    for node in ast.walk(method):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Call)
+            and node.value.args
+            and ast.unparse(node.value.args[0]) == node.targets[0].id
+            and self_attribute(node.value.func) not in (None, port.tower)
+        ):
+            further = [*node.value.args[1:], *node.value.keywords]
+            yield f"{ast.unparse(node.value.func)}({', '.join(['{pixels}', *map(ast.unparse, further)])})"
 
 
 def _keep_model_config(tree: SourceTree, model: ModelAnchor, family: Family) -> tuple[str, ReplaceMethod]:

@@ -61,7 +61,8 @@ class TreeFacts:
     FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `info_class`: the
     class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
-    `optional`: the attribute with the encoder, where its annotation says that a model may be without.
+    `optional`: the attribute with the encoder, where its annotation says that a model may be without. `normalised`:
+    what the model's own code makes of `{pixels}` before the tower gets them (0.28 and 0.29).
     """
 
     has_input_dtype: bool | None = None
@@ -73,6 +74,7 @@ class TreeFacts:
     info_class: tuple[str, str] | None = None
     input_classes: tuple[tuple[str, str], ...] = ()
     optional: str | None = None
+    normalised: str = "{pixels}"
 
 
 @dataclass(frozen=True)
@@ -948,7 +950,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         budget_lets=(),
         forward=_bound(
             port.forward.call,
-            {"pixels": inputs, "metadata": "inputs" if dialect.values else "buffers"},
+            {"pixels": facts.normalised.format(pixels=inputs), "metadata": "inputs" if dialect.values else "buffers"},
             flatten=port.forward.flatten,
         ),
         rows=item_names.code(port.item.rows),
@@ -977,7 +979,9 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         tower=Code(f"self.{port.tower}"),
         grid_tensor=port.split.grid == "tensor",
         eager=_bound(
-            port.eager.call, {"pixels": f"mm_kwargs[{pixels_key}]", "sizes": sizes}, flatten=port.eager.flatten
+            port.eager.call,
+            {"pixels": facts.normalised.format(pixels=f"mm_kwargs[{pixels_key}]"), "sizes": sizes},
+            flatten=port.eager.flatten,
         ),
         after=_bound(port.post.call, {"output": "output[:num_patches]", "sizes": sizes}) if port.post else None,
         after_why=port.post.why if port.post else None,

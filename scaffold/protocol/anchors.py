@@ -314,7 +314,8 @@ def _model_class(tree: SourceTree, path: str, class_name: str) -> ast.ClassDef:
 def _require_indentation(tree: SourceTree, path: str, node: ast.ClassDef) -> None:
     """Raise VCG435 for a class whose body is not indented by four spaces, as all code of a port is."""
     first = node.body[0]
-    if first.lineno > node.lineno and first.col_offset - node.col_offset != 4:
+    before = tree.read(path).splitlines()[first.lineno - 1][: first.col_offset]
+    if not before.strip() and first.col_offset - node.col_offset != 4:
         raise DiagnosticError(
             Diagnostic(
                 "VCG435",

@@ -293,6 +293,8 @@ def _check(
         session.run_session(bench, group)
         announce.settled(sessions[number:])
         events.send("progress", text=f"ran {group.name}")
+    session.check_raw_pixels(bench)
+    announce.settled(())
     if recipe.learns:
         session.check_replayed(bench, request["modalities"])
     negative_lengths, sequences = attention.Counters.negative_lengths, attention.Counters.sequences

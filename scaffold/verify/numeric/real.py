@@ -347,6 +347,12 @@ def compare_all(
                 replace(check, name=f"{label}: {check.name}", group=label) for check in bench.checks[before:]
             ]
             events.send("progress", text=f"{label}: ran {group.name}")
+        before = len(bench.checks)
+        session.check_raw_pixels(bench, lambda inputs: machine.placed(recipe, inputs))
+        bench.checks[before:] = [
+            replace(check, name=f"{name}: {check.name}", group=f"{check.group}, {name}")
+            for check in bench.checks[before:]
+        ]
         announce.settled(())
     report = NumericReport(
         recipe=request["recipe"],

@@ -19,6 +19,7 @@ from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
 from scaffold.verify.numeric.graphs import DEVICE, Lab, tensors_in
 from scaffold.verify.numeric.model import Check
+from scaffold.verify.numeric.normalising import normalising, raw_inputs, takes_raw_pixels
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, configure
 
 #: Largest accepted error, relative to the largest oracle value. Splitting a batch changes the order of additions in
@@ -386,6 +387,39 @@ def check_replayed(bench: Bench, modalities: Sequence[str]) -> None:
         # Budgets were widened for the port; those of a server are not.
         passed = replayed > 0 and tokens <= _WIDEST
         bench.checks.append(Check("items replayed", modality, passed, detail=detail, code="VCG657"))
+
+
+def check_raw_pixels(bench: Bench, placed: Callable[[Inputs], Inputs] = copy_inputs) -> None:
+    """Pixels that the model normalises itself, which an engine leaves to it by default (from 0.28 on).
+
+    Against the changed tree's own eager results; `check_eager_identity` ties those to the pristine tree. `placed` puts
+    inputs where the model runs.
+    """
+    if not takes_raw_pixels(bench.host):
+        return
+    session = bench.recipe.sessions()[0]
+    cases = tuple(
+        Case(f"raw pixels, {name}", modality, items, may_go_eager=True, group="raw pixels, normalised by the model")
+        for modality in bench.modalities
+        for several in [_several_items(session, modality)]
+        for name, items in (("several items", several), ("one item", several[:1]))
+    )
+    generator = torch.Generator().manual_seed(7)
+    inputs = {
+        case_key(session, case): raw_inputs(bench.recipe.make_inputs(case.modality, case.items, generator))
+        for case in cases
+    }
+    with normalising(bench.host, bench.config) as modules:
+        if not modules:
+            bench.not_run.append("raw pixels: nothing in the model is known to normalise them")
+            return
+        if bench.start is None:
+            bench.lab.place_model(bench.host)
+        # A copy keeps what the host has now, and counts no items: `bench.served` is about the model's usual pixels.
+        oracle = {key: embed(bench.host, placed(value)) for key, value in inputs.items()}
+        inner = replace(bench, checks=[], hits=0, misses=0, served={}, inputs=inputs, oracle=oracle)
+        run_session(inner, replace(session, cases=cases))
+    bench.checks += inner.checks
 
 
 # -- optional checks ---------------------------------------------------------------------------------------------------
