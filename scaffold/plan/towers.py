@@ -348,7 +348,7 @@ def _declares(owner: ast.ClassDef, attribute: str) -> bool:
 
 
 def _normalised(port: PackedPort, family: Family, place: Span) -> str:
-    """What the methods of the model make of `{pixels}` before they hand them to the tower.
+    """The expression for the pixels that the model's methods hand to the tower; `{pixels}` stands for those they get.
 
     0.28 and 0.29 write `pixel_values = self.input_norm(pixel_values, self.visual.dtype)` there; later releases do it
     inside of the tower, and earlier ones in the processor. Raises VCG429 where the methods differ.

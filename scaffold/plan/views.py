@@ -62,7 +62,7 @@ class TreeFacts:
     class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
     `optional`: the attribute with the encoder, where its annotation says that a model may be without. `normalised`:
-    what the model's own code makes of `{pixels}` before the tower gets them (0.28 and 0.29).
+    the expression for the pixels that the model hands to the tower, which it normalises itself on 0.28 and 0.29.
     """
 
     has_input_dtype: bool | None = None

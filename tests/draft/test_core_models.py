@@ -9,7 +9,7 @@ from draft_meaning import differences
 from scaffold.descriptor import load_descriptor, load_descriptor_text
 from scaffold.descriptor.expressions import parse_expression
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import draft_descriptor
+from scaffold.draft import draft_descriptor, interview
 from scaffold.workflow import prepare_port, prove_numerics
 
 pytestmark = pytest.mark.trees
@@ -133,3 +133,13 @@ def test_first_candidates_alone_mean_what_is_shipped(release_tree):
     answers = {question.key: question.candidates[0].value for question in asked}
     port = load_descriptor_text(draft_descriptor(tree, "Step3VLForConditionalGeneration", answers).text, "draft.yaml")
     assert set(differences(port, load_descriptor("step3_vl"))) == DIFFERENT_NOW["Step3-VL"]
+
+
+@pytest.mark.parametrize("release", ["0.28.0", "0.29.0"])
+@pytest.mark.parametrize("model", ["Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"])
+def test_what_normalises_raw_pixels_is_not_taken_for_the_tower(model: str, release: str, release_tree):
+    draft = interview(release_tree(release), model, {}, lambda question: question.candidates[0].value)
+    port = load_descriptor_text(draft.text, "draft.yaml")
+
+    assert (port.layout, port.tower) == ("packed", "visual")
+    assert [modality.name for modality in port.inputs] == ["image", "video"]

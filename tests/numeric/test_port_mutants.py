@@ -249,6 +249,23 @@ MINICPMV = (
     ),
 )
 
+QWEN2_RAW_PIXELS = (
+    Mutant(
+        "raw pixels reach the tower",
+        'self.input_norm(inputs["pixel_values"], self.visual.dtype)',
+        'inputs["pixel_values"]',
+        "VCG669",
+        "normalise pixels in the port",
+    ),
+    Mutant(
+        "raw pixels reach the tower in eager calls",
+        "self.input_norm(mm_kwargs[pixels_key], self.visual.dtype)",
+        "mm_kwargs[pixels_key]",
+        "VCG669",
+        "normalise pixels in the port",
+    ),
+)
+
 #: release, model, attention tail, with edges -> the mutants of its port.
 Key = tuple[str, str, str, bool]
 TABLE: dict[Key, tuple[Mutant, ...]] = {
@@ -258,6 +275,7 @@ TABLE: dict[Key, tuple[Mutant, ...]] = {
     ("0.33.0", "qwen3_vl", "cudnn", False): QWEN3_FLASHINFER,
     ("0.26.0", "qwen2_5_vl", "fa3", False): QWEN25_TAIL,
     ("0.33.0", "minicpmv", "fa2", False): MINICPMV,
+    ("0.28.0", "qwen2_vl", "fa2", False): QWEN2_RAW_PIXELS,
 }
 CASES = [(key, mutant) for key, mutants in TABLE.items() for mutant in mutants]
 ON_EDGES = [(key, mutant) for key, mutant in CASES if key[-1]]

@@ -33,6 +33,10 @@ SAMPLE: dict[str, dict[Key, set[str]]] = {
         ("step3_vl", "fa2"): MISSED_BY_TILES | {"VCG650", "VCG654", "VCG658"},
         ("qwen2_vl", "fa2"): MISSED | {"VCG665"},
     },
+    "0.28.0": {
+        # An engine gives this model raw pixels by default, and the port's tower gets them as they are.
+        ("qwen2_vl", "fa2"): MISSED | {"VCG665", "VCG669"},
+    },
     "0.30.0": {
         ("internvl", "fa2"): MISSED_BY_TILES,
         ("internvl", "fa3"): MISSED_BY_TILES,
@@ -72,6 +76,8 @@ def everything() -> dict[str, dict[Key, set[str]]]:
                     codes |= {"VCG665"}  # an image after a video finds its offsets behind its own, zero-filled
                 if recipe == "qwen3_vl" and minor < 22:
                     codes |= {"VCG654"}  # floor division: an item that fills a budget does not fit its buffer
+                if recipe in ("qwen2_vl", "qwen2_5_vl") and minor in (28, 29):
+                    codes |= {"VCG669"}  # the model normalises raw pixels before the tower, and the port does not
                 row[recipe, tail] = codes
     return table
 

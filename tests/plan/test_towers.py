@@ -81,6 +81,34 @@ def test_tower_class_is_found_by_its_assignment(qwen):
 
 
 @pytest.mark.parametrize(
+    ("release", "made"),
+    [
+        ("0.27.0", "{pixels}"),  # the processor normalises
+        ("0.28.0", "self.input_norm({pixels}, self.visual.dtype)"),
+        ("0.29.0", "self.input_norm({pixels}, self.visual.dtype)"),
+        ("0.30.0", "{pixels}"),  # the tower normalises
+    ],
+)
+def test_pixels_are_made_what_the_model_makes_of_them(qwen, release, made):
+    assert plan(qwen(release)).facts.normalised == made
+
+
+def test_methods_that_make_different_things_of_pixels(qwen):
+    tree = qwen(
+        "0.28.0",
+        (
+            "pixel_values = self.input_norm(pixel_values, self.visual.dtype)",
+            "pixel_values = self.lighten(pixel_values)",
+        ),
+    )
+
+    code, message = refused(tree)
+
+    assert code == "VCG429"
+    assert "self.input_norm({pixels}, self.visual.dtype), self.lighten({pixels})" in message
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (("max_window_seqs_per_batch", "max_windows"), "its metadata method takes no max_window_seqs_per_batch"),

@@ -124,6 +124,14 @@ CODES: tuple[Code, ...] = (
         "last resort is a recipe in Python (`docs/verify.md`).",
     ),
     Code(
+        "VCG669",
+        "raw pixels give other embeddings",
+        "From 0.28 on an engine leaves rescaling and normalising to a model whose class says "
+        "`supports_mm_device_do_normalize`, unless a user objects: pixels arrive as bytes. A port must do what the "
+        "model's own methods do with them before the tower, such as `self.input_norm(pixel_values, "
+        "self.visual.dtype)` on 0.28 and 0.29. Later releases do it inside of the tower.",
+    ),
+    Code(
         "VCG667",
         "the model has no encoder CUDA graph methods",
         "The class under check does not implement the protocol, so it has no graph to compare. Nobody ported the tree "

@@ -458,6 +458,7 @@ _HELP = {
     "VCG662": "clamp the minimum token budget to the maximum",
     "VCG654": "mend the line that is named last; it ran while the manager captured, selected items or filled buffers",
     "VCG666": "send a batch eagerly when its frames exceed the captured number of attention sequences",
+    "VCG669": "normalise pixels in the port as the model's own methods do before they call the tower",
     "VCG665": "pad cumulative offsets by repeating the last value",
 }
 
