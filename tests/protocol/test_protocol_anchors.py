@@ -135,6 +135,11 @@ def test_model(release_tree, version, module, class_name, lists, inherited, meth
     assert all(item.first_line <= item.line <= item.end_line <= anchor.end_line for item in anchor.methods)
 
 
+def test_a_body_on_the_line_that_ends_the_header_is_not_indented(release_tree) -> None:
+    anchor = find_model(release_tree("0.28.0"), "transformers", "TransformersMultiModalMoEForCausalLM")
+    assert (anchor.implements, anchor.methods) == (False, ())
+
+
 @pytest.mark.parametrize("module", ["internvl", "vllm.model_executor.models.internvl", f"{MODELS}/internvl.py"])
 def test_module_is_named_in_three_ways(release_tree, module: str) -> None:
     anchor = find_model(release_tree("0.33.0"), module, "InternVLChatModel")

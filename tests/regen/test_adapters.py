@@ -498,6 +498,8 @@ def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_p
         _cell("internvl", "v0_20", "0.21.0", "fa2"),
         # Split when the model is made; Qwen2.5-VL's tower of 0.21 is split already.
         _cell("qwen2_vl", "v0_20", "0.21.0", "fa2"),
+        # Its releases differ: 0.28 and 0.29 normalise raw pixels before the tower.
+        _cell("qwen2_vl", "v0_27", "0.28.0", "fa2"),
         _cell("qwen2_5_vl", "v0_20", "0.21.0", "fa2", slow=True),
         _cell("qwen2_5_vl", "v0_20", "0.20.2", "fa2", slow=True),
         _cell("qwen2_vl", "v0_20", "0.20.0", "fa3", slow=True),
