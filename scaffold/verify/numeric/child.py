@@ -293,7 +293,7 @@ def _check(
         session.run_session(bench, group)
         announce.settled(sessions[number:])
         events.send("progress", text=f"ran {group.name}")
-    session.check_raw_pixels(bench)
+    session.check_raw_pixels(bench, sessions[0])
     announce.settled(())
     if recipe.learns:
         session.check_replayed(bench, request["modalities"])

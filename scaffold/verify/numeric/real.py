@@ -348,7 +348,7 @@ def compare_all(
             ]
             events.send("progress", text=f"{label}: ran {group.name}")
         before = len(bench.checks)
-        session.check_raw_pixels(bench, lambda inputs: machine.placed(recipe, inputs))
+        session.check_raw_pixels(bench, sessions[0], lambda inputs: machine.placed(recipe, inputs))
         bench.checks[before:] = [
             replace(check, name=f"{name}: {check.name}", group=f"{check.group}, {name}")
             for check in bench.checks[before:]

@@ -390,15 +390,14 @@ def check_replayed(bench: Bench, modalities: Sequence[str]) -> None:
         bench.checks.append(Check("items replayed", modality, passed, detail=detail, code="VCG657"))
 
 
-def check_raw_pixels(bench: Bench, placed: Callable[[Inputs], Inputs] = copy_inputs) -> None:
+def check_raw_pixels(bench: Bench, session: Session, placed: Callable[[Inputs], Inputs] = copy_inputs) -> None:
     """Pixels that the model normalises itself, which an engine leaves to it by default (from 0.28 on).
 
-    Against the changed tree's own eager results; `check_eager_identity` ties those to the pristine tree. `placed` puts
-    inputs where the model runs.
+    With the limits of `session`, and against the changed tree's own eager results; `check_eager_identity` ties those to
+    the pristine tree. `placed` puts inputs where the model runs.
     """
     if not takes_raw_pixels(bench.host):
         return
-    session = bench.recipe.sessions()[0]
     cases = []
     for modality in bench.modalities:
         several = _several_items(session, modality)
@@ -427,11 +426,15 @@ def check_raw_pixels(bench: Bench, placed: Callable[[Inputs], Inputs] = copy_inp
             return
         if bench.start is None:
             bench.lab.place_model(bench.host)
-        # A copy keeps what the host has now, and counts no items: `bench.served` is about the model's usual pixels.
+        bench.forget_managers()
         oracle = {key: embed(bench.host, placed(value)) for key, value in inputs.items()}
         inner = replace(bench, checks=[], hits=0, misses=0, served={}, inputs=inputs, oracle=oracle)
         run_session(inner, replace(session, cases=tuple(cases)))
     bench.checks += [replace(check, code="VCG669") if check.code == "VCG650" else check for check in inner.checks]
+    for modality, (replayed, asked) in inner.served.items():
+        if not replayed and bench.served.get(modality, (0, 0))[0]:
+            detail = f"none of {asked} items with raw pixels was replayed"
+            bench.checks.append(Check("raw pixels replayed", modality, False, detail=detail, code="VCG657"))
 
 
 # -- optional checks ---------------------------------------------------------------------------------------------------
