@@ -360,9 +360,7 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
             if not isinstance(method, ast.FunctionDef) or method.name in seen or "encoder_" in method.name:
                 continue  # a port's own methods, and what a nearer class overrides
             seen.add(method.name)
-            tower = f"self.{port.tower}"
-            if any(ast.unparse(node) == tower for node in ast.walk(method) if isinstance(node, ast.Attribute)):
-                found.update((made, method.name) for made in _remade(method, port))
+            found.update((made, method.name) for made in _remade(method, port))
     if len(found) > 1:
         raise DiagnosticError(
             Diagnostic(
@@ -376,11 +374,16 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
 
 
 def _remade(method: ast.FunctionDef, port: PackedPort) -> Iterator[str]:
-    """Statements `x = self.module(x, ...)` of a method, with `{pixels}` in the place of `x`."""
+    """Statements `x = self.module(x, ...)` before the tower gets `x`, with `{pixels}` in the place of `x`."""
+    given: dict[str, int] = {}  # a name that is handed over with the tower or to it, and the line
+    for node in ast.walk(method):
+        if isinstance(node, ast.Call) and port.tower in map(self_attribute, (node.func, *node.args)):
+            given.update((name.id, node.lineno) for name in node.args if isinstance(name, ast.Name))
     for node in ast.walk(method):
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.targets[0], ast.Name)
+            and node.lineno < given.get(node.targets[0].id, 0)
             and isinstance(node.value, ast.Call)
             and node.value.args
             and ast.unparse(node.value.args[0]) == node.targets[0].id
