@@ -176,13 +176,14 @@ def _agree(found: Mapping[str, TowerAnswer]) -> dict[str, Any] | str:
 
 
 def _either(made: set[str]) -> str:
-    """An expression for what the model makes of its pixels in all releases: it asks whether the module is there."""
-    plain, *others = sorted(made, key=lambda text: text != "{pixels}")
-    assert len(others) < 2, "releases of one generation normalise pixels in several ways"
-    if not others or plain != "{pixels}":
-        return plain
-    name = others[0].partition("(")[0].removeprefix("self.")
-    return f'({others[0]} if hasattr(self, "{name}") else {plain})'
+    """An expression for the pixels that is right in all releases; where they differ, it asks for the module."""
+    calls = made - {"{pixels}"}
+    assert len(calls) < 2, "releases of one generation normalise pixels in several ways"
+    if len(made) == 1:
+        return next(iter(made))
+    (call,) = calls
+    name = call.partition("(")[0].removeprefix("self.")
+    return f'({call} if hasattr(self, "{name}") else {{pixels}})'
 
 
 @cache

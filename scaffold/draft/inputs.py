@@ -538,7 +538,7 @@ def innermost(program: Program, owner: Owner, call: Op) -> Op:
 
 
 def _first_call(value: Term) -> Op | None:
-    """The outermost call of a part of the model on inputs that a value was made by, but for their norm."""
+    """The outermost call of a part of the model on inputs that a value was made by, past what normalises them."""
     for part in walk_value(value):
         if isinstance(part, Op) and part.name.startswith("self.") and inputs_of(part) and not normalises(part):
             return part

@@ -353,14 +353,12 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
     0.28 and 0.29 write `pixel_values = self.input_norm(pixel_values, self.visual.dtype)` there; later releases do it
     inside of the tower, and earlier ones in the processor. Raises VCG429 where the methods differ.
     """
-    found: dict[str, str] = {}
-    seen: set[str] = set()
-    for _, owner in family:
+    methods: dict[str, ast.FunctionDef] = {}
+    for _, owner in family:  # the nearest class first
         for method in owner.body:
-            if not isinstance(method, ast.FunctionDef) or method.name in seen or "encoder_" in method.name:
-                continue  # a port's own methods, and what a nearer class overrides
-            seen.add(method.name)
-            found.update((made, method.name) for made in _remade(method, port))
+            if isinstance(method, ast.FunctionDef):
+                methods.setdefault(method.name, method)
+    found = {made for method in methods.values() for made in _remade(method, port)}
     if len(found) > 1:
         raise DiagnosticError(
             Diagnostic(
