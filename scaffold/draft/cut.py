@@ -88,6 +88,8 @@ def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
         raise refusal from None
     kept, call, more = _captured(subject, modalities)
     step = kept[0][0].steps(call)[0]
+    if subject.walker.waits(step) and (cut := _at_made_units(subject, sheet)):
+        return cut
     _put_modalities(subject, sheet, {modality.name: (modality.pixels, entry, place) for modality, entry, place in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)

@@ -417,7 +417,7 @@ class Evaluator:
             if _is_super(node.func.value):
                 return self._super(node.func.attr, args, keywords, frame)
             receiver = self._value(node.func.value, frame)
-            known = self._of_container(receiver, node.func.attr, args, node, frame)
+            known = self._of_container(receiver, node.func.attr, args, keywords, node, frame)
             if known is not None:
                 return known
             function = self._attribute(receiver, node.func, frame)
@@ -425,7 +425,9 @@ class Evaluator:
             function = self._value(node.func, frame)
         return self._apply(function, args, keywords, node, frame)
 
-    def _of_container(self, value: Term, method: str, args: list[Term], node: ast.Call, frame: Scope) -> Term | None:
+    def _of_container(
+        self, value: Term, method: str, args: list[Term], keywords: dict[str, Term], node: ast.Call, frame: Scope
+    ) -> Term | None:
         """The result of a method of a mapping or list; None when it is not one of those that are known."""
         first = args[0] if args else Plain(None)
         if isinstance(value, BatchInputs) and method in ("pop", "get") and isinstance(first, Plain):
@@ -434,8 +436,8 @@ class Evaluator:
         if isinstance(value, Mapped):
             if method in ("get", "pop") and isinstance(first, Plain) and str(first.value) in value.entries:
                 return value.entries[str(first.value)]
-            if method == "update" and isinstance(first, Mapped):
-                value.entries.update(first.entries)
+            if method == "update" and (isinstance(first, Mapped) or keywords):
+                value.entries.update((first.entries if isinstance(first, Mapped) else {}) | keywords)
                 return Plain(None)
             if method == "setdefault" and len(args) == 2:  # by any key: what it groups
                 return value.entries.setdefault(str(first.value) if isinstance(first, Plain) else "*", args[1])

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from scaffold.cut import runs_attention
-from scaffold.cut.hoist import find_computed
 from scaffold.cut.way import iterated
-from scaffold.descriptor.port import CHUNK, LONGEST
+from scaffold.descriptor.port import CHUNK
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import grids
 from scaffold.draft.convolutions import is_convolution, stride_of
@@ -45,19 +44,15 @@ from scaffold.draft.values import (
     inputs_of,
     walk_value,
 )
+from scaffold.draft.waits import waiting
 from scaffold.protocol import read_protocol
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, assigned_to
-from scaffold.tower.source import Module, Owner, Program
 
 _MODALITIES = ("image", CHUNK)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 #: Operations that hand the values of a tensor on as they are.
 _SAME_VALUES = {*SAME_SIZES, "each", "torch.tensor", "torch.as_tensor", "async_tensor_h2d", ".numpy"}
-#: Methods that wait for the values of a tensor, or hand a bound to attention that does.
-_WAITS = {"item", "tolist", "cpu", "numpy", "nonzero", "unique", "max"}
 _LINEAR = {"nn.Linear": "in_features", "ReplicatedLinear": "input_size", "ColumnParallelLinear": "input_size"}
-_DEPTH = 4
 
 
 class NoRows(Beyond):
@@ -191,7 +186,7 @@ def _is_loop_of_rows(subject: Subject, step: PartCall) -> bool:
             _entry(subject, step, f"self.{_looped(subject.objects, step)}", per_item=True)
         except DiagnosticError:
             return False
-    return not list(_waiting(subject.program, cls, set(), layers=_looped(subject.objects, step)))
+    return not list(waiting(subject.program, cls, set(), layers=_looped(subject.objects, step)))
 
 
 def _looped(objects: Objects, step: PartCall) -> str:
@@ -275,7 +270,7 @@ def _check(subject: Subject, step: PartCall) -> None:
         raise beyond(tree, step.place, what)
     cls = subject.objects.cls(step.path)
     assert cls is not None, "a part with layers is in the tree"
-    for place, text in _waiting(subject.program, cls, set()):
+    for place, text in waiting(subject.program, cls, set()):
         raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
 
 
@@ -307,57 +302,6 @@ def _themselves(value: Term) -> str:
     if isinstance(bare, BatchInputs):
         return "**"
     return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Mapped)) else ""
-
-
-def _waiting(
-    program: Program, cls: Owner, seen: set[ast.AST], depth: int = 0, *, layers: str = ""
-) -> Iterator[tuple[SourceLine, str]]:
-    """Calls that wait for values, in the methods of a class but its constructor, and of what the constructor makes.
-
-    With `layers` only those count that a loop over them runs, and none that finds the longest sequence where a caller
-    may give it.
-    """
-    if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
-        return
-    seen.add(cls[1])
-    for module, owner in program.lineage(cls):
-        for method in owner.body:
-            if not isinstance(method, FunctionNode) or method.name in ("load_weights", "__init_subclass__"):
-                continue
-            if method.name == "__init__":
-                for inner in _made_in(program, module, method, layers if depth == 0 else ""):
-                    yield from _waiting(program, inner, seen, depth + 1, layers=layers)
-            elif depth or not layers:
-                left_out = set(map(id, _longest(method))) if layers else set()
-                for node in ast.walk(method):
-                    waits = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-                    if waits and node.func.attr in _WAITS and id(node) not in left_out:  # type: ignore[attr-defined]
-                        yield SourceLine(module.file, getattr(node, "lineno", 1)), ast.unparse(node)
-
-
-def _made_in(program: Program, module: Module, init: FunctionNode, layers: str) -> Iterator[Owner]:
-    """The classes of the tree of which a constructor makes objects, or of which it makes these layers."""
-    for statement in ast.walk(init):
-        if layers and not any(ast.unparse(target) == f"self.{layers}" for target in assigned_to(statement)):
-            continue
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                made = program.resolve(module, node.func.id)
-                if made is not None and isinstance(made[1], ast.ClassDef):
-                    yield made[0], made[1]
-        if not layers:
-            return
-
-
-def _longest(method: FunctionNode) -> Iterator[ast.AST]:
-    """The nodes of a method that find the longest sequence, where a caller may give it now or will be able to."""
-    computed = find_computed(method)
-    yield from ast.walk(computed) if computed is not None else ()
-    absent = f"{LONGEST} is None"
-    if LONGEST in {argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)}:
-        for node in ast.walk(method):
-            if isinstance(node, ast.If) and ast.unparse(node.test) == absent:
-                yield from ast.walk(ast.Module(node.body, []))
 
 
 def _entry(subject: Subject, step: PartCall, loop: str | None, *, per_item: bool = False) -> tuple[str, SourceLine]:

@@ -28,6 +28,7 @@ from scaffold.draft.values import (
     inputs_of,
     walk_value,
 )
+from scaffold.draft.waits import run_by, waits
 from scaffold.syntax import assigned_to, bind_call, call_name, name_path, self_attribute
 from scaffold.tower.source import Owner, Program
 
@@ -419,13 +420,7 @@ class Walker(Evaluator):
     def _target(self, path: str, frame: Scope) -> Term | None:
         if not path.startswith("self."):
             return super()._target(path, frame)
-        holder, _, name = path.rpartition(".")
-        for receiver, method in ((holder, name), (path, "forward")):
-            cls = self._objects.cls(receiver)
-            found = self._program.method(cls, method) if cls is not None else None
-            if found is not None:
-                return Closure(found[0], (found[0], found[1]), found[2], {}, bound=True, receiver=receiver)
-        return None
+        return run_by(self._program, self._objects, path)
 
     def _apply(self, function: Term, args: list[Term], keywords: dict[str, Term], node: ast.Call, frame: Scope) -> Term:
         made = Op("", tuple(args), tuple(keywords.items()))
@@ -458,4 +453,9 @@ class Walker(Evaluator):
         """Not into a part without an encoder, nor into one that can be captured as it is."""
         if self._into_parts and any(inputs_of(value) and not computed(value) for value in step.given.values()):
             return True
-        return not step.module or (step.encoder and not (step.raw and against(step) is None))
+        whole = step.raw and against(step) is None and not self.waits(step)
+        return not step.module or (step.encoder and not whole)
+
+    def waits(self, step: PartCall) -> bool:
+        """Whether a part waits for values in what it runs, where a graph cannot."""
+        return step.entered is not None and waits(self._program, self._objects, step.entered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scaffold.draft.locate import Located
@@ -13,10 +13,14 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import Mapped, Op, Plain, Ref, SourceLine, Term
-from scaffold.syntax import assigned_to, call_name
+from scaffold.syntax import FunctionNode, assigned_to, call_name
 from scaffold.tower.source import Program
 
 _SIDE = re.compile(r"(^|\.)(force_)?(image|crop|img|tile)_size$")
+_PATH = re.compile(r"\w+(\.\w+)*")
+_CONFIG = re.compile(r"^(self\.)?(hf_)?config\b")
+#: How a processor asks for the model's configuration.
+_OF_PROCESSOR = re.compile(r"^self\.((info|ctx)\.)?get_hf_config\(\w*\)")
 _COUNT = re.compile(r"^(num_patches|patch_num|image_num_patch|grid_size)$")
 #: Names of dimensions in annotated shapes: of channels that have no number there, and of sides.
 CHANNELS = {"c", "C"}
@@ -212,12 +216,33 @@ def _read(objects: Objects, lists: set[str]) -> _Known | None:
 def _candidates(model: Located, lists: set[str]) -> Iterator[Candidate]:
     """Configuration entries that the model's module reads as a size."""
     seen = set(lists)
-    for node in ast.walk(model.owner[0].tree):
-        text = _read_attribute(node)
-        path = re.sub(r"^(self\.)?(hf_)?config\.", "self.config.", text)
-        if _SIDE.search(text) and path.startswith("self.config.") and path not in seen:
+    tree = model.owner[0].tree
+    functions = [function for function in ast.walk(tree) if isinstance(function, FunctionNode)]
+    variables = {
+        id(node): names for function in functions if (names := _paths(function)) for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        path = _in_full(_read_attribute(node), variables.get(id(node), {}))
+        if _SIDE.search(path) and path.startswith("self.config.") and path not in seen:
             seen.add(path)
             yield Candidate(path, "read from the configuration", SourceLine(model.file, getattr(node, "lineno", 1)))
+
+
+def _paths(function: FunctionNode) -> dict[str, str]:
+    """The variables of a function that hold the configuration or an attribute, each with its path."""
+    found: dict[str, str] = {}
+    for node in function.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            text = _OF_PROCESSOR.sub("self.config", ast.unparse(node.value))
+            if _PATH.fullmatch(text):
+                found[node.targets[0].id] = _in_full(text, found)
+    return found
+
+
+def _in_full(path: str, variables: Mapping[str, str]) -> str:
+    """A path from the model on, where a variable holds its start."""
+    first, dot, rest = path.partition(".")
+    return _CONFIG.sub("self.config", f"{variables.get(first, first)}{dot}{rest}")
 
 
 def _read_attribute(node: ast.AST) -> str:

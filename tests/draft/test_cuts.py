@@ -334,10 +334,14 @@ def test_an_encoder_of_convolutions(release_tree):
     assert (forward.result, forward.channels) == ("last_hidden_state", 1)
 
 
+@pytest.mark.parametrize("release", ["0.28.0", RELEASE])
 @pytest.mark.parametrize("architecture", ["Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"])
-def test_a_cut_behind_the_places_of_patches(architecture, release_tree):
-    """The tower finds places on the host, and its encoder gets what it makes of the pixels: as it is shipped."""
-    shipped, tree = load_descriptor("idefics3"), release_tree(RELEASE)
+def test_a_cut_behind_the_places_of_patches(architecture, release, release_tree):
+    """The tower finds places on the host, and its encoder gets what it makes of the pixels: as it is shipped.
+
+    Until 0.28 one call of the tower gets the pixels alone, and waits for the mask of patches in it.
+    """
+    shipped, tree = load_descriptor("idefics3"), release_tree(release)
     asked = draft_descriptor(tree, architecture).questions
     draft = draft_descriptor(tree, architecture, {question.key: question.candidates[0].value for question in asked})
     port = load_descriptor_text(draft.text, "draft.yaml")
@@ -435,3 +439,10 @@ def test_sizes_that_the_processor_keeps_to_itself_are_those_of_the_grid_behind_t
     assert (port.sized, port.grids["pixel_values"].extra) == ({"pixel_values": "images_spatial_crop"}, 1)
     change, *_ = prepare_port(port, release_tree(release)).changed
     assert b"[int(size.prod()) + 1 for size in mm_kwargs" in (change.after or b"")
+
+
+def test_a_side_that_the_processor_reads_of_a_variable(release_tree):
+    """Cheers: `vit_config = hf_config.vision_representation_config`, and then `vit_config.image_size`."""
+    [question] = draft_descriptor(release_tree("0.28.0"), "CheersForConditionalGeneration").questions
+    assert question.key == "let.side"
+    assert [one.value for one in question.candidates] == ["self.config.vision_representation_config.image_size"]

@@ -121,6 +121,21 @@ CHANGED: dict[str, tuple[str, list[tuple[str, str]], Says]] = {
         [("pixel_values_flat_video", "frames_flat")],
         says("pixels: frames_flat"),
     ),
+    "fields that are added one after the other": (
+        "mllama4",
+        [
+            ("patches_per_image", "tiles_of_image"),
+            (
+                "        return dict(\n            pixel_values=",
+                "        fields = {}\n        fields.update(\n            pixel_values=",
+            ),
+            (
+                "        )\n\n    def _get_prompt_updates",
+                "        )\n        return fields\n\n    def _get_prompt_updates",
+            ),
+        ],
+        says("sizes: tiles_of_image"),
+    ),
     "another tower": ("qwen2_vl", [("self.visual", "self.eyes")], says("tower: eyes")),
     "a smaller rotary table": ("qwen2_vl", [("max_position=8192", "max_position=512")], says("side_limit: 512")),
     "no rotary table": ("qwen2_vl", [("max_position=8192,", "")], asks("capture.side_limit")),
