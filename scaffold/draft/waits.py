@@ -40,7 +40,7 @@ def waits(program: Program, objects: Objects, function: Closure) -> bool:
 
 
 def run_by(program: Program, objects: Objects, path: str) -> Closure | None:
-    """What a call of a path runs: a method of the part before its last name, or the `forward` of the part."""
+    """The function that a call of a path runs: a method of the part before its last name, or the `forward` of it."""
     holder, _, name = path.rpartition(".")
     for receiver, method in ((holder, name), (path, "forward")):
         cls = objects.cls(receiver)
