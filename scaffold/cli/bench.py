@@ -10,7 +10,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.gpu import check_configuration, measured, model_options, require_gpu, workloads
-from scaffold.cli.options import descriptor_argument, examples
+from scaffold.cli.options import check_trusted, descriptor_argument, examples
 from scaffold.cli.output import write_output
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
@@ -65,6 +65,7 @@ def command(
     else:
         port = load_port(descriptor, report=console.report)
         check_configuration(configuration)
+        check_trusted(trust_remote_code, configuration)
         require_gpu("a benchmark", "give --result FILE to read an earlier one anywhere")
         with measured(console, port, configuration, trust_remote_code, replace) as subject:
             from scaffold.measure.bench import run_bench

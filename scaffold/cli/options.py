@@ -88,6 +88,12 @@ def trust_option() -> Callable[[_Command], _Command]:
     )
 
 
+def check_trusted(trust_remote_code: bool, given: str | Path | None) -> None:
+    """Raises click.UsageError where `--trust-remote-code` has no folder whose code it could run."""
+    if trust_remote_code and not (given and Path(given).is_dir()):
+        raise click.UsageError("--trust-remote-code runs the code of a checkpoint: name its folder, --config FOLDER.")
+
+
 def examples(*lines: str) -> str:
     """The end of a command's help: examples that click leaves on lines of their own."""
     return "\b\nExample:\n" + "\n".join(f"  {PROGRAM} {line}" for line in lines)

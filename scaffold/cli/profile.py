@@ -10,7 +10,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.gpu import check_configuration, measured, model_options, read_json, require_gpu, workloads
-from scaffold.cli.options import descriptor_argument, examples
+from scaffold.cli.options import check_trusted, descriptor_argument, examples
 from scaffold.cli.output import write_output
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def command(
 
         port = load_port(descriptor, report=console.report)
         check_configuration(configuration)
+        check_trusted(trust_remote_code, configuration)
         require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
         asked = workloads(images or (() if sizes or videos else ((1288, 728),)), videos, sizes)
         with measured(console, port, configuration, trust_remote_code, replace) as subject:

@@ -9,6 +9,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import (
+    check_trusted,
     config_option,
     descriptor_argument,
     examples,
@@ -97,6 +98,7 @@ def command(
         trust_remote_code=trust_remote_code,
     )
     asked = requests[0]
+    check_trusted(trust_remote_code, asked.automatic.config if asked.automatic else None)
     installed = Missing("--device cpu was asked for") if device == "cpu" else find_installed(asked)
     if device == "cuda" and isinstance(installed, Missing):
         help_text = "run it where this release of vLLM serves models, or leave --device out for the CPU proof alone"

@@ -97,6 +97,17 @@ def test_what_is_no_size(run, command, option, size, example):
     assert f"'{size}' is no size such as {example}" in done.err
 
 
+@pytest.mark.parametrize("command", ["bench", "profile", "verify"])
+@pytest.mark.parametrize("named", [(), ("--config", "config.json")])
+def test_code_of_no_folder_cannot_be_trusted(run, small_tree, tmp_path, monkeypatch, command, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "internvl_chat"}')
+    target = ("--vllm", small_tree) if command == "verify" else ()
+    done = run(command, "internvl", "--trust-remote-code", *named, *target)
+    assert done.code == 2
+    assert "name its folder, --config FOLDER" in done.err
+
+
 def test_named_calls_take_the_place_of_the_usual_mix():
     assert list(workloads([], [], [])) == list(WORKLOADS)
     named = workloads([(12, 34), (56, 78)], [(90, 12, 4)], [])
