@@ -43,5 +43,5 @@ def where(results: Sequence[str]) -> list[str]:
     """Machines and releases of the results."""
     made = [found for name in results if "machine" in (found := load(name))]
     machines = {"H200" if "H200" in result["machine"] else "H100" for result in made}
-    releases = {".".join(result["versions"]["vllm"].split(".")[:2]) for result in made}
+    releases = {".".join(result["versions"]["vllm"].split(".")[:2]) for result in made if result["versions"]["vllm"]}
     return [", ".join(sorted(machines)) or "CPU", ", ".join(sorted(releases))]

@@ -59,7 +59,7 @@ def pages() -> list[Page]:
         "tuning",
         "What does each tower tuning gain?",
         "benchmarks/tuning_gpu.py",
-        ["tuning_h200", "compile_h200"],
+        ["tuning_h200", "compile_h200", "pdl_h100"],
         "# Tuned towers",
         "![kernel time by class, untuned and tuned](tuning_h200.svg)",
         f"""`execute()` of the tuned tower takes this share of the exact graph of the untuned one, the geometric
@@ -93,7 +93,8 @@ def pages() -> list[Page]:
 * The fused kernels read and write at the rate of a copy.
 * InternVL's GELU (erf) has no epilogue. It waits for memory, not for arithmetic.
 * {largest_gap(rows)}
-* {compiled()}""",
+* {compiled()}
+* {dependent_launch()}""",
         "## A profile",
         profiled(),
         "The recording is `benchmarks/results/profile_qwen2_5_vl_3b_h200.json.gz`.",
@@ -128,6 +129,23 @@ def compiled() -> str:
     return f"""`torch.compile` of whole blocks (`{result["mode"]}`, static shapes) gains less than the tunings, and
     takes {" to ".join(low_high(seconds, 0))} s for each size. Milliseconds of the same inputs untuned, compiled and
     tuned (`benchmarks/compile_gpu.py`): {times}."""
+
+
+def dependent_launch() -> str:
+    """What programmatic dependent launch gains for norms, alone and where a tower has them."""
+    shares: dict[str, list[str]] = {}
+    rows = load("pdl_h100")["rows"]
+    for row in rows:
+        shares.setdefault(row["kind"], []).append(f"{row['dependent_us'] / row['plain_us']:.2f}")
+    said = "; ".join(f"{kind} {listed(found)}" for kind, found in shares.items())
+    sizes = listed([str(row["rows"]) for row in rows[: len(rows) // len(shares)]])
+    return f"""Programmatic dependent launch gains nothing beside the products of cuBLAS, which do not tell when their
+    successor may begin. A step with it takes this share of the time at {sizes} rows (`benchmarks/pdl_gpu.py`):
+    {said}."""
+
+
+def listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def fully_tuned(result: Mapping[str, Any], name: str) -> bool:
