@@ -132,7 +132,7 @@ def compiled() -> str:
 
 
 def dependent_launch() -> str:
-    """What programmatic dependent launch gains for norms, alone and where a tower has them."""
+    """The gain of programmatic dependent launch for norms, alone and where a tower has them."""
     shares: dict[str, list[str]] = {}
     rows = load("pdl_h100")["rows"]
     for row in rows:

@@ -3,8 +3,8 @@
     python benchmarks/pdl_gpu.py --out RESULT.json
 
 A kernel that is launched so may begin before the one in front of it has ended, and waits where it needs its results.
-A graph holds many RMS norms of rows, one behind the other, or each in front of a matrix product, as they stand in a
-tower. cuBLAS does not tell its successor when it may begin, and a product waits for a whole norm. Needs torch and
+A graph holds many RMS norms of rows, one behind the other, or each in front of a matrix product, as towers have
+them. cuBLAS does not tell its successor when it may begin, and a product waits for a whole norm. Needs torch and
 Triton, no vLLM.
 """
 
