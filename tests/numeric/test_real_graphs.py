@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from scaffold.descriptor import load_descriptor_text
+from scaffold.draft import interview
 from scaffold.verify.numeric import (
     Missing,
     NumericOptions,
@@ -19,6 +21,7 @@ from scaffold.verify.numeric import (
     installed,
     runner,
 )
+from scaffold.verify.numeric.recipes import AUTOMATIC
 from scaffold.workflow import load_port, numeric_requests
 
 MODEL = "vllm/model_executor/models/a.py"
@@ -151,6 +154,22 @@ def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
     )
     assert not wrong.passed
     assert "VCG650" in {diagnostic.code for diagnostic in wrong.diagnostics()}, "\n".join(wrong.lines())
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_an_automatic_recipe_has_budgets_in_the_tokens_of_the_port(release_tree: Any, on_cpu: None) -> None:
+    """BLIP-2: an image has 32 embeddings, and takes 257 tokens of a budget."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    tree = release_tree("0.33.0")
+    draft = interview(tree, "Blip2ForConditionalGeneration", {}, lambda question: question.candidates[0].value)
+    drafted = load_descriptor_text(draft.text, f"{draft.name}.yaml")
+    (request,) = numeric_requests(drafted, tree, recipe=AUTOMATIC)
+    report = check_real_graphs(replace(request, options=NumericOptions()), request.tree)
+
+    assert report.passed, "\n".join(report.lines())
+    assert (report.hits > 40, report.misses) == (True, 0)
+    assert "items replayed, our manager" in [found.name for found in report.properties()]
 
 
 @pytest.mark.trees

@@ -337,8 +337,10 @@ def compare_all(
             bench.checks.append(replace(check, group="eager on the GPU, changed and pristine"))
         announce.settled(())
     stages.stage = "manager"
+    if recipe.learns:
+        sessions = session.widened(bench, sessions)
     for name, run in runs.items():
-        bench.start = run
+        bench.start, bench.served = run, {}
         for group in sessions:
             before = len(bench.checks)
             session.run_session(bench, group)
@@ -349,8 +351,10 @@ def compare_all(
             events.send("progress", text=f"{label}: ran {group.name}")
         before = len(bench.checks)
         session.check_raw_pixels(bench, sessions[0], lambda inputs: machine.placed(recipe, inputs))
+        if recipe.learns:
+            session.check_replayed(bench, modalities)
         bench.checks[before:] = [
-            replace(check, name=f"{name}: {check.name}", group=f"{check.group}, {name}")
+            replace(check, name=f"{name}: {check.name}", group=f"{check.group or check.name}, {name}")
             for check in bench.checks[before:]
         ]
         announce.settled(())
