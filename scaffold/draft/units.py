@@ -48,7 +48,8 @@ def draft_unit(
     Asks for what the source does not tell.
 
     `keys` are the inputs of pixels, `encoder` the call of the part that gets them. A side is what the model checks its
-    input against, else the only size that its constructor reads, else what the encoder is built for.
+    input against, else the only size that its constructor reads, else what the encoder is built for, or the part that
+    holds it.
     """
     objects = subject.objects
     shapes = [list(subject.shapes(key, made=True)) for key in keys]
@@ -71,6 +72,7 @@ def draft_unit(
             or _read(objects, lists)
             or _built_for(objects, encoder.path, lists)
             or _kept(objects, encoder.path)
+            or _built_for(objects, encoder.path.rpartition(".")[0], lists)
         )
         if known is not None:
             sheet.put(f"let.{let}", known.text, known.place, why=known.why)

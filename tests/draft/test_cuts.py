@@ -446,3 +446,12 @@ def test_a_side_that_the_processor_reads_of_a_variable(release_tree):
     [question] = draft_descriptor(release_tree("0.28.0"), "CheersForConditionalGeneration").questions
     assert question.key == "let.side"
     assert [one.value for one in question.candidates] == ["self.config.vision_representation_config.image_size"]
+
+
+def test_the_part_around_the_layers_says_the_side_of_an_image(release_tree):
+    """Aria, whose tower waits until 0.28: its layers are captured, and the tower is built for the size."""
+    tree = release_tree("0.28.0")
+    [question] = draft_descriptor(tree, "AriaForConditionalGeneration").questions
+    port = port_of(draft_descriptor(tree, "AriaForConditionalGeneration", {question.key: question.candidates[0].value}))
+    assert port.forward.call.text == "self.vision_tower.encoder(pixels, attention_mask=mask)"
+    assert port.let["side"].text == "self.config.vision_config.image_size"
