@@ -139,9 +139,8 @@ def dependent_launch() -> str:
         shares.setdefault(row["kind"], []).append(f"{row['dependent_us'] / row['plain_us']:.2f}")
     said = "; ".join(f"{kind} {listed(found)}" for kind, found in shares.items())
     sizes = listed([str(row["rows"]) for row in rows[: len(rows) // len(shares)]])
-    return f"""Programmatic dependent launch gains nothing beside the products of cuBLAS, which do not tell when their
-    successor may begin. A step with it takes this share of the time at {sizes} rows (`benchmarks/pdl_gpu.py`):
-    {said}."""
+    return f"""Programmatic dependent launch gains nothing beside the products of cuBLAS. A step with it takes this
+    share of the time at {sizes} rows (`benchmarks/pdl_gpu.py`): {said}."""
 
 
 def listed(words: Sequence[str]) -> str:

@@ -4,16 +4,13 @@
 
 A kernel that is launched so may begin before the one in front of it has ended, and waits where it needs its results.
 A graph holds many RMS norms of rows, one behind the other, or each in front of a matrix product, as towers have
-them. cuBLAS does not tell its successor when it may begin, and a product waits for a whole norm. Needs torch and
-Triton, no vLLM.
+them. Needs torch and Triton, no vLLM.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -21,11 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 import triton
 import triton.language as tl
+from attention_gpu import Call, graph_of, settle
 from gpu_result import head, save
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 ROWS, WIDTH = (256, 1024, 4784), 1280
-STEPS, REPLAYS, PASSES = 128, 30, 5
+STEPS = 16
 ALONE, PRODUCT = "a norm behind a norm", "a norm in front of a product"
 
 
@@ -43,14 +41,14 @@ def norm(values, weight, out, width: tl.constexpr, block: tl.constexpr, dependen
     tl.store(out + row * width + columns, x.to(tl.bfloat16), mask=inside)
 
 
-def steps(kind: str, rows: int, dependent: bool) -> Callable[[], None]:
-    """A call that runs all norms of a graph."""
+def steps(kind: str, rows: int, dependent: bool) -> Call:
+    """A call that runs some norms one after the other."""
     first = torch.randn(rows, WIDTH, device="cuda", dtype=torch.bfloat16)
     second, weight = torch.empty_like(first), torch.ones(WIDTH, device="cuda", dtype=torch.bfloat16)
     matrix = torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16) / WIDTH**0.5
     block = triton.next_power_of_2(WIDTH)
 
-    def run() -> None:
+    def run() -> torch.Tensor:
         given, made = first, second
         for _ in range(STEPS):
             norm[(rows,)](given, weight, made, WIDTH, block, dependent, launch_pdl=dependent)
@@ -58,32 +56,9 @@ def steps(kind: str, rows: int, dependent: bool) -> Callable[[], None]:
                 torch.mm(made, matrix, out=given)
             else:
                 given, made = made, given
+        return given
 
     return run
-
-
-def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
-
-
-def microseconds(graph: torch.cuda.CUDAGraph) -> float:
-    """The median time of a step."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    found = []
-    for _ in range(REPLAYS):
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end) * 1000 / STEPS)
-    return statistics.median(found)
 
 
 def main() -> int:
@@ -93,10 +68,8 @@ def main() -> int:
     total = {**head(torch.cuda.get_device_name(), ""), "steps": STEPS, "rows": []}
     for kind in (ALONE, PRODUCT):
         for rows in ROWS:
-            graphs = {dependent: captured(steps(kind, rows, dependent)) for dependent in (False, True)}
-            passes = [{way: microseconds(graph) for way, graph in graphs.items()} for _ in range(PASSES)][1:]
-            plain, dependent = (statistics.median(one[way] for one in passes) for way in (False, True))
-            row = {"kind": kind, "rows": rows, "plain_us": round(plain, 2), "dependent_us": round(dependent, 2)}
+            times = settle({way: graph_of(steps(kind, rows, way == "dependent")) for way in ("plain", "dependent")})
+            row = {"kind": kind, "rows": rows, **{f"{way}_us": round(us / STEPS, 2) for way, us in times.items()}}
             print(row, flush=True)
             total["rows"].append(row)
             save(total, out)

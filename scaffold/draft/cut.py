@@ -7,7 +7,7 @@ tensor. Its way is looked for by `scaffold.cut` as the generator will, so that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import MODALITIES
@@ -88,8 +88,8 @@ def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
         raise refusal from None
     kept, call, more = _captured(subject, modalities)
     step = kept[0][0].steps(call)[0]
-    if subject.walker.waits(step) and (cut := _at_made_units(subject, sheet)):
-        return cut
+    if len(kept) == 1 and subject.walker.waits(step) and (cut := _at_made_units(subject, sheet)):
+        return replace(cut, notes=(*notes, *more))
     _put_modalities(subject, sheet, {modality.name: (modality.pixels, entry, place) for modality, entry, place in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)

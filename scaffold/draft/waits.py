@@ -71,8 +71,8 @@ def waiting(
             elif depth or not layers:
                 left_out = set(map(id, _longest(method))) if layers else set()
                 for node in ast.walk(method):
-                    waits = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-                    if waits and node.func.attr in _BOUNDS and id(node) not in left_out:  # type: ignore[attr-defined]
+                    asked = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                    if asked and node.func.attr in _BOUNDS and id(node) not in left_out:  # type: ignore[attr-defined]
                         yield SourceLine(module.file, getattr(node, "lineno", 1)), ast.unparse(node)
 
 
