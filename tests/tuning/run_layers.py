@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 
@@ -63,8 +65,10 @@ def none(recipe):  # type: ignore[no-untyped-def]
     return None
 
 
-#: `plain` layers are not quantised, but the wheel packs their weights for its own matrix kernels after loading.
-KINDS = {"plain": none, "int8": int8, "fp8": fp8, "int4": int4, "lora": none}
+#: `plain` layers are not quantised, but the wheel packs their weights for its own matrix kernels after loading. In
+#: `fp8` the kernel is the wheel's choice for this processor; in `fp8-rows` it is one that GPUs have, too. The wheel has
+#: no kernel for int4 where the processor has no AVX-512.
+KINDS = {"plain": none, "int8": int8, "fp8": fp8, "fp8-rows": fp8, "int4": int4, "lora": none}
 #: Step3-VL gives its tower no quantisation, whatever the checkpoint says.
 PLAIN = ("plain", "lora")
 
@@ -85,8 +89,10 @@ def main() -> int:
         # Quantised layers ask `model_config` for the type of their inputs, all layers whether the tower is replicated.
         data = engine_config(None, ()).model_config.multimodal_config
         for kind in KINDS:
+            if kind == "int4" and not hasattr(torch.ops._C, "cpu_gemm_wna16"):
+                continue
             # The kernels of fp8 and int4 give nothing wider.
-            dtype = torch.bfloat16 if kind in ("fp8", "int4") else torch.float32
+            dtype = torch.bfloat16 if kind in ("fp8", "fp8-rows", "int4") else torch.float32
             torch.set_default_dtype(dtype)
             current.model_config = SimpleNamespace(dtype=dtype, multimodal_config=data)
             report[kind] = {name: check(name, kind) for name in sys.argv[1:] if name != "step3_vl" or kind in PLAIN}
@@ -123,11 +129,13 @@ def check(name, kind):  # type: ignore[no-untyped-def]
     if kind == "lora":
         plain = [t.clone() for t in host.embed_multimodal(**inputs)]
         activate(host)
-    want = [t.clone() for t in host.embed_multimodal(**inputs)]
+    with conversions() as untuned:
+        want = [t.clone() for t in host.embed_multimodal(**inputs)]
     rounding = largest_error(list(host.embed_multimodal(**near)), want)
     before = state(host)
     tuned = tune(host, TuningChoice(NAMES))
-    got = list(host.embed_multimodal(**inputs))
+    with conversions() as converted:
+        got = list(host.embed_multimodal(**inputs))
     weights = {n: p.clone() for n, p in host.named_parameters()}
     found = {
         "error": largest_error(got, want),
@@ -138,6 +146,7 @@ def check(name, kind):  # type: ignore[no-untyped-def]
                             for n, w in weights.items()),
         "layers": sorted(set(kinds_of(host))),
         "spread": float(want[0].std()),
+        "conversions": [len(untuned), len(converted)],
     }  # fmt: skip
     if kind == "lora":
         found["adapter_matters"] = largest_error(want, plain)
@@ -161,8 +170,37 @@ def kinds_of(host):  # type: ignore[no-untyped-def]
             yield type(module).__name__
 
 
+@contextmanager
+def conversions():  # type: ignore[no-untyped-def]
+    """The calls in which vLLM converts the inputs of a layer to FP8 in a step of its own."""
+    from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
+
+    calls: list[object] = []
+    original = QuantFP8.forward
+
+    def forward(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
+        calls.append(self)
+        return original(self, *arguments, **keywords)
+
+    with mock.patch.object(QuantFP8, "forward", forward):
+        yield calls
+
+
+@contextmanager
+def fp8_kernel(name):  # type: ignore[no-untyped-def]
+    """vLLM's choice of FP8 kernels, or the one of this name."""
+    from vllm.model_executor.kernels import linear
+    from vllm.platforms import PlatformEnum
+
+    if name is None:
+        yield
+        return
+    with mock.patch.dict(linear._POSSIBLE_FP8_KERNELS, {PlatformEnum.CPU: [getattr(linear, name)]}):
+        yield
+
+
 #: The scale of weights that fill their type's range, times what makes their products as large as their inputs.
-LARGEST = {"int8": 1 / 74, "fp8": 1 / 1.0, "int4": 1 / 4.6}
+LARGEST = {"int8": 1 / 74, "fp8": 1 / 1.0, "fp8-rows": 1 / 1.0, "int4": 1 / 4.6}
 
 
 def build(recipe, kind):  # type: ignore[no-untyped-def]
@@ -185,7 +223,8 @@ def build(recipe, kind):  # type: ignore[no-untyped-def]
     interfaces.SupportsQuant._find_quant_config = staticmethod(lambda *_, **__: quantisation)
     base.engine_config = configured
     try:
-        host, _ = recipe.build()
+        with fp8_kernel("ChannelWiseTorchFP8ScaledMMLinearKernel" if kind == "fp8-rows" else None):
+            host, _ = recipe.build()
     finally:
         base.engine_config = original
     host.eval().requires_grad_(False)

@@ -72,10 +72,16 @@ def test_gains_are_those_of_the_results_file():
         for name, model in fp8["models"].items() for row in fp8["rows"]
         if (row["model"], row["workload"]) == (name, model["layers"]["workload"])
     }  # fmt: skip
+    checkpoint = json.loads((results / "fp8_checkpoint_h100.json").read_text(encoding="utf-8"))
+    inputs = {
+        row["model"]: {"untuned_ms": row["without_ms"], "ms": row["tuned_ms"]}
+        for row in checkpoint["rows"] if row["workload"] == fp8["models"][row["model"]]["layers"]["workload"]
+    }  # fmt: skip
     for tuning in TUNINGS:
         said = re.findall(r"([A-Z][\w.]+-?VL) ([\d.]+) to ([\d.]+) ms", tuning.measured)
         assert len(said) == tuning.measured.count(" ms") > 0, tuning.measured
         for model, before, after in said:
             name = model.lower().replace("-vl", "_vl").replace(".", "_")
-            alone = in_fp8[name] if tuning.level == "fp8" else models[name]["single"]["tunings"][tuning.name]
+            beside = {"fp8-linears": in_fp8, "fp8-inputs": inputs}.get(tuning.name)
+            alone = models[name]["single"]["tunings"][tuning.name] if beside is None else beside[name]
             assert (before, after) == (f"{alone['untuned_ms']:.1f}", f"{alone['ms']:.1f}"), (tuning.name, model)

@@ -7,6 +7,7 @@ import pytest
 
 from scaffold.runtime.tuning.attention import ATTENTIONS
 from scaffold.runtime.tuning.forwards import chain_of_node, digest_of_node, hands_through_node
+from scaffold.runtime.tuning.fp8_inputs import APPLY_WEIGHTS
 from scaffold.runtime.tuning.norms import BLOCKS
 
 
@@ -124,5 +125,10 @@ def test_the_forwards_of_real_releases_are_known(version, release_tree):
         assert digest_of_node(forward_of(module, name)) in BLOCKS, name
     for module, name in ATTENTION_CLASSES.items():
         assert digest_of_node(forward_of(module, name)) in ATTENTIONS, name
+    layers = release_tree(version).path("vllm/model_executor/kernels/linear/scaled_mm/ScaledMMLinearKernel.py")
+    tree = ast.parse(layers.read_text(encoding="utf-8"))
+    kernel = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "FP8ScaledMMLinearKernel")
+    converts = next(n for n in kernel.body if isinstance(n, ast.FunctionDef) and n.name == "apply_weights")
+    assert digest_of_node(converts) in APPLY_WEIGHTS
     for module, (name, layers) in LOOPS.items():
         assert hands_through_node(forward_of(module, name), layers), name

@@ -32,6 +32,16 @@ def test_each_row_has_four_bits_and_a_scale_of_its_own(noise, activation):
     assert rows.float().abs().amax(-1)[:3].tolist() == [[448.0]] * 3
 
 
+def test_zeros_fill_a_row_up_to_the_width_that_a_product_takes(noise):
+    x = noise(3, 20)
+    rows, scales = kernels.to_fp8(x, "gelu", width=32)
+    plain, same = kernels.to_fp8(x, "gelu")
+    assert rows.shape == (3, 32)
+    assert torch.equal(rows[:, :20].float(), plain.float())
+    assert not rows[:, 20:].float().any()
+    assert torch.equal(scales, same)
+
+
 def test_a_product_is_that_of_the_rounded_numbers(noise):
     x, weight, bias = noise(5, 1, 32), noise(16, 32), noise(16).bfloat16()
     (rows, x_scales), (matrix, scales) = kernels.to_fp8(x), kernels.to_fp8(weight)

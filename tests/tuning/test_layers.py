@@ -17,6 +17,7 @@ KINDS = {
     "plain": ("its weight is not a matrix of floating-point numbers", "UnquantizedLinearMethod float32"),
     "int8": ("its weights are quantised (CompressedTensorsLinearMethod)", "CompressedTensorsW8A8Int8 float32"),
     "fp8": ("its weights are quantised (CompressedTensorsLinearMethod)", "CompressedTensorsW8A8Fp8 float8_e4m3fn"),
+    "fp8-rows": ("its weights are quantised (CompressedTensorsLinearMethod)", "CompressedTensorsW8A8Fp8 float8_e4m3fn"),
     "int4": ("its weights are quantised (CompressedTensorsLinearMethod)", "CompressedTensorsWNA16 int32"),
     "lora": ("LoRA wraps it", "RowParallelLinearWithLoRA"),
 }
@@ -56,6 +57,8 @@ CASES = [(kind, model) for kind in KINDS for model in FIVE if kind in ("plain", 
 @pytest.fixture(params=CASES, ids="-".join)
 def case(request, report):
     kind, model = request.param
+    if kind not in report:
+        pytest.skip(f"the wheel has no kernel for {kind} on this processor")
     return kind, model, report[kind][model]
 
 
@@ -79,9 +82,26 @@ def test_weights_are_left_alone_with_a_reason(case):
 
 
 def test_what_reads_no_weights_is_tuned(case):
-    _, model, found = case
+    kind, model, found = case
     rest = {name: count for name, count in EXPECTED[model].items() if name not in OF_WEIGHTS}
+    if "fp8-inputs" in found["applied"]:
+        assert kind in ("fp8", "fp8-rows")
+        rest["fp8-inputs"] = found["applied"]["fp8-inputs"]
     assert found["applied"] == rest
+
+
+def test_one_kernel_converts_the_inputs_of_fp8_layers(case):
+    kind, model, found = case
+    before, after = found["conversions"]
+    if kind == "fp8-rows":
+        blocks = EXPECTED[model]["fused-residuals"]
+        assert before >= 4 * blocks
+        assert after == 0
+        assert found["applied"]["fp8-inputs"] == before + blocks
+    elif kind != "fp8":
+        assert before == 0
+        assert "fp8-inputs" not in found["applied"]
+        assert "fp8-inputs" not in found["refused"]
 
 
 @pytest.mark.parametrize("model", FIVE)

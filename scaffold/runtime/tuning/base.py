@@ -106,7 +106,7 @@ class Tuning(ABC):
     #: `exact`: equal in real arithmetic, and the same roundings. `rounding`: equal in real arithmetic. `fp8`: neither.
     level: ClassVar[str]
     #: Its effect alone on an exact graph on one H200 (`benchmarks/results/tuning_h200.json`, `single`), and that of FP8
-    #: beside all others (`fp8_h200.json`).
+    #: beside all others (`fp8_h200.json`, and `fp8_checkpoint_h100.json` for checkpoints in FP8).
     measured: ClassVar[str]
     #: The largest error that it may add to a tower, relative to the largest output, where that is more than rounding.
     largest_error: ClassVar[float] = 0.0
@@ -163,6 +163,11 @@ def is_from_vllm(module: nn.Module, name: str) -> bool:
     return type(module).__name__ == name and type(module).__module__.partition(".")[0] == "vllm"
 
 
+def is_wrapped_for_lora(module: nn.Module) -> bool:
+    """Whether a layer adds the products of an adapter to those of another layer."""
+    return type(module).__name__.endswith("WithLoRA") or hasattr(module, "base_layer")
+
+
 #: Linear layers whose parameters are a weight of `[outputs, inputs]` and a bias.
 _LINEARS = (
     "ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear",
@@ -178,7 +183,7 @@ def plain_linear(module: nn.Module | None) -> str | None:
     if module is None:
         return "there is no linear layer"
     name = type(module).__name__
-    if name.endswith("WithLoRA") or hasattr(module, "base_layer"):
+    if is_wrapped_for_lora(module):
         return "LoRA wraps it"
     if type(module) is not nn.Linear and not any(is_from_vllm(module, known) for known in _LINEARS):
         return f"{name} is no plain linear layer"

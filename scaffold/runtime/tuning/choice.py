@@ -10,7 +10,8 @@ from typing import Any
 #: Every tuning, in the order of application.
 NAMES = (
     "fused-activations", "gelu-epilogue", "pad-mlp", "fused-norms", "fused-residuals", "inplace-rotary",
-    "unsplit-attention", "fitted-attention", "small-windows", "channels-last", "fp8-linears",
+    "unsplit-attention", "fitted-attention", "small-windows", "channels-last", "fp8-inputs",
+    "fp8-linears",
 )  # fmt: skip
 #: The tunings that run by default: each equals the untuned tower up to rounding.
 DEFAULT = NAMES[:-1]

@@ -46,9 +46,9 @@ def digest_of_node(node: ast.FunctionDef) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def digest(module: Any) -> str | None:
-    """The digest of a module's class's `forward`; None where the source is not at hand."""
-    node = _parse(inspect.unwrap(type(module).forward))
+def digest(module: Any, method: str = "forward") -> str | None:
+    """The digest of a method of an object's class; None where the source is not at hand."""
+    node = _parse(inspect.unwrap(getattr(type(module), method)))
     return None if node is None else digest_of_node(node)
 
 

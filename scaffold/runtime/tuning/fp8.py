@@ -22,8 +22,8 @@ LEAST_ROWS = 2048
 #: The largest accepted error of a tower, relative to its largest output.
 LARGEST_ERROR = 0.25
 
-#: The names of activations in `kernels.ACTIVATIONS` by their classes.
-_ACTIVATIONS = {"SiluAndMul": "silu_and_mul", "QuickGELU": "quick_gelu"}
+#: The names of activations in `kernels.ACTIVATIONS` by vLLM's classes.
+_ACTIVATIONS = {"SiluAndMul": "silu_and_mul", "QuickGELU": "quick_gelu", "GELU": "gelu", "GELUTanh": "gelu_tanh"}
 
 
 class Fp8Method:
@@ -52,16 +52,19 @@ class Fp8Method:
 
 
 class Fp8Activation(FusedActivation):
-    """An activation that gives its result in FP8 where it has many rows."""
+    """An activation that gives its result in FP8 where it has at least so many rows.
 
-    def __init__(self, original: nn.Module, name: str) -> None:
+    With `width`, zeros fill each row up to as many columns: kernels load rows whose size is a multiple of 16.
+    """
+
+    def __init__(self, original: nn.Module, name: str, least_rows: int, width: int | None = None) -> None:
         super().__init__(original.forward, original)
-        self._name = name
+        self._name, self._least_rows, self._width = name, least_rows, width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if kernels.count_rows(x) < LEAST_ROWS:
+        if kernels.count_rows(x) < self._least_rows:
             return self.kernel(x)
-        return kernels.with_scales(*kernels.to_fp8(x, self._name))
+        return kernels.with_scales(*kernels.to_fp8(x, self._name, self._width))
 
 
 class Fp8Linears(Tuning):
@@ -92,24 +95,33 @@ class Fp8Linears(Tuning):
         mlp = getattr(module, BLOCKS[digest(module) or ""].mlp)
         if len(chain_of(mlp) or ()) != 3:
             return f"the forward of {type(mlp).__name__} is not linear, activation, linear"
-        return next((why for layer in _layers(module) if (why := _unfit(layer)) is not None), None)
+        return next((why for layer in fed_layers(module) if (why := _unfit(layer)) is not None), None)
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
-        for layer in _layers(module):
+        for layer in fed_layers(module):
             method = Fp8Method(layer)
             undo.extra_bytes += method.weight.numel() + 4 * method.scales.numel()
             undo.set(layer, "quant_method", method)
             undo.after_load(method.read_weight)
-        block = BLOCKS[digest(module) or ""]
-        # A tower that normalises behind its layers hands the second sum to whoever is next.
-        for name in (block.norm1,) if block.norms_behind else (block.norm1, block.norm2):
-            undo.set(getattr(module, name), FP8_ROWS, LEAST_ROWS)
-        mlp = getattr(module, block.mlp)
-        _, act, second = parts(mlp)
-        name_of_act = _name(act)
-        if name_of_act is not None and getattr(second, "input_is_parallel", True):
-            undo.set(mlp, (chain_of(mlp) or [])[1].name, Fp8Activation(act, name_of_act))
-            undo.set(mlp, "forward", _forward(mlp))
+        write_fp8(module, LEAST_ROWS, undo)
+        mlp = getattr(module, BLOCKS[digest(module) or ""].mlp)
+        undo.set(mlp, "forward", _forward(mlp))
+
+
+def write_fp8(module: nn.Module, least_rows: int, undo: Undo, width: int | None = None) -> None:
+    """Let the norms and the activation of a block write their rows in FP8, too, where they have so many.
+
+    `width` is the number of columns that the layer behind the activation takes; None for as many as there are.
+    """
+    block = BLOCKS[digest(module) or ""]
+    # A tower that normalises behind its layers hands the second sum to whoever is next.
+    for name in (block.norm1,) if block.norms_behind else (block.norm1, block.norm2):
+        undo.set(getattr(module, name), FP8_ROWS, least_rows)
+    mlp = getattr(module, block.mlp)
+    _, act, second = parts(mlp)
+    name_of_act = _name(act)
+    if name_of_act is not None and getattr(second, "input_is_parallel", True):
+        undo.set(mlp, (chain_of(mlp) or [])[1].name, Fp8Activation(act, name_of_act, least_rows, width))
 
 
 def _forward(mlp: nn.Module) -> Any:
@@ -122,7 +134,7 @@ def _forward(mlp: nn.Module) -> Any:
     return forward
 
 
-def _layers(module: nn.Module) -> list[nn.Module]:
+def fed_layers(module: nn.Module) -> list[nn.Module]:
     """The linear layers of a block behind a norm or an activation, which write their results in FP8 at no cost.
 
     The layer behind attention stays as it is: to convert its inputs takes as long as its product saves (H200, widths
@@ -157,4 +169,6 @@ def _name(act: nn.Module) -> str | None:
         return None
     if type(act) is nn.GELU:
         return {"none": "gelu", "tanh": "gelu_tanh"}.get(act.approximate)
-    return _ACTIVATIONS.get(act.original_name if isinstance(act, FusedActivation) else type(act).__name__)
+    if isinstance(act, FusedActivation):
+        return _ACTIVATIONS.get(act.original_name)
+    return next((name for kind, name in _ACTIVATIONS.items() if is_from_vllm(act, kind)), None)

@@ -70,9 +70,11 @@ def quick_gelu_reference(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def fp8_reference(x: torch.Tensor, activation: str = "") -> tuple[torch.Tensor, torch.Tensor]:
+def fp8_reference(x: torch.Tensor, activation: str = "", width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The activation of every row in FP8, `[..., width]`, and the rows' scales in float32, `[rows, 1]`."""
     value = ACTIVATIONS[activation](x).float()
+    if width is not None:
+        value = F.pad(value, (0, width - value.shape[-1]))
     scales = value.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / FP8_LARGEST
     return (value / scales).to(FP8), scales.reshape(-1, 1)
 
@@ -260,19 +262,23 @@ def _empty_fp8(x: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]
     return in_fp8, torch.empty((in_fp8.numel() // width, 1), dtype=torch.float32, device=x.device)
 
 
-def to_fp8(x: torch.Tensor, activation: str = "") -> tuple[torch.Tensor, torch.Tensor]:
-    """The activation of every row in FP8, `[..., width]`, and the rows' scales, `[rows, 1]`, in one kernel."""
+def to_fp8(x: torch.Tensor, activation: str = "", width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The activation of every row in FP8, `[..., width]`, and the rows' scales, `[rows, 1]`, in one kernel.
+
+    Zeros are behind the last column of the activation, up to `width`.
+    """
     if not runs_triton(x):
-        return fp8_reference(x, activation)
+        return fp8_reference(x, activation, width)
     rows = _rows(x)
-    width = rows.shape[-1] // 2 if activation == "silu_and_mul" else rows.shape[-1]
+    columns = rows.shape[-1] // 2 if activation == "silu_and_mul" else rows.shape[-1]
+    width = columns if width is None else width
     in_fp8, scales = _empty_fp8(x, width)
     # A power of two that is hardly larger than the row, or parts of it: most lanes are to have a column.
     block = 1 << (width - 1).bit_length()
     block = block if block <= 2048 or width > 0.8 * block else 1024
     triton_kernels().fp8_kernel[(rows.shape[0],)](
-        rows, in_fp8, scales, rows.stride(0), width, ACTIVATION=activation, PARTS=-(-width // block), BLOCK=block,
-        num_warps=max(4, min(8, block // 512)),
+        rows, in_fp8, scales, rows.stride(0), columns, width, ACTIVATION=activation, PARTS=-(-width // block),
+        BLOCK=block, num_warps=max(4, min(8, block // 512)),
     )  # fmt: skip
     return in_fp8, scales
 
@@ -296,11 +302,17 @@ def with_scales(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def in_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The FP8 form of every row and their scales: what `x` is or brings, else made of it."""
+def brought_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The FP8 form of every row and their scales, if `x` is in FP8 or brings them."""
     if x.dtype is FP8:
         return x, x._vitcg_scales
     found: tuple[torch.Tensor, torch.Tensor] | None = getattr(x, "_vitcg_fp8", None)
+    return found
+
+
+def in_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The FP8 form of every row and their scales: what `x` is or brings, else made of it."""
+    found = brought_fp8(x)
     return to_fp8(x) if found is None else found
 
 

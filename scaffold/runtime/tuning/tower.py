@@ -21,6 +21,7 @@ from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_e
 from scaffold.runtime.tuning.choice import NAMES, TuningChoice
 from scaffold.runtime.tuning.convolution import ChannelsLast
 from scaffold.runtime.tuning.fp8 import Fp8Linears
+from scaffold.runtime.tuning.fp8_inputs import Fp8Inputs
 from scaffold.runtime.tuning.mlp import FusedActivations, GeluEpilogue, PadMlp
 from scaffold.runtime.tuning.norms import FusedNorms, FusedResiduals
 
@@ -40,6 +41,7 @@ TUNINGS: tuple[Tuning, ...] = (
     FittedAttention(),
     SmallWindows(),
     ChannelsLast(),
+    Fp8Inputs(),
     Fp8Linears(),
 )
 assert tuple(tuning.name for tuning in TUNINGS) == NAMES

@@ -109,26 +109,28 @@ def _activated(x_ptr, column, width, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def fp8_kernel(
-    x_ptr, out_ptr, scales_ptr, x_stride, width, ACTIVATION: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr, out_ptr, scales_ptr, x_stride, columns, width, ACTIVATION: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row per program: its activation in FP8, with a scale. Without an activation, the row itself.
 
-    A row of several parts is read and computed twice: the largest of all comes before the first can be written.
+    The result has `columns` of them, and zeros up to `width`. A row of several parts is read and computed twice: the
+    largest of all comes before the first can be written.
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     if PARTS == 1:
-        value = _activated(x_ptr + row * x_stride, column, width, ACTIVATION)
+        value = _activated(x_ptr + row * x_stride, column, columns, ACTIVATION)
         _store_fp8(value, row, column, column < width, width, out_ptr, scales_ptr)
     else:
         largest = 1e-12
         for part in tl.static_range(PARTS):
-            value = _activated(x_ptr + row * x_stride, part * BLOCK + column, width, ACTIVATION)
+            value = _activated(x_ptr + row * x_stride, part * BLOCK + column, columns, ACTIVATION)
             largest = tl.maximum(largest, tl.max(tl.abs(value), 0))
         scale = largest / 448.0
         for part in tl.static_range(PARTS):
             here = part * BLOCK + column
-            value = _activated(x_ptr + row * x_stride, here, width, ACTIVATION)
+            value = _activated(x_ptr + row * x_stride, here, columns, ACTIVATION)
             tl.store(out_ptr + row * width + here, (value / scale).to(tl.float8e4nv), mask=here < width)
         tl.store(scales_ptr + row, scale)
 
