@@ -96,9 +96,10 @@ def checkpoints(result: Mapping[str, Any]) -> list[str]:
         f"""A checkpoint may bring FP8 weights for its tower. vLLM then converts the inputs of each layer row by row.
         [`fp8-inputs`](../tuning.md#checkpoints-in-fp8), on by default, does that in one kernel. The exact graph of the
         tuned tower takes this share of the untuned one's time, the geometric mean over the inputs:
-        {shares["tuned", "untuned"]}; of the time with all other tunings {shares["tuned", "without"]}. Of a tuned tower
-        with the same weights in bfloat16 it takes {shares["tuned", "bf16"]}; without `fp8-inputs`
-        {shares["without", "bf16"]}.""",
+        {shares["tuned", "untuned"]}. It takes this share of the time with all other tunings:
+        {shares["tuned", "without"]}.""",
+        f"""The tuned tower with the same weights in bfloat16 is another measure. The one in FP8 takes this share of its
+        time: {shares["tuned", "bf16"]}. Without `fp8-inputs` it is {shares["without", "bf16"]}.""",
         table(CHECKPOINT_HEAD, lines),
         """Errors are relative to the largest value of the untuned FP8 tower's answer. They are those of roundings: a
         value that moves by a rounding may take the next step of FP8, which is a sixteenth. Without `fp8-inputs` the
