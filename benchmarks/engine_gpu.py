@@ -153,6 +153,8 @@ class Session:
             "kv_cache_memory_bytes": KV_CACHE_BYTES, "gpu_memory_utilization": 0.05,
         }  # fmt: skip
         options["limit_mm_per_prompt"] = {"image": 8} | ({} if arguments.video else {"video": 0})
+        if arguments.quantization:
+            options["quantization"] = arguments.quantization
         if arguments.tensor_parallel > 1:
             options |= {"tensor_parallel_size": arguments.tensor_parallel, "mm_encoder_tp_mode": "data"}
             # vLLM's own all-reduce asks first, in a process of its own, whether the devices reach each other.
@@ -397,6 +399,7 @@ def main() -> int:
         "--sizes", type=lambda text: text.split(","), help=f"of {', '.join(WORKLOADS)}; all unless given"
     )
     options.add_argument("--tensor-parallel", type=int, default=1)
+    options.add_argument("--quantization", help="of weights, as vLLM takes it: fp8")
     options.add_argument("--together", action="store_true", help="start the engines of all models at once")
     options.add_argument("--turns", type=int, default=40, help="that count, at most; 0: the stream alone")
     options.add_argument("--seconds", type=float, default=80, help="for these turns, at most")

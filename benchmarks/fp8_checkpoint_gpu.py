@@ -6,9 +6,10 @@
 Three towers of each model at real sizes have the weights that compressed-tensors' FP8 with dynamic inputs makes of the
 same random ones: a scale for each row of a weight, and for each row of the inputs. vLLM's own kernels multiply. The
 exact graphs of the three run side by side, and with them that of the tuned tower with the same weights in bfloat16.
-Errors are relative to the largest value of the untuned FP8 tower's eager answer. For each width of the towers it also
-measures one conversion of many rows: vLLM's of a default engine, vLLM's operator, and ours. Step3-VL is not among the
-models: it gives its tower no quantisation, whatever the checkpoint says.
+Errors are relative to the largest value of the untuned FP8 tower's eager answer. The rounding of a tower is how far the
+answer of the untuned one moves when every pixel moves by at most half a step of bfloat16. For each width of the towers
+it also measures one conversion of many rows: vLLM's of a default engine, vLLM's operator, and ours. Step3-VL is not
+among the models: it gives its tower no quantisation, whatever the checkpoint says.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def build(subject: Subject) -> Any:
 
 
 def measure(subject: Subject, rounds: int) -> dict[str, Any]:
-    from scaffold.runtime.tuning import DEFAULT, TuningChoice, tune
+    from scaffold.runtime.tuning import DEFAULT, TuningChoice, moved, tune
 
     untuned, without, tuned = (build(subject) for _ in range(3))
     tune(without, TuningChoice(tuple(name for name in DEFAULT if name != "fp8-inputs")))
@@ -110,6 +111,9 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     for seed, (name, items) in enumerate(subject.workloads.items()):
         inputs = subject.call(items, seed)
         with torch.inference_mode():
+            step = torch.finfo(DTYPE).eps
+            near = {n: moved(t, step) if t.dtype is DTYPE else t for n, t in inputs.items()}
+            rounded = [t.clone() for t in untuned.embed_multimodal(**near)]
             answers = {way: [t.clone() for t in tower.embed_multimodal(**inputs)] for way, tower in towers.items()}
         count = len(answers["untuned"])
         times = settle({way: exact_call(tower, inputs, count) for way, tower in towers.items()}, rounds)
@@ -119,6 +123,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
                 "workload": name,
                 "tokens": sum(len(answer) for answer in answers["untuned"]),
                 **{f"{way}_ms": round(ms, 3) for way, ms in times.items()},
+                "rounding": error_of(rounded, answers["untuned"]),
                 "without_error": error_of(answers["without"], answers["untuned"]),
                 "tuned_error": error_of(answers["tuned"], answers["untuned"]),
                 "inputs_error": error_of(answers["tuned"], answers["without"]),

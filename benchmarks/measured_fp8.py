@@ -69,7 +69,7 @@ def pages() -> list[Page]:
 
 CHECKPOINT_HEAD = (
     "model", "input", "tokens", "untuned, ms", "tuned without `fp8-inputs`, ms", "with it, ms", "with / untuned",
-    "bfloat16 tuned, ms", "largest error, without", "with",
+    "bfloat16 tuned, ms", "largest error, without", "with", "own rounding",
 )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def checkpoints(result: Mapping[str, Any]) -> list[str]:
     lines = [
         [NAMES[name] if place == 0 else "", row["workload"], str(row["tokens"]), f"{row['untuned_ms']:.2f}",
          f"{row['without_ms']:.2f}", f"{row['tuned_ms']:.2f}", f"{row['tuned_ms'] / row['untuned_ms']:.2f}",
-         f"{row['bf16_ms']:.2f}", f"{row['without_error']:.3f}", f"{row['tuned_error']:.3f}"]
+         f"{row['bf16_ms']:.2f}", f"{row['without_error']:.3f}", f"{row['tuned_error']:.3f}", f"{row['rounding']:.3f}"]
         for name, found in rows.items()
         for place, row in enumerate(sorted(found, key=lambda row: row["tokens"]))
     ]  # fmt: skip
@@ -101,10 +101,10 @@ def checkpoints(result: Mapping[str, Any]) -> list[str]:
         f"""The tuned tower with the same weights in bfloat16 is another measure. The one in FP8 takes this share of its
         time: {shares["tuned", "bf16"]}. Without `fp8-inputs` it is {shares["without", "bf16"]}.""",
         table(CHECKPOINT_HEAD, lines),
-        """Errors are relative to the largest value of the untuned FP8 tower's answer. They are those of roundings: a
-        value that moves by a rounding may take the next step of FP8, which is a sixteenth. Without `fp8-inputs` the
-        tuned tower differs as much. Step3-VL is not in the table, since it gives its tower no quantisation.
-        FlashAttention 4, and so `fitted-attention`, was not installed.""",
+        """Errors are relative to the largest value of the untuned FP8 tower's answer. Its own rounding is how far that
+        answer moves when every pixel moves by at most half a step of bfloat16. It is that large because a value that
+        moves by a rounding may take the next step of FP8, which is a sixteenth. Step3-VL is not in the table, since it gives its tower no
+        quantisation. FlashAttention 4, and so `fitted-attention`, was not installed.""",
         """One conversion takes this many microseconds. In a default engine vLLM compiles it for any number of rows; the
         operator runs where custom operators are on.""",
         table(

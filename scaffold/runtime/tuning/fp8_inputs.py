@@ -26,7 +26,7 @@ class Fp8Inputs(Tuning):
     """Convert the inputs of FP8 layers row by row in one kernel; in known blocks, norms and activations do it.
 
     vLLM's own kernels multiply. A row's scale is that of vLLM, but for rows with nothing larger than 1 / 512: vLLM's
-    scale has a least value. vLLM compiles its conversion for any number of rows, and 4784 rows take 2.7 to 7 times as
+    scale has a least value. vLLM compiles its conversion for any number of rows, and 4784 rows take 2.6 to 7 times as
     long (`benchmarks/fp8_checkpoint_gpu.py`).
     """
 
@@ -34,7 +34,9 @@ class Fp8Inputs(Tuning):
     summary = "convert the inputs of FP8 layers in one kernel, or in that of the norm or the activation before them"
     level = "rounding"
     needs_triton = True
-    measured = "Qwen2.5-VL 19.4 to 13.6 ms, Qwen2-VL 23.4 to 18.4 ms, Qwen3-VL 19.5 to 15.7 ms, InternVL 14.5 to 9.9 ms"
+    measured = (
+        "Qwen2.5-VL 19.4 to 13.7 ms, Qwen2-VL 23.6 to 18.3 ms, Qwen3-VL 19.7 to 15.5 ms, InternVL 14.5 to 10.0 ms"
+    )
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
