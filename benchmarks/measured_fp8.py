@@ -103,8 +103,8 @@ def checkpoints(result: Mapping[str, Any]) -> list[str]:
         table(CHECKPOINT_HEAD, lines),
         """Errors are relative to the largest value of the untuned FP8 tower's answer. Its own rounding is how far that
         answer moves when every pixel moves by at most half a step of bfloat16. It is that large because a value that
-        moves by a rounding may take the next step of FP8, which is a sixteenth. Step3-VL is not in the table, since it gives its tower no
-        quantisation. FlashAttention 4, and so `fitted-attention`, was not installed.""",
+        moves by a rounding may take the next step of FP8, which is a sixteenth. Step3-VL is not in the table, since it
+        gives its tower no quantisation. FlashAttention 4, and so `fitted-attention`, was not installed.""",
         """One conversion takes this many microseconds. In a default engine vLLM compiles it for any number of rows; the
         operator runs where custom operators are on.""",
         table(
