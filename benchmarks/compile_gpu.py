@@ -27,15 +27,14 @@ MODE = "max-autotune-no-cudagraphs"
 
 def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     from scaffold.runtime.tuning import TuningChoice, tune
-    from scaffold.runtime.tuning.forwards import digest
-    from scaffold.runtime.tuning.norms import BLOCKS
+    from scaffold.runtime.tuning.blocks import block_of
     from scaffold.runtime.tuning.tower import vision_modules
 
     towers = {name: subject.build()[0] for name in ("untuned", "compiled", "tuned")}
     tune(towers["tuned"], TuningChoice())
     name = LARGE.get(subject.name, "1288x728")
     inputs = subject.call(subject.workloads[name], 0)
-    blocks = [module for module in vision_modules(towers["compiled"]).values() if digest(module) in BLOCKS]
+    blocks = [module for module in vision_modules(towers["compiled"]).values() if block_of(module) is not None]
     for block in blocks:
         block.forward = torch.compile(block.forward, dynamic=False, mode=MODE)
     with torch.inference_mode():

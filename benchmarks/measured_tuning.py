@@ -59,7 +59,7 @@ def pages() -> list[Page]:
         "tuning",
         "What does each tower tuning gain?",
         "benchmarks/tuning_gpu.py",
-        ["tuning_h200", "compile_h200", "pdl_h100"],
+        ["tuning_h200", "compile_h200", "pdl_h100", "drafted_towers_h100"],
         "# Tuned towers",
         "![kernel time by class, untuned and tuned](tuning_h200.svg)",
         f"""`execute()` of the tuned tower takes this share of the exact graph of the untuned one, the geometric
@@ -87,6 +87,7 @@ def pages() -> list[Page]:
         "## Each tuning alone",
         "Milliseconds of the exact graph of the same inputs.",
         singles(result),
+        *drafted(load("drafted_towers_h100")),
         "## What is left",
         f"""* Matrix products run near the rate of a large one. Attention stays above its floor for many rows: no
         [kernel](attention.md) of this chip has tiles for heads of 72 or 112 lanes.
@@ -104,6 +105,41 @@ def pages() -> list[Page]:
         runs(result),
     )
     return [text, picture("tuning_h200", drawn(result))]
+
+
+def drafted(result: Mapping[str, Any]) -> list[str]:
+    """The section on towers of models that were drafted."""
+    rows = by_model(result["rows"])
+    shares = low_high((row["tuned_ms"] / row["untuned_ms"] for row in result["rows"]), 2)
+    errors = low_high((row["error"] / row["rounding"] for row in result["rows"]), 2)
+    lines = [
+        [NAMES[name] if place == 0 else "", row["image"], str(row["tokens"]), f"{row['untuned_ms']:.2f}",
+         f"{row['tuned_ms']:.2f}", f"{row['tuned_ms'] / row['untuned_ms']:.2f}", f"{row['error']:.3f}",
+         f"{row['rounding']:.3f}"]
+        for name, found in rows.items()
+        for place, row in enumerate(found)
+    ]  # fmt: skip
+    return [
+        "## Towers of other models",
+        f"""No tuning was written for these models. The exact graph of the tuned tower takes {" to ".join(shares)} of
+        the untuned one's time. Drafts of `init --yes` are measured as they are (`benchmarks/drafted_towers_gpu.py`), at
+        the defaults of the configuration's class, which may be other sizes than a checkpoint's. FlashAttention 4, and
+        so `fitted-attention`, was not installed.""",
+        table(
+            (
+                "model",
+                "image",
+                "tokens",
+                "untuned, ms",
+                "tuned, ms",
+                "tuned / untuned",
+                "largest error",
+                "own rounding",
+            ),
+            lines,
+        ),
+        f"The largest error is {' to '.join(errors)} of the tower's own rounding.",
+    ]
 
 
 def largest_gap(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

@@ -6,9 +6,9 @@ import textwrap
 import pytest
 
 from scaffold.runtime.tuning.attention import ATTENTIONS
-from scaffold.runtime.tuning.forwards import chain_of_node, digest_of_node, hands_through_node
+from scaffold.runtime.tuning.blocks import readings
+from scaffold.runtime.tuning.forwards import chain_of_node, digest_of_node, hands_through_node, only_calls
 from scaffold.runtime.tuning.fp8_inputs import APPLY_WEIGHTS
-from scaffold.runtime.tuning.norms import BLOCKS
 
 
 def function(text):
@@ -23,6 +23,7 @@ def function(text):
         ("y, _ = self.a(x)\n    y = self.b(y)\n    z, _ = self.c(y)\n    return z", ["a", "b", "c"]),
         ('"""Doc."""\n    x, _bias = self.a(x)\n    return x', ["a"]),
         ("return x", []),
+        ("x = maybe_fused_act_quant(self.a, x, self.b)\n    x, _ = self.b(x)\n    return x", ["a", "b"]),
         # Anything else is not a chain:
         ("y = self.a(x)\n    return x + y", None),
         ("y = self.a(x)\n    return self.b(x)", None),
@@ -30,6 +31,7 @@ def function(text):
         ("y = self.a(x=x)\n    return y", None),
         ("y, z = self.a(x)\n    return y", None),
         ("y = F.gelu(x)\n    return y", None),
+        ("y = other(self.a, x, self.b)\n    return y", None),
         ("if self.flag:\n        x = self.a(x)\n    return x", None),
         ("x += 1\n    return x", None),
         ("y = self.a(x)", None),
@@ -48,6 +50,25 @@ def test_a_chain_takes_one_argument():
 def test_unpacking_is_noted():
     steps = chain_of_node(function("def forward(self, x):\n    y, _ = self.a(x)\n    return self.b(y)"))
     assert [(s.name, s.unpack) for s in steps] == [("a", True), ("b", False)]
+
+
+class Calls:
+    def forward(self, x):
+        y = self.one(x)
+        return maybe_fused_act_quant(self.two, y, self.three) + self.four.forward_native(y) + self.five(y, 1)  # noqa: F821
+
+
+def test_a_child_that_is_only_called():
+    assert [name for name in ("one", "two", "three", "four", "five", "six") if only_calls(Calls(), name)] == [
+        "one",
+        "two",
+    ]
+
+
+def test_a_loop_over_layers_that_return_a_tuple():
+    text = "def forward(self, x):\n    for block in self.blocks:\n        {}\n    return x"
+    assert hands_through_node(function(text.format("x, _ = block(x)")), "blocks")
+    assert not hands_through_node(function(text.format("_, x = block(x)")), "blocks")
 
 
 LOOP = """
@@ -122,7 +143,7 @@ def test_the_forwards_of_real_releases_are_known(version, release_tree):
         return next(n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
 
     for module, name in BLOCK_CLASSES.items():
-        assert digest_of_node(forward_of(module, name)) in BLOCKS, name
+        assert readings(forward_of(module, name)), name
     for module, name in ATTENTION_CLASSES.items():
         assert digest_of_node(forward_of(module, name)) in ATTENTIONS, name
     layers = release_tree(version).path("vllm/model_executor/kernels/linear/scaled_mm/ScaledMMLinearKernel.py")

@@ -49,6 +49,25 @@ def test_norms_are_the_formulas(noise):
         torch.testing.assert_close(kernels.norm_add(x, branch, weight, bias, 1e-6, "layer"), x + layer(branch), **close)
 
 
+def test_a_sum_that_broadcasts_or_converts_is_left_to_torch(noise, monkeypatch):
+    monkeypatch.setattr(kernels, "runs_triton", lambda _: True)  # whatever is left to a kernel fails here
+    x, weight = noise(5, 1, 12, dtype=torch.float32), noise(12, dtype=torch.float32)
+    alike = noise(5, 1, 12, dtype=torch.float32)
+    for branch, scale in (
+        (noise(1, 1, 12, dtype=torch.float32), None),
+        (noise(5, 1, 12, dtype=torch.bfloat16), None),
+        (alike, noise(1, dtype=torch.float32)),
+        (alike, noise(12, dtype=torch.bfloat16)),
+    ):
+        total, normed = kernels.add_norm(x, branch, scale, weight, None, 1e-6, "rms")
+        torch.testing.assert_close(total, x + (branch if scale is None else branch * scale))
+        torch.testing.assert_close(normed, rms(total, weight, 1e-6))
+        if scale is None:
+            kernels.norm_add(x, branch, None, None, 1e-6, "rms")
+    with pytest.raises((AttributeError, RuntimeError, ValueError)):
+        kernels.add_norm(x, alike, weight, weight, None, 1e-6, "rms")
+
+
 def test_bfloat16_norms_round_where_the_modules_round(noise):
     x, weight, bias = (noise(*shape, dtype=torch.bfloat16) for shape in ((64, 48), (48,), (48,)))
     assert torch.equal(kernels.norm(x, weight, bias, 1e-6, "layer"), F.layer_norm(x, (48,), weight, bias, 1e-6))

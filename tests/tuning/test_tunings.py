@@ -109,7 +109,7 @@ def test_code_that_is_not_known_is_left_alone(report, model):
     # Norms, convolutions and attention are vLLM's own layers, not code of the model; everything else is a fork's.
     own = {"fused-norms", "unsplit-attention", "channels-last"}
     assert {name for name, count in found["applied"].items() if count} <= own
-    assert "the forward of Fork is not one that this tuning knows" in found["reasons"]
+    assert "the forward of Fork is no block of two branches" in found["reasons"]
 
 
 @every_release

@@ -168,6 +168,16 @@ def is_wrapped_for_lora(module: nn.Module) -> bool:
     return type(module).__name__.endswith("WithLoRA") or hasattr(module, "base_layer")
 
 
+def is_norm(module: nn.Module | None) -> bool:
+    """Whether a module is a layer norm of torch or of vLLM, or an RMS norm of vLLM, not a subclass."""
+    return module is not None and (is_layer_norm(module) or is_from_vllm(module, "RMSNorm"))
+
+
+def is_layer_norm(module: nn.Module) -> bool:
+    """Whether a module is a layer norm of torch or of vLLM, not a subclass."""
+    return type(module) is nn.LayerNorm or is_from_vllm(module, "LayerNorm")
+
+
 #: Linear layers whose parameters are a weight of `[outputs, inputs]` and a bias.
 _LINEARS = (
     "ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear",

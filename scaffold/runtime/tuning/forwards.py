@@ -25,7 +25,8 @@ class Link:
 
 
 @lru_cache(maxsize=256)
-def _parse(function: Any) -> ast.FunctionDef | None:
+def parse(function: Any) -> ast.FunctionDef | None:
+    """The syntax tree of a function, or None where the source is not at hand."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -47,14 +48,15 @@ def digest_of_node(node: ast.FunctionDef) -> str:
 
 
 def digest(module: Any, method: str = "forward") -> str | None:
-    """The digest of a method of an object's class; None where the source is not at hand."""
-    node = _parse(inspect.unwrap(getattr(type(module), method)))
+    """The digest of a method of an object's class; None where there is none, or its source is not at hand."""
+    function = getattr(type(module), method, None)
+    node = None if function is None else parse(inspect.unwrap(function))
     return None if node is None else digest_of_node(node)
 
 
 def chain_of(module: Any) -> list[Link] | None:
     """The children that `forward(x)` applies to `x` one after the other, or None if it does anything else."""
-    node = _parse(inspect.unwrap(type(module).forward))
+    node = parse(inspect.unwrap(type(module).forward))
     return None if node is None else chain_of_node(node)
 
 
@@ -96,18 +98,43 @@ def _steps(node: ast.expr | None, current: str) -> list[Link] | None:
     """`self.c(self.b(current))` as [b, c]; `current` as []."""
     if isinstance(node, ast.Name):
         return [] if node.id == current else None
-    if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 1:
-        return None
-    callee = node.func
-    if not (isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name) and callee.value.id == "self"):
-        return None
-    inner = _steps(node.args[0], current)
-    return None if inner is None else [*inner, Link(callee.attr, False)]
+    callee, argument = _call_of_child(node)
+    inner = None if callee is None else _steps(argument, current)
+    return None if inner is None or callee is None else [*inner, Link(callee.attr, False)]
+
+
+def _call_of_child(node: ast.AST | None) -> tuple[ast.Attribute | None, ast.expr | None]:
+    """`self.<child>` and `x` of `self.<child>(x)`.
+
+    vLLM writes `maybe_fused_act_quant(self.<child>, x, self.<linear>)` for the same, where it may also convert the
+    result.
+    """
+    if not isinstance(node, ast.Call) or node.keywords:
+        return None, None
+    callee, arguments = node.func, node.args
+    if isinstance(callee, ast.Name) and callee.id == "maybe_fused_act_quant" and len(arguments) == 3:
+        callee, arguments = arguments[0], arguments[1:2]
+    is_child = isinstance(callee, ast.Attribute) and _is_self(callee.value)
+    return (callee, arguments[0]) if is_child and len(arguments) == 1 else (None, None)  # type: ignore[return-value]
+
+
+def only_calls(module: Any, child: str) -> bool:
+    """Whether `forward` calls `self.<child>(x)`, and does nothing else with that child."""
+    node = parse(inspect.unwrap(type(module).forward))
+    if node is None:
+        return False
+    uses = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == child and _is_self(n.value)]
+    calls = [callee for n in ast.walk(node) if (callee := _call_of_child(n)[0]) in uses]
+    return 0 < len(uses) == len(calls)
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def hands_through(owner: Any, layers: str) -> bool:
     """Whether the loop over `self.<layers>` in `forward` gives each layer's result to the next one, untouched."""
-    node = _parse(inspect.unwrap(type(owner).forward))
+    node = parse(inspect.unwrap(type(owner).forward))
     return node is not None and hands_through_node(node, layers)
 
 
@@ -124,9 +151,14 @@ def hands_through_node(node: ast.FunctionDef, layers: str) -> bool:
         if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and isinstance(n.value.func, ast.Name)
         and n.value.func.id in names
     ]  # fmt: skip
-    if len(calls) != 1 or len(calls[0].targets) != 1 or not isinstance(calls[0].targets[0], ast.Name):
+    if len(calls) != 1 or len(calls[0].targets) != 1:
         return False
-    state = calls[0].targets[0].id
+    target = calls[0].targets[0]
+    if isinstance(target, ast.Tuple):  # a layer that returns its rows and None
+        target = target.elts[0]
+    if not isinstance(target, ast.Name):
+        return False
+    state = target.id
     assert isinstance(calls[0].value, ast.Call)
     arguments = calls[0].value.args
     if not arguments or not isinstance(arguments[0], ast.Name) or arguments[0].id != state:

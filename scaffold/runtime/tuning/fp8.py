@@ -11,9 +11,10 @@ from torch import nn
 
 from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm, plain_linear
-from scaffold.runtime.tuning.forwards import chain_of, digest
+from scaffold.runtime.tuning.blocks import block_of, known_block
+from scaffold.runtime.tuning.forwards import chain_of
 from scaffold.runtime.tuning.mlp import FusedActivation, parts
-from scaffold.runtime.tuning.norms import BLOCKS, FP8_ROWS
+from scaffold.runtime.tuning.norms import FP8_ROWS
 
 #: From so many rows on, layers multiply in FP8. With 1024 rows on an H200, the towers of Qwen3-VL and InternVL took
 #: 1.02 to 1.03 of their time in bfloat16, and Qwen2.5-VL's took 0.88.
@@ -88,14 +89,14 @@ class Fp8Linears(Tuning):
             layers, _, index = path.rpartition(".")
             blocks = tower.get(layers)
             inner = isinstance(blocks, nn.ModuleList) and 0 < int(index) < len(blocks) - 1
-            if inner and digest(module) in BLOCKS:
+            if inner and block_of(module) is not None:
                 yield path, module
 
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
-        mlp = getattr(module, BLOCKS[digest(module) or ""].mlp)
-        if len(chain_of(mlp) or ()) != 3:
-            return f"the forward of {type(mlp).__name__} is not linear, activation, linear"
-        return next((why for layer in fed_layers(module) if (why := _unfit(layer)) is not None), None)
+        layers = fed_layers(module)
+        if not layers:
+            return "its attention is no module, or its MLP is not linear, activation, linear"
+        return next((why for layer in layers if (why := _unfit(layer)) is not None), None)
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         for layer in fed_layers(module):
@@ -104,7 +105,7 @@ class Fp8Linears(Tuning):
             undo.set(layer, "quant_method", method)
             undo.after_load(method.read_weight)
         write_fp8(module, LEAST_ROWS, undo)
-        mlp = getattr(module, BLOCKS[digest(module) or ""].mlp)
+        mlp = getattr(module, known_block(module).mlp.child)
         undo.set(mlp, "forward", _forward(mlp))
 
 
@@ -113,11 +114,11 @@ def write_fp8(module: nn.Module, least_rows: int, undo: Undo, width: int | None 
 
     `width` is the number of columns that the layer behind the activation takes; None for as many as there are.
     """
-    block = BLOCKS[digest(module) or ""]
+    block = known_block(module)
     # A tower that normalises behind its layers hands the second sum to whoever is next.
     for name in (block.norm1,) if block.norms_behind else (block.norm1, block.norm2):
         undo.set(getattr(module, name), FP8_ROWS, least_rows)
-    mlp = getattr(module, block.mlp)
+    mlp = getattr(module, block.mlp.child)
     _, act, second = parts(mlp)
     name_of_act = _name(act)
     if name_of_act is not None and getattr(second, "input_is_parallel", True):
@@ -137,13 +138,17 @@ def _forward(mlp: nn.Module) -> Any:
 def fed_layers(module: nn.Module) -> list[nn.Module]:
     """The linear layers of a block behind a norm or an activation, which write their results in FP8 at no cost.
 
+    None where its attention is no module, or its MLP is not linear, activation, linear.
+
     The layer behind attention stays as it is: to convert its inputs takes as long as its product saves (H200, widths
     of 1024 to 1792), and its rounding would add up with the others'.
     """
-    block = BLOCKS[digest(module) or ""]
-    first, _, second = parts(getattr(module, block.mlp))
-    attention = getattr(module, block.attention).children()
-    matrices = [layer for layer in attention if getattr(getattr(layer, "weight", None), "ndim", 0) == 2]
+    block = known_block(module)
+    attention, mlp = getattr(module, block.attention.child), getattr(module, block.mlp.child)
+    if not isinstance(attention, nn.Module) or len(chain_of(mlp) or ()) != 3:
+        return []
+    first, _, second = parts(mlp)
+    matrices = [layer for layer in attention.children() if getattr(getattr(layer, "weight", None), "ndim", 0) == 2]
     return [*(layer for layer in matrices if not is_from_vllm(layer, "RowParallelLinear")), first, second]
 
 

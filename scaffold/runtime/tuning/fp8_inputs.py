@@ -10,10 +10,10 @@ from torch import nn
 
 from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_wrapped_for_lora
-from scaffold.runtime.tuning.forwards import chain_of, digest
+from scaffold.runtime.tuning.blocks import block_of, known_block
+from scaffold.runtime.tuning.forwards import digest
 from scaffold.runtime.tuning.fp8 import fed_layers, write_fp8
 from scaffold.runtime.tuning.mlp import parts
-from scaffold.runtime.tuning.norms import BLOCKS
 
 #: Digests of `apply_weights` of vLLM's FP8 kernels: one scale for each row of the inputs, then `apply_scaled_mm`.
 APPLY_WEIGHTS = {
@@ -43,15 +43,13 @@ class Fp8Inputs(Tuning):
             if _kernel(module) is not None:
                 yield path, module
         for path, module in tower.items():
-            if digest(module) in BLOCKS and any(_kernel(layer) is not None for layer in fed_layers(module)):
+            layers = fed_layers(module) if block_of(module) is not None else ()
+            if any(_kernel(layer) is not None for layer in layers):
                 yield path, module
 
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         if _kernel(module) is not None:
             return _unfit(module)
-        mlp = getattr(module, BLOCKS[digest(module) or ""].mlp)
-        if len(chain_of(mlp) or ()) != 3:
-            return f"the forward of {type(mlp).__name__} is not linear, activation, linear"
         return next((why for layer in fed_layers(module) if (why := _unfit(layer)) is not None), None)
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
@@ -59,7 +57,7 @@ class Fp8Inputs(Tuning):
         if kernel is not None:
             undo.set(kernel, "apply_weights", _apply_weights(kernel))
             return
-        second = parts(getattr(module, BLOCKS[digest(module) or ""].mlp))[2]
+        second = parts(getattr(module, known_block(module).mlp.child))[2]
         write_fp8(module, 1, undo, width=second.weight.shape[0])
 
 

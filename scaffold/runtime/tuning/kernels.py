@@ -178,7 +178,7 @@ def add_norm(
     fp8: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(x + branch * scale, its norm) in one kernel. With `fp8`, the norm brings its FP8 form. Writes to new tensors."""
-    if not runs_triton(x):
+    if not (runs_triton(x) and _are_alike(x, branch, scale)):
         total, out = add_norm_reference(x, branch, scale, weight, bias, eps, kind)
         return total, _bring_fp8(out, fp8)
     left, right = _rows(x), _rows(branch)
@@ -198,12 +198,19 @@ def norm_add(
     fp8: bool = False,
 ) -> torch.Tensor:
     """`x + norm(branch)` in one kernel. With `fp8`, the sum brings its FP8 form."""
-    if not runs_triton(x):
+    if not (runs_triton(x) and _are_alike(x, branch)):
         return _bring_fp8(norm_add_reference(x, branch, weight, bias, eps, kind), fp8)
     left, right = _rows(x), _rows(branch)
     out = torch.empty(left.shape, dtype=x.dtype, device=x.device)
     found = _launch_norm(left, right, None, weight, bias, eps, kind, None, out, after=True, fp8=fp8)
     return _bring(out.view(x.shape), found)
+
+
+def _are_alike(x: torch.Tensor, branch: torch.Tensor, scale: torch.Tensor | None = None) -> bool:
+    """Whether a sum neither broadcasts nor converts, but for a scale of each column: a kernel reads all terms alike."""
+    if branch.shape != x.shape or (scale is not None and scale.shape != x.shape[-1:]):
+        return False
+    return all(t is None or t.dtype is x.dtype for t in (branch, scale))
 
 
 def _launch_norm(

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, plain_linear
-from scaffold.runtime.tuning.forwards import Link, chain_of
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm, plain_linear
+from scaffold.runtime.tuning.forwards import Link, chain_of, only_calls
 
 #: Element-wise activations: a column of zeros after the first layer meets a column of zeros in the second.
 _ELEMENTWISE = {
@@ -168,20 +168,29 @@ class FusedActivations(Tuning):
     _KERNELS = {"SiluAndMul": kernels.silu_and_mul, "QuickGELU": kernels.quick_gelu}  # noqa: RUF012
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
-        for path, module in mlps(tower):
-            if type(parts(module)[1]).__name__ in self._KERNELS:
+        for path, module in tower.items():
+            if any(type(child).__name__ in self._KERNELS for child in module.children()):
                 yield path, module
 
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
-        act = parts(module)[1]
-        if type(act).__module__.partition(".")[0] != "vllm":
-            return f"{type(act).__name__} is not vLLM's"
-        return "its activation has hooks" if has_hooks(act) else None
+        for name, act in self._activations(module):
+            kind = type(act).__name__
+            if not is_from_vllm(act, kind):
+                return f"{kind} is not vLLM's"
+            if has_hooks(act):
+                return "its activation has hooks"
+            if not only_calls(module, name):
+                return f"{type(module).__name__} does more with {name} than to call it"
+            if any(getattr(child, "_input_quant_key", None) is not None for child in module.children()):
+                return "vLLM converts its result in one kernel with it"
+        return None
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
-        steps = chain_of(module) or []
-        act = parts(module)[1]
-        undo.set(module, steps[1].name, FusedActivation(self._KERNELS[type(act).__name__], act))
+        for name, act in self._activations(module):
+            undo.set(module, name, FusedActivation(self._KERNELS[type(act).__name__], act))
+
+    def _activations(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
+        return [(name, child) for name, child in module.named_children() if type(child).__name__ in self._KERNELS]
 
 
 class GeluEpilogue(Tuning):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm
-from scaffold.runtime.tuning.forwards import digest, hands_through
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_layer_norm, is_norm
+from scaffold.runtime.tuning.blocks import Block, block_of, known_block
+from scaffold.runtime.tuning.forwards import hands_through
 
 #: The name under which a norm has the least number of rows from which the layer behind it takes them in FP8.
 FP8_ROWS = "_vitcg_fp8_rows"
@@ -21,16 +21,11 @@ FP8_ROWS = "_vitcg_fp8_rows"
 _WIDEST = 16384
 
 
-def is_norm(module: nn.Module | None) -> bool:
-    """Whether a module is a layer norm of torch or an RMS norm of vLLM, not a subclass."""
-    return module is not None and (type(module) is nn.LayerNorm or is_from_vllm(module, "RMSNorm"))
-
-
 def norm_refusal(module: nn.Module) -> str | None:
     """The reason why the fused kernel cannot compute a norm; None if it can."""
     if has_hooks(module):
         return "it has hooks"
-    if type(module) is nn.LayerNorm:
+    if is_layer_norm(module):
         if len(module.normalized_shape) != 1:
             return "it normalises over several dimensions"
         width = module.normalized_shape[0]
@@ -48,7 +43,7 @@ class Norm:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.kind = "layer" if type(module) is nn.LayerNorm else "rms"
+        self.kind = "layer" if is_layer_norm(module) else "rms"
 
     @property
     def numbers(self) -> tuple[torch.Tensor | None, torch.Tensor | None, float, str]:
@@ -118,31 +113,6 @@ class FusedNorms(Tuning):
         undo.set(module, "forward", layer if norm.kind == "layer" else rms)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The parts of a block with a known forward: its children and layer scales by name, and where it normalises."""
-
-    norm1: str = "norm1"
-    attention: str = "attn"
-    norm2: str = "norm2"
-    mlp: str = "mlp"
-    scales: tuple[str, str] | None = None
-    norms_behind: bool = False
-    #: Keywords that the block passes to its attention besides its own arguments.
-    constants: Mapping[str, Any] = field(default_factory=dict)
-
-
-#: Forwards of blocks, by digest. All except Step3-VL's normalise before each branch.
-BLOCKS = {
-    "53875db83eb65109": Block(constants={"sequence_lengths": None}),  # Qwen2.5-VL, 0.20 and 0.21
-    "6dd36b0da2a1d1ca": Block(),  # Qwen2.5-VL
-    "c1bb36a89df410a4": Block(),  # Qwen2-VL
-    "37ee3ec0f1b1cad6": Block(),  # Qwen3-VL
-    "4731751995f9e400": Block(scales=("ls1", "ls2")),  # InternViT
-    "ad80e982a08708ba": Block("layer_norm1", "self_attn", "layer_norm2", norms_behind=True),  # Step3-VL
-}
-
-
 class _Handover:
     """A sum that one block has already normalised for the next one: the sum by identity, and its norm.
 
@@ -178,29 +148,26 @@ class FusedResiduals(Tuning):
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
-            if any(is_norm(child) for child in module.children()) and len(module._modules) == 4:
+            if sum(is_norm(child) for child in module.children()) >= 2 or block_of(module) is not None:
                 yield path, module
 
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
-        known = BLOCKS.get(digest(module) or "")
+        known = block_of(module)
         if known is None:
-            return f"the forward of {type(module).__name__} is not one that this tuning knows"
+            return f"the forward of {type(module).__name__} is no block of two branches"
         for name in (known.norm1, known.norm2):
-            norm = getattr(module, name, None)
-            if not is_norm(norm):
-                return f"{name} is a {type(norm).__name__}"
-            why = norm_refusal(norm)
+            why = norm_refusal(getattr(module, name))
             if why is not None:
                 return f"{name}: {why}"
         return None
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
-        block = BLOCKS[digest(module) or ""]
+        block = known_block(module)
         if block.norms_behind:
             forward = _norm_behind(module, block)
         else:
             following = self._next(path, tower)
-            nearby = None if following is None else Norm(getattr(following, block.norm1))
+            nearby = None if following is None else Norm(getattr(following, known_block(following).norm1))
             forward = _norm_before(module, block, nearby, _handover(path, tower, undo))
         undo.set(module, "forward", forward)
 
@@ -211,7 +178,7 @@ class FusedResiduals(Tuning):
         owner, following = tower.get(owner_path), tower.get(f"{layers}.{int(index) + 1}" if index.isdigit() else "")
         if owner is None or following is None or not isinstance(tower.get(layers), nn.ModuleList):
             return None
-        same = digest(following) in BLOCKS and self.refusal(path, following, tower) is None
+        same = block_of(following) is not None and self.refusal(path, following, tower) is None
         return following if same and hands_through(owner, name) else None
 
 
@@ -231,28 +198,24 @@ def _norm_before(module: nn.Module, block: Block, following: Norm | None, handov
     """`x += scale1 * attention(norm1(x)); x += scale2 * mlp(norm2(x))`."""
     original = module.forward
     norm1, norm2 = Norm(getattr(module, block.norm1)), Norm(getattr(module, block.norm2))
-    # A block hands its own arguments on by name, including those that its caller left out.
-    rest = list(inspect.signature(original).parameters.values())[1:]
-    names = [parameter.name for parameter in rest]
-    fixed = {parameter.name: parameter.default for parameter in rest if parameter.default is not parameter.empty}
-    fixed.update(block.constants)
+    named = _names(original)
 
-    def forward(x: torch.Tensor, *arguments: Any, **keywords: Any) -> torch.Tensor:
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        x, given = named(arguments, keywords)
         normed = handover.take(x)
         if not (norm1.fits(x) and norm2.fits(x)):
-            return original(x, *arguments, **keywords)
-        given = {**fixed, **dict(zip(names, arguments, strict=False)), **keywords}
-        scale1, scale2 = (None, None) if block.scales is None else (getattr(module, name) for name in block.scales)
+            return original(*arguments, **keywords)
+        scale1, scale2 = (None if name is None else getattr(module, name) for name in block.scales)
         if normed is None:
             normed = norm1.of(x)
-        branch = getattr(module, block.attention)(normed, **given)
+        branch = block.attention.run(module, normed, given)
         x, normed = norm2.of_sum(x, branch, scale1)
-        branch = getattr(module, block.mlp)(normed)
+        branch = block.mlp.run(module, normed, given)
         if following is None or not following.fits(x):
-            return x + branch if scale2 is None else torch.addcmul(x, branch, scale2)
+            return block.result(x + branch if scale2 is None else torch.addcmul(x, branch, scale2))
         x, normed = following.of_sum(x, branch, scale2)
         handover.put(x, normed)
-        return x
+        return block.result(x)
 
     return forward
 
@@ -261,12 +224,26 @@ def _norm_behind(module: nn.Module, block: Block) -> Any:
     """`x += norm1(attention(x)); x += norm2(mlp(x))`."""
     original = module.forward
     norm1, norm2 = Norm(getattr(module, block.norm1)), Norm(getattr(module, block.norm2))
+    named = _names(original)
 
-    def forward(x: torch.Tensor, *arguments: Any, **keywords: Any) -> torch.Tensor:
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        x, given = named(arguments, keywords)
         if not (norm1.fits(x) and norm2.fits(x)):
-            return original(x, *arguments, **keywords)
-        branch = getattr(module, block.attention)(x, *arguments, **keywords)
-        x = norm1.added_to(x, branch)
-        return norm2.added_to(x, getattr(module, block.mlp)(x))
+            return original(*arguments, **keywords)
+        x = norm1.added_to(x, block.attention.run(module, x, given))
+        return block.result(norm2.added_to(x, block.mlp.run(module, x, given)))
 
     return forward
+
+
+def _names(forward: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[torch.Tensor, dict[str, Any]]]:
+    """Reads a call of `forward`: its rows, and all arguments by name, those that the caller left out, too."""
+    parameters = list(inspect.signature(forward).parameters.values())
+    names = [parameter.name for parameter in parameters]
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    def read(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        given = {**defaults, **dict(zip(names, arguments, strict=False)), **keywords}
+        return given[names[0]], given
+
+    return read

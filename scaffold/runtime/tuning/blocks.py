@@ -1,0 +1,318 @@
+"""Reads a block of a transformer from the source of its `forward`: two branches, each added to what came in.
+
+    x = x + attention(norm1(x), ...)        x = x + norm1(attention(x, ...))
+    x = x + mlp(norm2(x))                   x = x + norm2(mlp(x))
+
+The left form normalises before each branch, the right one behind it. A branch may have a layer scale. The names, the
+order of the terms and the statements do not matter: values are followed through them. Anything else is no block.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from scaffold.runtime.tuning.base import is_norm
+from scaffold.runtime.tuning.forwards import parse
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An argument of a branch besides its rows: a parameter of the block by name, a tuple of such, or a constant."""
+
+    parameter: str | None
+    constant: Any = None
+    entries: tuple[Given, ...] | None = None
+
+    def value(self, arguments: Mapping[str, Any]) -> Any:
+        """The argument in a call of the block with these arguments."""
+        if self.entries is not None:
+            return tuple(entry.value(arguments) for entry in self.entries)
+        return self.constant if self.parameter is None else arguments[self.parameter]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it holds nothing that the block computes."""
+        if self.entries is not None:
+            return all(entry.is_told for entry in self.entries)
+        return not isinstance(self.constant, (_Rows, _Sum, _Scaled, _Called))
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A call of a child: the rows first or under a keyword, other arguments, and what is taken of the result."""
+
+    child: str
+    keyword: str | None = None
+    positional: tuple[Given, ...] = ()
+    keywords: tuple[tuple[str, Given], ...] = ()
+    #: The child returns a tuple, of which the first entry counts.
+    unpack: bool = False
+
+    def run(self, module: Any, rows: Any, arguments: Mapping[str, Any]) -> Any:
+        """The branch of these rows in a call of the block with these arguments."""
+        more = [given.value(arguments) for given in self.positional]
+        named = {name: given.value(arguments) for name, given in self.keywords}
+        if self.keyword is None:
+            more.insert(0, rows)
+        else:
+            named[self.keyword] = rows
+        out = getattr(module, self.child)(*more, **named)
+        return out[0] if self.unpack else out
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The parts of a block by name, and where it normalises."""
+
+    norm1: str
+    attention: Branch
+    norm2: str
+    mlp: Branch
+    #: The layer scales of both branches.
+    scales: tuple[str | None, str | None]
+    norms_behind: bool
+    #: It returns a tuple of its rows and so many times None.
+    nones: int | None
+
+    def result(self, rows: Any) -> Any:
+        """The block's return value for its rows."""
+        return rows if self.nones is None else (rows, *(None,) * self.nones)
+
+
+def known_block(module: Any) -> Block:
+    """The block of a module that is known to be one."""
+    block = block_of(module)
+    assert block is not None, type(module).__name__
+    return block
+
+
+def block_of(module: Any) -> Block | None:
+    """The block that a module's class describes, or None if it describes anything else."""
+    for block in _read(inspect.unwrap(type(module).forward)):
+        if is_norm(getattr(module, block.norm1, None)) and is_norm(getattr(module, block.norm2, None)):
+            return block
+    return None
+
+
+@lru_cache(maxsize=256)
+def _read(function: Any) -> tuple[Block, ...]:
+    node = parse(function)
+    return () if node is None else readings(node)
+
+
+def readings(node: ast.FunctionDef) -> tuple[Block, ...]:
+    """The blocks that a syntax tree can be: it does not tell which of two children is a norm."""
+    try:
+        nones, out = _Reader(node).result()
+    except _NoBlock:
+        return ()
+    return tuple(block for behind in (False, True) if (block := _block(out, nones, behind)) is not None)
+
+
+class _NoBlock(Exception):
+    """A statement or an expression that no block has."""
+
+
+# -- values: what a name holds, in terms of the rows that came in
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The block's first argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    value: Any
+    scale: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    branch: Branch
+    rows: Any
+
+
+class _Reader:
+    """Follows the values of one function."""
+
+    def __init__(self, node: ast.FunctionDef) -> None:
+        arguments = node.args
+        if arguments.vararg or arguments.kwarg or len(arguments.args) < 2:
+            raise _NoBlock
+        self._body = node.body
+        first, *rest = (a.arg for a in [*arguments.args[1:], *arguments.kwonlyargs])
+        self._parameters = set(rest)
+        self._values: dict[str, Any] = {first: _Rows()}
+
+    def result(self) -> tuple[int | None, Any]:
+        """How many times None the function returns besides its rows (None: no tuple), and the rows."""
+        for statement in self._body:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                continue
+            if isinstance(statement, ast.Return):
+                return self._returned(statement.value)
+            self._assign(statement)
+        raise _NoBlock
+
+    def _returned(self, node: ast.expr | None) -> tuple[int | None, Any]:
+        if not isinstance(node, ast.Tuple):
+            return None, self._value(node)
+        first, *rest = node.elts
+        if not all(isinstance(entry, ast.Constant) and entry.value is None for entry in rest):
+            raise _NoBlock
+        return len(rest), self._value(first)
+
+    def _assign(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+            # It changes a tensor that a branch has made, so nothing else can have it.
+            if isinstance(statement.target, ast.Name) and isinstance(self._value(statement.target), _Called):
+                name = statement.target.id
+                self._values[name] = _Sum(self._values[name], self._value(statement.value))
+                return
+        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+            if isinstance(target, ast.Name):
+                self._values[target.id] = self._value(statement.value)
+                return
+            if isinstance(target, ast.Tuple) and all(isinstance(entry, ast.Name) for entry in target.elts):
+                names = [entry.id for entry in target.elts if isinstance(entry, ast.Name)]
+                for name, value in zip(names, self._unpacked(statement.value, names), strict=True):
+                    self._values[name] = value
+                return
+        raise _NoBlock
+
+    def _unpacked(self, node: ast.expr, names: list[str]) -> list[Any]:
+        """The entries of a result that are assigned to names. Only the first counts, or both of a sum and its norm."""
+        called = self._value(node)
+        if not isinstance(called, _Called):
+            raise _NoBlock
+        added = dict(called.branch.keywords).get("residual")
+        if len(names) == 2 and added is not None and not called.branch.positional and added.parameter is None:
+            # An RMS norm of vLLM gives the norm of the sum, and the sum.
+            total = _Sum(called.rows, added.constant)
+            return [_Called(Branch(called.branch.child), total), total]
+        branch = called.branch
+        first = Branch(branch.child, branch.keyword, branch.positional, branch.keywords, unpack=True)
+        return [_Called(first, called.rows), *(None for _ in names[1:])]
+
+    def _value(self, node: ast.expr | None) -> Any:
+        if isinstance(node, ast.Name):
+            found = self._values.get(node.id)
+            if found is not None:
+                return found
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return _Sum(self._value(node.left), self._value(node.right))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for value, scale in ((node.left, node.right), (node.right, node.left)):
+                name = _child(scale)
+                if name is not None:
+                    return _Scaled(self._value(value), name)
+        elif isinstance(node, ast.Call):
+            return self._called(node)
+        raise _NoBlock
+
+    def _called(self, node: ast.Call) -> _Called:
+        callee = node.func
+        if isinstance(callee, ast.Attribute) and callee.attr == "forward":
+            callee = callee.value
+        child = _child(callee)
+        if child is None or any(keyword.arg is None for keyword in node.keywords):
+            raise _NoBlock
+        keywords = [(str(keyword.arg), keyword.value) for keyword in node.keywords]
+        if node.args:
+            rows, positional, under = node.args[0], node.args[1:], None
+        elif keywords:
+            (under, rows), *keywords = keywords
+            positional = []
+        else:
+            raise _NoBlock
+        branch = Branch(
+            child, under, tuple(map(self._given, positional)), tuple((name, self._given(v)) for name, v in keywords)
+        )
+        return _Called(branch, self._value(rows))
+
+    def _given(self, node: ast.expr) -> Given:
+        if isinstance(node, ast.Constant):
+            return Given(None, node.value)
+        if isinstance(node, ast.Name) and node.id in self._parameters and node.id not in self._values:
+            return Given(node.id)
+        if isinstance(node, ast.Tuple):
+            return Given(None, entries=tuple(map(self._given, node.elts)))
+        # The result of a branch, which only a norm of a sum takes.
+        return Given(None, self._value(node))
+
+
+def _child(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return None
+
+
+# -- the two forms
+
+
+def _block(out: Any, nones: int | None, behind: bool) -> Block | None:
+    second = _split(out, lambda base: _split(base, _is_input) is not None)
+    first = None if second is None else _split(second[0], _is_input)
+    if first is None or second is None:
+        return None
+    normed = _normed_behind if behind else _normed_before
+    one, two = normed(*first), normed(*second)
+    if one is None or two is None:
+        return None
+    (norm1, attention), (norm2, mlp) = one, two
+    scales = (first[2], second[2])
+    children = {norm1, attention.child, norm2, mlp.child}
+    if len(children) != 4 or (behind and scales != (None, None)) or not (_is_told(attention) and _is_told(mlp)):
+        return None
+    return Block(norm1, attention, norm2, mlp, scales, behind, nones)
+
+
+def _is_input(value: Any) -> bool:
+    return isinstance(value, _Rows)
+
+
+def _split(total: Any, is_base: Callable[[Any], bool]) -> tuple[Any, Any, str | None] | None:
+    """A sum as what came in, the branch, and the branch's scale."""
+    if isinstance(total, _Sum):
+        for base, branch in ((total.left, total.right), (total.right, total.left)):
+            if is_base(base):
+                return (base, branch.value, branch.scale) if isinstance(branch, _Scaled) else (base, branch, None)
+    return None
+
+
+def _normed_before(base: Any, branch: Any, scale: str | None) -> tuple[str, Branch] | None:
+    """The norm and the branch of `base + branch(norm(base))`."""
+    if not isinstance(branch, _Called):
+        return None
+    norm = branch.rows
+    return (norm.branch.child, branch.branch) if _is_plain(norm) and norm.rows == base else None
+
+
+def _normed_behind(base: Any, norm: Any, scale: str | None) -> tuple[str, Branch] | None:
+    """The norm and the branch of `base + norm(branch(base))`."""
+    branch = norm.rows if _is_plain(norm) else None
+    return (norm.branch.child, branch.branch) if isinstance(branch, _Called) and branch.rows == base else None
+
+
+def _is_plain(called: Any) -> bool:
+    """Whether a child gets rows and nothing else."""
+    return isinstance(called, _Called) and called.branch == Branch(called.branch.child)
+
+
+def _is_told(branch: Branch) -> bool:
+    """Whether every further argument is a parameter of the block or a constant."""
+    given = (*branch.positional, *(value for _, value in branch.keywords))
+    return all(one.is_told for one in given)
