@@ -59,10 +59,8 @@ class Calls:
 
 
 def test_a_child_that_is_only_called():
-    assert [name for name in ("one", "two", "three", "four", "five", "six") if only_calls(Calls(), name)] == [
-        "one",
-        "two",
-    ]
+    names = ("one", "two", "three", "four", "five", "six")
+    assert [name for name in names if only_calls(Calls(), name)] == ["one", "two"]
 
 
 def test_a_loop_over_layers_that_return_a_tuple():
