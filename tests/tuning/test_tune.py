@@ -94,6 +94,13 @@ def test_rocm_is_left_alone(host, monkeypatch):
     assert tune(host).outcomes == []
 
 
+def test_a_device_that_no_kernel_ran_on_keeps_vllms_kernels(host, monkeypatch, caplog):
+    monkeypatch.setattr(tower, "_device", lambda _: torch.device("xpu"))
+    with caplog.at_level("INFO", logger="scaffold.runtime.tuning"):
+        assert tune(host).outcomes == []
+    assert "no tuning: the kernels were never run on xpu" in caplog.text
+
+
 def test_without_triton_a_gpu_keeps_vllms_kernels(host, monkeypatch):
     monkeypatch.setattr(tower, "_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(kernels, "triton_kernels", lambda: None)
