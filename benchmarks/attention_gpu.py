@@ -42,13 +42,13 @@ CALLS = 8
 Call = Callable[[], torch.Tensor]
 
 
-def graph_of(call: Call) -> torch.cuda.CUDAGraph:
-    """A graph of `CALLS` calls. It compiles the kernels first."""
+def graph_of(call: Call, calls: int = CALLS) -> torch.cuda.CUDAGraph:
+    """A graph of so many calls. It compiles the kernels first."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(CALLS):
+        for _ in range(calls):
             call()
     return graph
 

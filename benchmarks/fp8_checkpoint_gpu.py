@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+from attention_gpu import graph_of
 from gpu_result import ByModel
 from manager_gpu import Subject, error_of, exact_call, start_vllm
 from towers import DEVICE, DTYPE
@@ -136,8 +136,8 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     return {"rows": rows, "applied": applied, "conversions": conversions(tuned, rounds)}
 
 
-#: The rows of one conversion that is measured alone.
-ROWS = 4784
+#: The rows of one conversion that is measured alone, and its calls in a graph.
+ROWS, REPEATS = 4784, 50
 
 
 def conversions(host: Any, rounds: int) -> list[dict[str, Any]]:
@@ -155,30 +155,16 @@ def conversions(host: Any, rounds: int) -> list[dict[str, Any]]:
     for width in sorted({layer.input_size for layer in layers}):
         x = torch.randn(ROWS, width, device=DEVICE, dtype=DTYPE)
         ways = {
-            "engine": repeated(partial(engine, x, None, None)),
-            "operator": repeated(partial(ops.scaled_fp8_quant, x, use_per_token_if_dynamic=True)),
-            "ours": repeated(partial(kernels.to_fp8, x)),
+            "engine": partial(engine, x, None, None),
+            "operator": partial(ops.scaled_fp8_quant, x, use_per_token_if_dynamic=True),
+            "ours": partial(kernels.to_fp8, x),
         }
-        times = settle(ways, rounds)
+        with torch.inference_mode():
+            graphs = {way: graph_of(call, REPEATS) for way, call in ways.items()}
+        times = settle({way: graph.replay for way, graph in graphs.items()}, rounds)
         found.append({"width": width, **{f"{way}_us": round(1000 * ms / REPEATS, 2) for way, ms in times.items()}})
         print(found[-1], flush=True)
     return found
-
-
-REPEATS = 50
-
-
-def repeated(action: Callable[[], Any]) -> Callable[[], Any]:
-    """A graph of `REPEATS` calls."""
-    with torch.inference_mode():
-        for _ in range(3):
-            action()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(REPEATS):
-                action()
-    return graph.replay
 
 
 def main() -> int:

@@ -4,8 +4,11 @@ import ast
 import textwrap
 
 import pytest
+import torch
+from torch import nn
 
 from scaffold.runtime.tuning.blocks import Branch, Given, readings
+from scaffold.runtime.tuning.norms import FusedResiduals
 
 
 def read(text):
@@ -52,13 +55,14 @@ PLAIN = Branch("mlp")
             def forward(self, x, cos, sin):
                 r = self.attn.forward(self.norm1(x), 1, position=(cos, sin), causal=False)
                 h = r + x
-                return h + self.mlp.forward(self.norm2(h))
+                return h + self.mlp(self.norm2(h))
             """,
             Branch(
                 "attn",
                 None,
                 (Given(None, 1),),
                 (("position", Given(None, entries=(Given("cos"), Given("sin")))), ("causal", Given(None, False))),
+                past_hooks=True,
             ),
             None,
         ),
@@ -116,6 +120,7 @@ def test_a_sum_of_two_calls_has_two_readings():
         ["x = x + self.attn(self.norm1(x), *rest)", "return x + self.mlp(self.norm2(x))"],
         ["x = x + self.attn(self.norm1(x), **rest)", "return x + self.mlp(self.norm2(x))"],
         ["x += self.attn(self.norm1(x))", "return x + self.mlp(self.norm2(x))"],  # it changes the caller's tensor
+        ["a = self.attn(self.norm1(x))", "h = a", "h += x", "x = x + a", "return x + self.mlp(self.norm2(x))"],
         ["x = x - self.attn(self.norm1(x))", "return x + self.mlp(self.norm2(x))"],
         ["x = x + 2 * self.attn(self.norm1(x))", "return x + self.mlp(self.norm2(x))"],
         ["x = x + self.attn(self.norm(x))", "return x + self.mlp(self.norm(x))"],  # one norm for both
@@ -131,3 +136,21 @@ def test_other_forwards_are_no_blocks(lines):
 @pytest.mark.parametrize("head", ["(self)", "(self, *x)", "(self, x, **rest)"])
 def test_other_signatures_are_no_blocks(head):
     assert read(f"def forward{head}:\n    x = x + self.a(self.b(x))\n    return x + self.c(self.d(x))") == ()
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(4), nn.LayerNorm(4)
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.scale1 = self.scale2 = scale
+
+    def forward(self, x):
+        x = x + self.one(self.norm1(x)) * self.scale1
+        return x + self.two(self.norm2(x)) * self.scale2
+
+
+def test_a_number_is_no_layer_scale():
+    tuning = FusedResiduals()
+    assert tuning.refusal("block", Scaled(0.5), {}) == "scale1 is no layer scale"
+    assert tuning.refusal("block", Scaled(nn.Parameter(torch.ones(4))), {}) is None

@@ -12,12 +12,12 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from scaffold.runtime.tuning.base import is_norm
-from scaffold.runtime.tuning.forwards import parse
+from scaffold.runtime.tuning.forwards import child_of, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,6 @@ class Given:
             return tuple(entry.value(arguments) for entry in self.entries)
         return self.constant if self.parameter is None else arguments[self.parameter]
 
-    @property
-    def is_told(self) -> bool:
-        """Whether it holds nothing that the block computes."""
-        if self.entries is not None:
-            return all(entry.is_told for entry in self.entries)
-        return not isinstance(self.constant, (_Rows, _Sum, _Scaled, _Called))
-
 
 @dataclass(frozen=True, slots=True)
 class Branch:
@@ -52,6 +45,8 @@ class Branch:
     keywords: tuple[tuple[str, Given], ...] = ()
     #: The child returns a tuple, of which the first entry counts.
     unpack: bool = False
+    #: Its `forward` is called, past its hooks.
+    past_hooks: bool = False
 
     def run(self, module: Any, rows: Any, arguments: Mapping[str, Any]) -> Any:
         """The branch of these rows in a call of the block with these arguments."""
@@ -61,7 +56,8 @@ class Branch:
             more.insert(0, rows)
         else:
             named[self.keyword] = rows
-        out = getattr(module, self.child)(*more, **named)
+        child = getattr(module, self.child)
+        out = (child.forward if self.past_hooks else child)(*more, **named)
         return out[0] if self.unpack else out
 
 
@@ -93,6 +89,8 @@ def known_block(module: Any) -> Block:
 
 def block_of(module: Any) -> Block | None:
     """The block that a module's class describes, or None if it describes anything else."""
+    if sum(map(is_norm, module.children())) < 2:
+        return None
     for block in _read(inspect.unwrap(type(module).forward)):
         if is_norm(getattr(module, block.norm1, None)) and is_norm(getattr(module, block.norm2, None)):
             return block
@@ -176,10 +174,11 @@ class _Reader:
 
     def _assign(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            # It changes a tensor that a branch has made, so nothing else can have it.
-            if isinstance(statement.target, ast.Name) and isinstance(self._value(statement.target), _Called):
-                name = statement.target.id
-                self._values[name] = _Sum(self._values[name], self._value(statement.value))
+            # It changes a tensor that a branch has made, under the only name that it has.
+            value = self._value(statement.target)
+            held = sum(other is value for other in self._values.values())
+            if isinstance(statement.target, ast.Name) and isinstance(value, _Called) and held == 1:
+                self._values[statement.target.id] = _Sum(value, self._value(statement.value))
                 return
         elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
@@ -195,17 +194,15 @@ class _Reader:
 
     def _unpacked(self, node: ast.expr, names: list[str]) -> list[Any]:
         """The entries of a result that are assigned to names. Only the first counts, or both of a sum and its norm."""
-        called = self._value(node)
-        if not isinstance(called, _Called):
+        if not isinstance(node, ast.Call):
             raise _NoBlock
-        added = dict(called.branch.keywords).get("residual")
-        if len(names) == 2 and added is not None and not called.branch.positional and added.parameter is None:
+        norm, given = child_of(node.func), [keyword.arg for keyword in node.keywords]
+        if norm is not None and len(names) == 2 and len(node.args) == 1 and given == ["residual"]:
             # An RMS norm of vLLM gives the norm of the sum, and the sum.
-            total = _Sum(called.rows, added.constant)
-            return [_Called(Branch(called.branch.child), total), total]
-        branch = called.branch
-        first = Branch(branch.child, branch.keyword, branch.positional, branch.keywords, unpack=True)
-        return [_Called(first, called.rows), *(None for _ in names[1:])]
+            total = _Sum(self._value(node.args[0]), self._value(node.keywords[0].value))
+            return [_Called(Branch(norm), total), total]
+        called = self._called(node)
+        return [_Called(replace(called.branch, unpack=True), called.rows), *(None for _ in names[1:])]
 
     def _value(self, node: ast.expr | None) -> Any:
         if isinstance(node, ast.Name):
@@ -216,7 +213,7 @@ class _Reader:
             return _Sum(self._value(node.left), self._value(node.right))
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for value, scale in ((node.left, node.right), (node.right, node.left)):
-                name = _child(scale)
+                name = child_of(scale)
                 if name is not None:
                     return _Scaled(self._value(value), name)
         elif isinstance(node, ast.Call):
@@ -225,9 +222,8 @@ class _Reader:
 
     def _called(self, node: ast.Call) -> _Called:
         callee = node.func
-        if isinstance(callee, ast.Attribute) and callee.attr == "forward":
-            callee = callee.value
-        child = _child(callee)
+        past_hooks = isinstance(callee, ast.Attribute) and callee.attr == "forward"
+        child = child_of(callee.value if isinstance(callee, ast.Attribute) and past_hooks else callee)
         if child is None or any(keyword.arg is None for keyword in node.keywords):
             raise _NoBlock
         keywords = [(str(keyword.arg), keyword.value) for keyword in node.keywords]
@@ -238,10 +234,8 @@ class _Reader:
             positional = []
         else:
             raise _NoBlock
-        branch = Branch(
-            child, under, tuple(map(self._given, positional)), tuple((name, self._given(v)) for name, v in keywords)
-        )
-        return _Called(branch, self._value(rows))
+        given = tuple(map(self._given, positional)), tuple((name, self._given(value)) for name, value in keywords)
+        return _Called(Branch(child, under, *given, past_hooks=past_hooks), self._value(rows))
 
     def _given(self, node: ast.expr) -> Given:
         if isinstance(node, ast.Constant):
@@ -250,14 +244,7 @@ class _Reader:
             return Given(node.id)
         if isinstance(node, ast.Tuple):
             return Given(None, entries=tuple(map(self._given, node.elts)))
-        # The result of a branch, which only a norm of a sum takes.
-        return Given(None, self._value(node))
-
-
-def _child(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return node.attr
-    return None
+        raise _NoBlock
 
 
 # -- the two forms
@@ -269,13 +256,13 @@ def _block(out: Any, nones: int | None, behind: bool) -> Block | None:
     if first is None or second is None:
         return None
     normed = _normed_behind if behind else _normed_before
-    one, two = normed(*first), normed(*second)
+    one, two = normed(*first[:2]), normed(*second[:2])
     if one is None or two is None:
         return None
     (norm1, attention), (norm2, mlp) = one, two
     scales = (first[2], second[2])
     children = {norm1, attention.child, norm2, mlp.child}
-    if len(children) != 4 or (behind and scales != (None, None)) or not (_is_told(attention) and _is_told(mlp)):
+    if len(children) != 4 or (behind and scales != (None, None)):
         return None
     return Block(norm1, attention, norm2, mlp, scales, behind, nones)
 
@@ -293,7 +280,7 @@ def _split(total: Any, is_base: Callable[[Any], bool]) -> tuple[Any, Any, str | 
     return None
 
 
-def _normed_before(base: Any, branch: Any, scale: str | None) -> tuple[str, Branch] | None:
+def _normed_before(base: Any, branch: Any) -> tuple[str, Branch] | None:
     """The norm and the branch of `base + branch(norm(base))`."""
     if not isinstance(branch, _Called):
         return None
@@ -301,7 +288,7 @@ def _normed_before(base: Any, branch: Any, scale: str | None) -> tuple[str, Bran
     return (norm.branch.child, branch.branch) if _is_plain(norm) and norm.rows == base else None
 
 
-def _normed_behind(base: Any, norm: Any, scale: str | None) -> tuple[str, Branch] | None:
+def _normed_behind(base: Any, norm: Any) -> tuple[str, Branch] | None:
     """The norm and the branch of `base + norm(branch(base))`."""
     branch = norm.rows if _is_plain(norm) else None
     return (norm.branch.child, branch.branch) if isinstance(branch, _Called) and branch.rows == base else None
@@ -310,9 +297,3 @@ def _normed_behind(base: Any, norm: Any, scale: str | None) -> tuple[str, Branch
 def _is_plain(called: Any) -> bool:
     """Whether a child gets rows and nothing else."""
     return isinstance(called, _Called) and called.branch == Branch(called.branch.child)
-
-
-def _is_told(branch: Branch) -> bool:
-    """Whether every further argument is a parameter of the block or a constant."""
-    given = (*branch.positional, *(value for _, value in branch.keywords))
-    return all(one.is_told for one in given)

@@ -114,8 +114,9 @@ def _call_of_child(node: ast.AST | None) -> tuple[ast.Attribute | None, ast.expr
     callee, arguments = node.func, node.args
     if isinstance(callee, ast.Name) and callee.id == "maybe_fused_act_quant" and len(arguments) == 3:
         callee, arguments = arguments[0], arguments[1:2]
-    is_child = isinstance(callee, ast.Attribute) and _is_self(callee.value)
-    return (callee, arguments[0]) if is_child and len(arguments) == 1 else (None, None)  # type: ignore[return-value]
+    if isinstance(callee, ast.Attribute) and child_of(callee) is not None and len(arguments) == 1:
+        return callee, arguments[0]
+    return None, None
 
 
 def only_calls(module: Any, child: str) -> bool:
@@ -123,13 +124,16 @@ def only_calls(module: Any, child: str) -> bool:
     node = parse(inspect.unwrap(type(module).forward))
     if node is None:
         return False
-    uses = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == child and _is_self(n.value)]
+    uses = [n for n in ast.walk(node) if child_of(n) == child]
     calls = [callee for n in ast.walk(node) if (callee := _call_of_child(n)[0]) in uses]
     return 0 < len(uses) == len(calls)
 
 
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
+def child_of(node: ast.AST) -> str | None:
+    """The name in `self.<name>`; None for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return None
 
 
 def hands_through(owner: Any, layers: str) -> bool:
@@ -170,10 +174,7 @@ def hands_through_node(node: ast.FunctionDef, layers: str) -> bool:
 
 
 def _mentions(node: ast.expr, layers: str) -> bool:
-    return any(
-        isinstance(n, ast.Attribute) and n.attr == layers and isinstance(n.value, ast.Name) and n.value.id == "self"
-        for n in ast.walk(node)
-    )
+    return any(child_of(n) == layers for n in ast.walk(node))
 
 
 def _changes(node: ast.AST, state: str) -> bool:

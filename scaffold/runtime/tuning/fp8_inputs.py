@@ -26,8 +26,10 @@ class Fp8Inputs(Tuning):
     """Convert the inputs of FP8 layers row by row in one kernel; in known blocks, norms and activations do it.
 
     vLLM's own kernels multiply. A row's scale is that of vLLM, but for rows with nothing larger than 1 / 512: vLLM's
-    scale has a least value. vLLM compiles its conversion for any number of rows, and 4784 rows take 2.6 to 7 times as
-    long (`benchmarks/fp8_checkpoint_gpu.py`).
+    scale has a least value.
+
+    vLLM compiles its conversion for any number of rows. With 4784 rows it takes 2.6 to 6.8 times as long
+    (`benchmarks/fp8_checkpoint_gpu.py`).
     """
 
     name = "fp8-inputs"

@@ -148,7 +148,7 @@ class FusedResiduals(Tuning):
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
-            if sum(is_norm(child) for child in module.children()) >= 2 or block_of(module) is not None:
+            if sum(map(is_norm, module.children())) >= 2:
                 yield path, module
 
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
@@ -159,6 +159,9 @@ class FusedResiduals(Tuning):
             why = norm_refusal(getattr(module, name))
             if why is not None:
                 return f"{name}: {why}"
+        for scale in known.scales:
+            if scale is not None and not isinstance(getattr(module, scale, None), torch.Tensor):
+                return f"{scale} is no layer scale"
         return None
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
