@@ -69,18 +69,19 @@ def command(
     `validate` reports it with the lines to look at. With --yes the first candidate answers every question; a question
     without one exits with 3.
     """
-    from scaffold.draft import draft_descriptor, interview
+    from scaffold.draft import draft_descriptor, interview, refuse_release
 
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
+    refuse_release(vllm, layout)
     tree = open_target(console, vllm).tree
     if yes:
         draft = interview(tree, model, answers, partial(_take_first, console), layout)
     elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
-        draft = interview(tree, model, answers, _ask, layout)
+        draft = interview(tree, model, answers, _ask, layout, _refuse)
     else:
         draft = draft_descriptor(tree, model, answers, layout)
     _check_answers(draft)
@@ -112,6 +113,11 @@ def _ask(question: Question) -> str | None:
     default = question.candidates[0].value if question.candidates else "-"
     answer = str(click.prompt(question.key, default=default, err=True)).strip()
     return None if answer in ("", "-") else answer
+
+
+def _refuse(problem: Diagnostic) -> None:
+    """Say why the answer that was typed cannot be; its question follows once more."""
+    click.echo(f"  this cannot be: {problem.message} (`-` leaves the question open)", err=True)
 
 
 def _take_first(console: Console, question: Question) -> str | None:

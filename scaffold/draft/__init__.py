@@ -7,5 +7,6 @@ the disk.
 from scaffold.draft.drafting import Draft, draft_descriptor, interview
 from scaffold.draft.locate import architectures
 from scaffold.draft.sheet import Candidate, Question
+from scaffold.draft.unportable import refuse_release
 
-__all__ = ["Candidate", "Draft", "Question", "architectures", "draft_descriptor", "interview"]
+__all__ = ["Candidate", "Draft", "Question", "architectures", "draft_descriptor", "interview", "refuse_release"]

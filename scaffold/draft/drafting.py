@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scaffold.descriptor import load_descriptor_text
@@ -17,11 +18,12 @@ from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
 from scaffold.draft.packed import draft_packed, gate_of
 from scaffold.draft.reentry import language_width
-from scaffold.draft.rows import NoRows, TooEarly, draft_rows, too_early
+from scaffold.draft.rows import NoRows, TooEarly, draft_rows
+from scaffold.draft.rows import too_early as without_rows
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
-from scaffold.draft.unportable import refuse_unportable
+from scaffold.draft.unportable import refuse_unportable, too_early
 from scaffold.draft.values import Op
 from scaffold.protocol import read_protocol
 from scaffold.protocol.dialect import Postprocess
@@ -73,7 +75,10 @@ def draft_descriptor(
     model = locate(tree, program, reference)
     subject = Subject(tree, program, model)
     refuse_unportable(subject)
-    filled = _best(subject, answers or {}, layout)
+    try:
+        filled = _best(subject, answers or {}, layout)
+    except DiagnosticError as error:
+        raise DiagnosticError(_dated(subject, error)) from None
     sheet, notes = filled.sheet, filled.notes
     sheet.put("schema", 1)
     sheet.put("model.module", model.module, model.found)
@@ -100,6 +105,17 @@ def draft_descriptor(
         sheet.open,
         unused,
         (*notes, *(note for note in (port, gain) if note is not None)),
+    )
+
+
+def _dated(subject: Subject, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
+    """The reasons of a refusal, with the layouts that the protocol of the tree lacks: the model is not to blame."""
+    notes: tuple[str, ...] = ()
+    with suppress(DiagnosticError):  # `new` says what is wrong with the protocol
+        notes = too_early(read_protocol(subject.tree).dialect)
+    return tuple(
+        replace(found, notes=(*found.notes, *notes)) if found.code == "VCG483" else found
+        for found in refusal.diagnostics
     )
 
 
@@ -134,23 +150,41 @@ def interview(
     answers: Mapping[str, str],
     ask: Callable[[Question], str | None],
     layout: str | None = None,
+    refuse: Callable[[Diagnostic], None] | None = None,
 ) -> Draft:
     """Draft `reference` and ask what is open, one question at a time: an answer may raise further ones.
 
-    `ask` gives the answer, None where the question stays open. Raises what `draft_descriptor` raises.
+    `ask` gives the answer, None where the question stays open. `refuse` is told why an answer cannot be, and the
+    question is asked again; without it the answer stays. Raises what `draft_descriptor` raises.
     """
     given = dict(answers)
     put_off: set[str] = set()
+    draft = draft_descriptor(tree, reference, given, layout)
     while True:
-        draft = draft_descriptor(tree, reference, given, layout)
         question = next((question for question in draft.open if question.key not in put_off), None)
         if question is None:
             return draft
         answer = ask(question)
         if answer is None:
             put_off.add(question.key)
+            continue
+        answered = draft_descriptor(tree, reference, given | {question.key: answer}, layout)
+        known = _problems(draft)
+        wrong = next((one for one in _problems(answered) if one not in known), None)
+        if refuse is not None and wrong is not None:
+            refuse(wrong)
         else:
             given[question.key] = answer
+            draft = answered
+
+
+def _problems(draft: Draft) -> tuple[Diagnostic, ...]:
+    """Errors of a draft other than open questions, without their places: these move with every answer."""
+    try:
+        load_descriptor_text(draft.text, f"{draft.name}.yaml")
+    except DiagnosticError as error:
+        return tuple(replace(one, span=None) for one in error.diagnostics if one.code != "VCG390" and one.exit)
+    return ()
 
 
 def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _Filled:
@@ -238,7 +272,7 @@ def _last_of(
         return _rows(subject, answers, reason)
     except DiagnosticError as error:
         # The reason against rows is no news where a release has none.
-        if isinstance(error, NoRows) or (too_early(subject.tree) and not isinstance(error, TooEarly)):
+        if isinstance(error, NoRows) or (without_rows(subject.tree) and not isinstance(error, TooEarly)):
             raise DiagnosticError(refused or error.diagnostics) from None
         raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("rows", error))))) from None
 

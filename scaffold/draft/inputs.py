@@ -28,7 +28,7 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import call_name, plain_base
+from scaffold.syntax import call_name, name_path, plain_base
 from scaffold.tower.source import Module, Owner, Program
 
 #: Changes of a tensor that keep what it holds and how it is laid out.
@@ -216,9 +216,11 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
 def _foreign_bases(program: Program, model: Located) -> Iterator[tuple[str, str]]:
     """Bases of the model whose code is not in the tree, each with the package that it is imported from."""
     for module, node in program.lineage(model.owner):
-        for name in (base.id for base in map(plain_base, node.bases) if isinstance(base, ast.Name)):
-            package, member = module.imports.get(name, ("", None))
-            if member and package.partition(".")[0] not in _GENERAL and program.resolve(module, name) is None:
+        for path in (name_path(plain_base(base)) for base in node.bases):
+            package, member = module.imports.get(path[0], ("", None)) if path else ("", None)
+            name = ".".join(path)
+            known = not (member or len(path) > 1) or package.partition(".")[0] in {"", *_GENERAL}
+            if not known and program.resolve(module, name) is None:
                 yield name, package
 
 

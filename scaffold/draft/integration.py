@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
@@ -95,9 +95,12 @@ def _core_models(tree: SourceTree) -> SourceLine | None:
     return SourceLine(registry.path, registry.line) if registry is not None and core else None
 
 
-def _checkpoint(tree: SourceTree, names: Collection[str]) -> tuple[str, dict[str, object], SourceLine] | None:
-    """The checkpoint that vLLM's own tests load for one of the architectures, the last entry of the file for it."""
-    found = None
+def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, dict[str, object], SourceLine] | None:
+    """The checkpoint that vLLM's own tests load for the first architecture with one, the file's last entry for it.
+
+    Another architecture of the same class may be a far larger model.
+    """
+    found: dict[str, tuple[str, dict[str, object], SourceLine]] = {}
     for node in ast.walk(tree.parse(_CHECKPOINTS)) if tree.exists(_CHECKPOINTS) else ():
         for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
             if not (isinstance(key, ast.Constant) and key.value in names and isinstance(value, ast.Call)):
@@ -110,9 +113,10 @@ def _checkpoint(tree: SourceTree, names: Collection[str]) -> tuple[str, dict[str
             }
             # A test of a checkpoint that nobody can fetch would fail.
             usable = isinstance(name, ast.Constant) and name.value and given.get("is_available_online") is not False
-            if isinstance(name, ast.Constant) and usable and (found is None or key.lineno > found[2].line):
-                found = (str(name.value), given, SourceLine(_CHECKPOINTS, key.lineno))
-    return found
+            known = found.get(str(key.value))
+            if isinstance(name, ast.Constant) and usable and (known is None or key.lineno > known[2].line):
+                found[str(key.value)] = (str(name.value), given, SourceLine(_CHECKPOINTS, key.lineno))
+    return next((found[name] for name in names if name in found), None)
 
 
 def _placeholders(program: Program, owner: Owner) -> Iterator[tuple[str, tuple[str, SourceLine]]]:

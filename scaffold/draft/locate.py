@@ -34,8 +34,8 @@ _TASK = re.compile(r"(?<=.)(For[A-Z]\w*|ChatModel|Model)$")
 class Located:
     """A model class and what its processor is made of. `found` is where the architecture (or the class) stands.
 
-    `architectures` has the class's own name and those of the registry, and whether each generates text. `module` is as
-    a descriptor names it: bare below the models folder, dotted elsewhere.
+    `architectures` has the name that was asked for, the class's own and those of the registry, in this order, and
+    whether each generates text. `module` is as a descriptor names it: bare below the models folder, dotted elsewhere.
     """
 
     architectures: Mapping[str, bool]
@@ -87,7 +87,10 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     if registered is None:
         raise DiagnosticError(_without_processor(tree, program, owner))
     processor, info, place = registered
-    return Located(_names(tree, program, owner), _module_name(file), file, owner, found, processor, place, info)
+    names = _names(tree, program, owner)
+    if reference in names:
+        names = {reference: names[reference]} | names
+    return Located(names, _module_name(file), file, owner, found, processor, place, info)
 
 
 def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
@@ -257,12 +260,13 @@ def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
 def _last_release(release: str) -> str:
     """The advice for a model that `release` was the last one to have."""
     oldest = GENERATIONS[0].first
-    if _order(release) < _order(oldest):
+    if release_order(release) < release_order(oldest):
         return f"there is nothing to port: encoder CUDA graphs came with vLLM {oldest}, after the model had left"
     return f"draft it from that release: `--vllm {release}`"
 
 
-def _order(release: str) -> tuple[int, ...]:
+def release_order(release: str) -> tuple[int, ...]:
+    """A release as numbers, which compare as releases do."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 
 

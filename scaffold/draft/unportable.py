@@ -1,13 +1,21 @@
-"""Models that no layout will ever express, each for one reason: said before anything else is looked at."""
+"""What no draft can come of, each for one reason: said before anything else is looked at.
+
+A release without the graphs of a layout is refused before it is fetched.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.inputs import beyond
-from scaffold.draft.locate import served_classes
+from scaffold.draft.locate import release_order, served_classes
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
+from scaffold.protocol import GENERATIONS, Dialect, Postprocess, known_profile
+from scaffold.protocol.target import as_version
 from scaffold.syntax import FunctionNode, assigned_to
 
 _TRANSFORMERS = "vllm/model_executor/models/transformers/"
@@ -32,3 +40,48 @@ def refuse_unportable(subject: Subject) -> None:
             names = f"{', '.join(sorted(served_classes(model.owner)))}" or "the class that it makes"
             what = f"`{model.class_name}` makes models of other classes; draft the one that is served, as FILE:CLASS"
             raise beyond(subject.tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
+
+
+def refuse_release(vllm: str, layout: str | None) -> None:
+    """Raise VCG413, VCG414, VCG442 or VCG446 for a release that has no graphs of a layout (None: of any layout)."""
+    version = as_version(vllm)
+    if version is None:
+        return
+    oldest = GENERATIONS[0].first
+    if release_order(version) < release_order(oldest):
+        code = "VCG413" if release_order(version) < (0, 19) else "VCG414"
+        what, first = "encoder CUDA graphs that can be enabled", oldest
+    else:
+        spoken = [one for one in GENERATIONS if release_order(one.first) <= release_order(version)][-1]
+        dialect = known_profile(spoken).dialect
+        missing = {name: later for name, later in _LATER.items() if not later.speaks(dialect)}
+        if layout not in missing:
+            return
+        code, what, first = missing[layout].code, f"graphs of {missing[layout].name}", missing[layout].first
+    raise DiagnosticError(
+        Diagnostic(code, f"vLLM {version} has no {what}", help=f"draft the model from {first} or later")
+    )
+
+
+def too_early(dialect: Dialect) -> tuple[str, ...]:
+    """The kinds of graphs that a protocol cannot express, each with the release that brought them."""
+    later = dict.fromkeys(_LATER.values())
+    return tuple(f"{kind.name} came with vLLM {kind.first}" for kind in later if not kind.speaks(dialect))
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A kind of graphs that not all generations can express, and the code that says so."""
+
+    name: str
+    code: str
+    speaks: Callable[[Dialect], bool]
+
+    @property
+    def first(self) -> str:
+        return next(one.first for one in GENERATIONS if self.speaks(known_profile(one).dialect))
+
+
+_CUTS = _Later("cuts", "VCG442", lambda dialect: dialect.postprocess is not Postprocess.NONE)
+_ROWS = _Later("rows", "VCG446", lambda dialect: dialect.padding_logics)
+_LATER: dict[str | None, _Later] = {"cut": _CUTS, "crops": _CUTS, "rows": _ROWS}

@@ -49,7 +49,7 @@ def resolve_target(text: str, *, progress: DownloadProgress | None = None) -> Ta
     """
     if text == "installed":
         return Target(TargetKind.INSTALLED, _installed_tree())
-    version = _as_version(text)
+    version = as_version(text)
     if version is not None:
         root = cached_tree(version)
         if root is None:
@@ -101,7 +101,7 @@ def _suggest_root(root: Path) -> str | None:
     return f"did you mean `{children[0]}`?" if children else None
 
 
-def _as_version(text: str) -> str | None:
+def as_version(text: str) -> str | None:
     """`v0.22` -> `0.22.0`; None when the text is not a version."""
     if not text[:1].isdigit() and text[:1] != "v":
         return None

@@ -136,7 +136,14 @@ class Program:
         return module, node
 
     def resolve(self, module: Module, name: str, depth: int = 4) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
-        """The class or function that `name` means in `module`, following imports inside the tree."""
+        """The class or function that `name` means in `module`, following imports inside the tree.
+
+        Also `alias.Name` of an imported module.
+        """
+        holder, _, member = name.rpartition(".")
+        if holder:
+            home = self.imported_module(module, holder)
+            return self.resolve(home, member, depth - 1) if home is not None and depth else None
         if name in module.classes:
             return module, module.classes[name]
         if name in module.functions:
@@ -154,6 +161,20 @@ class Program:
                 return target, member
         return None
 
+    def imported_module(self, module: Module, path: str) -> Module | None:
+        """The module of the tree that `path` means in `module`: an alias, or the dotted name of an `import`."""
+        first, *inner = path.split(".")
+        dotted, member = module.imports.get(first, ("", None))
+        whole = [dotted, member, *inner] if member is not None else [dotted, *inner]
+        # `import a.b` binds `a`, and `import a.b as c` binds `a.b`: the index keeps `a.b` for both.
+        for name in (".".join(filter(None, whole)), path if dotted else ""):
+            base = name.replace(".", "/")
+            for candidate in (f"{base}.py", f"{base}/__init__.py") if base else ():
+                found = self.module(candidate)
+                if found is not None:
+                    return found
+        return None
+
     def lineage(self, owner: Owner) -> Iterator[Owner]:
         """A class and its bases in the tree, each before its own bases, from left to right."""
         pending, seen = [owner], set()
@@ -163,8 +184,8 @@ class Program:
                 continue
             seen.add(id(node))
             yield module, node
-            bases = [plain_base(base) for base in node.bases]
-            found = [self.resolve(module, base.id) for base in bases if isinstance(base, ast.Name)]
+            bases = [".".join(name_path(plain_base(base))) for base in node.bases]
+            found = [self.resolve(module, base) for base in bases if base]
             pending[:0] = [(item[0], item[1]) for item in found if item and isinstance(item[1], ast.ClassDef)]
 
     def method(

@@ -23,6 +23,8 @@ def drafted(tree, architecture):
     [
         ("BeeForConditionalGeneration", "Open-Bee/Bee-8B-RL", "<image>", "bee"),  # inherited
         ("Phi3VForCausalLM", "microsoft/Phi-3-vision-128k-instruct", "<|image_1|>", "phi3_v"),  # numbered
+        ("Ovis2_5", "AIDC-AI/Ovis2.5-2B", "<image>", "ovis2_5"),  # its class serves a model of 30B, too
+        ("Ovis2_6_MoeForCausalLM", "AIDC-AI/Ovis2.6-30B-A3B", "<image>", "ovis2_5"),
         ("Ovis", "AIDC-AI/Ovis2-1B", "<image>", "ovis"),  # a constant of another module
         ("HCXVisionV2ForCausalLM", None, "<|image_start|><|IMAGE_PAD|><|image_end|>", None),  # with a type
         ("BailingMoeV3VLForConditionalGeneration", None, "<|vision_start|><|image_pad|><|vision_end|>", None),  # joined

@@ -148,6 +148,37 @@ def test_what_is_wrong_is_said(name, run, tree):
     assert not Path("my.yaml").exists()
 
 
+#: `--vllm` and further arguments -> code, the release to take instead
+EARLY = {
+    "before the protocol": ("0.18.0", [], "VCG413", "0.20.0"),
+    "where it cannot be enabled": ("0.19.0", [], "VCG414", "0.20.0"),
+    "before cuts": ("0.21.7", ["--layout", "cut"], "VCG442", "0.22.0"),
+    "before crops": ("v0.20", ["--layout", "crops"], "VCG442", "0.22.0"),
+    "before rows": ("0.22.9", ["--layout", "rows"], "VCG446", "0.23.0"),
+}
+
+
+@pytest.mark.parametrize("case", EARLY)
+def test_a_release_without_the_graphs_is_not_fetched(case, run, monkeypatch, tmp_path):
+    """Nothing is in the cache, and nothing may come into it."""
+    monkeypatch.setenv("VITCG_CACHE_DIR", str(tmp_path / "cache"))
+    release, arguments, code, first = EARLY[case]
+    status, out, err = run("init", ARCH, "--vllm", release, *arguments)
+    assert (status, out) == (4, ""), err
+    assert f"error[{code}]" in err
+    assert f"draft the model from {first} or later" in err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_refusal_names_the_graphs_that_came_later(run):
+    """Both layouts of LLaVA-NeXT-Video's encoder are younger than the release."""
+    status, _, err = run("init", "LlavaNextVideoForConditionalGeneration", "--vllm", "0.21.0")
+    assert status == 4
+    assert "error[VCG483]" in err
+    assert "cuts came with vLLM 0.22.0" in err
+    assert "rows came with vLLM 0.23.0" in err
+
+
 def test_a_model_of_another_package_has_to_be_copied(run, tree):
     """No later command would find it: a port changes files of vLLM's package."""
     (tree / "plugin").mkdir()
@@ -260,6 +291,13 @@ class TestTerminal:
     def test_another_answer(self, tree, tmp_path):
         code, shown = terminal(tree, tmp_path, "self.tokens\n")
         assert code == 0, shown
+        assert "  k: self.tokens    # answered\n" in (tmp_path / "my.yaml").read_text()
+
+    def test_an_answer_that_cannot_be_is_asked_again(self, tree, tmp_path):
+        code, shown = terminal(tree, tmp_path, "6o4\nself.tokens\n")
+        assert code == 0, shown
+        assert shown.count("\nlet.k [") == 2
+        assert "this cannot be: " in shown
         assert "  k: self.tokens    # answered\n" in (tmp_path / "my.yaml").read_text()
 
     def test_a_question_is_put_off(self, tree, tmp_path):

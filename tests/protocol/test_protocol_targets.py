@@ -33,7 +33,7 @@ from scaffold.protocol import index as index_module
 from scaffold.protocol import releases as releases_module
 from scaffold.protocol import seal as seal_module
 from scaffold.protocol.index import IndexSettings, read_settings
-from scaffold.protocol.target import _as_version
+from scaffold.protocol.target import as_version
 
 FILES = {"vllm/__init__.py": b"", "vllm/model_executor/models/interfaces.py": b"", "PKG-INFO": b"Version: 0.22.0\n\n"}
 
@@ -110,7 +110,7 @@ def test_path_is_no_tree(tmp_path: Path, monkeypatch, given: str, code: str, mes
     ],
 )
 def test_what_reads_as_a_release(text: str, version: str | None) -> None:
-    assert _as_version(text) == version
+    assert as_version(text) == version
 
 
 @pytest.mark.parametrize(
