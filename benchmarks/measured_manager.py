@@ -8,6 +8,9 @@ from typing import Any
 import manager_plot
 from measured import NAMES, Page, bullets, by_model, exists, load, mean, page, picture, table
 
+from scaffold.runtime.options import Options
+from scaffold.runtime.vllm.tables import MOST_BYTES
+
 #: Bounds of `execute()` over an exact graph: the mean with the default and with a fitted ladder, and the worst.
 TARGETS = {"ours/exact": 1.03, "ours_fitted/exact": 1.015}
 WORST = 1.08
@@ -70,6 +73,8 @@ def pages() -> list[Page]:
         """The default has changed since the run on the H200: the manager captures more graphs at start-up. A later
         run on an H100 has today's.""",
         starts(),
+        "## Memory",
+        *memory_of_graphs(),
         "## Icons",
         *icons(),
         "## How it was measured",
@@ -95,6 +100,28 @@ def starts() -> str:
             ]
         )
     return table(head, lines)
+
+
+def memory_of_graphs() -> Iterator[str]:
+    """MiB of one more graph for each model, and all that ours take at most."""
+    options = Options()
+    held = (options.idle_bytes + options.plan_bytes + MOST_BYTES) / 2**20
+    lines = []
+    for heading, measured in models().values():
+        start, all_of_them = measured["start_memory_mb"]["ours"], measured["graph_memory_mb"]["ours"]
+        more = measured["budgets"]["ours"] - measured["graphs"]["at start"]
+        lines.append(
+            [
+                heading,
+                f"{(all_of_them - start) / more:.1f}",
+                f"{start:.0f}",
+                f"{measured['graph_memory_mb']['vllm']:.0f}",
+            ]
+        )
+    yield f"""All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
+    recorded kernels and its metadata take. For these, for metadata of sizes and for interpolated positions start-up
+    holds {held:.0f} MiB ([how](../operators.md#memory)); nothing of ours takes more later."""
+    yield table(["model", "one more graph, MiB", "at start-up, MiB", "vLLM's graphs, MiB"], lines)
 
 
 def icons() -> Iterator[str]:

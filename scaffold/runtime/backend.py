@@ -77,7 +77,13 @@ class GraphBackend(Protocol):
         """A context around a series of captures."""
 
     def memory_used(self) -> int:
-        """Bytes of device memory in use by this process."""
+        """Bytes of device memory in use."""
+
+    def memory_free(self) -> int:
+        """Bytes of device memory that nothing uses."""
+
+    def hold(self, nbytes: int) -> object:
+        """Device memory that counts as used while the result lives, and until `trim` after that."""
 
     def trim(self) -> None:
         """Give unused cached memory back to the device."""
@@ -332,6 +338,12 @@ class CudaGraphBackend:
     def memory_used(self) -> int:
         free, total = torch.cuda.mem_get_info(self.device)
         return int(total - free)
+
+    def memory_free(self) -> int:
+        return int(torch.cuda.mem_get_info(self.device)[0])
+
+    def hold(self, nbytes: int) -> object:
+        return self.empty(nbytes)
 
     def trim(self) -> None:
         torch.cuda.empty_cache()

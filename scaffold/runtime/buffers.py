@@ -304,9 +304,11 @@ class SharedBuffers:
     def release(self, buffers: GraphBuffers) -> None:
         """Give back the memory that only this graph had."""
         arena = buffers.metadata_arena
-        if arena in self._extra:
-            self._extra.remove(arena)
+        if arena in self._extra and arena.nbytes <= OWN_BYTES:
             self._own_bytes -= min(arena.nbytes, self._own_bytes)
+        for own in (arena, *buffers.data_arenas.values()):
+            if own in self._extra:
+                self._extra.remove(own)
 
     def _sort(self, values: Mapping[str, torch.Tensor | None]) -> tuple[dict[str, torch.Tensor], ...]:
         data, metadata, owned, bounds = {}, {}, {}, {}

@@ -84,6 +84,9 @@ class GraphSet:
         #: Graphs that the traffic lacks, by key.
         self.wanted: dict[GraphKey, Want] = {}
         self._left = self.options.idle_graphs
+        #: Bytes that idle captures may still take, and the most that one of them has taken so far.
+        self._room = self._dearest = 0
+        self._held: object = None
         self._shapes: dict[Hashable, GraphKey] = {}
         self._anchor: object = None
         self._full = False
@@ -137,7 +140,33 @@ class GraphSet:
         report.device_bytes = max(self.backend.memory_used() - before, 0)
         report.arena_bytes = self.buffers.nbytes
         report.idle = self._left
+        self._hold_room(report)
         return report
+
+    def _hold_room(self, report: CaptureReport) -> None:
+        """Hold the memory that comes to be used later, so that whoever measures the memory of this capture counts it.
+
+        vLLM sizes its KV cache by such a measurement, and its peaks need all that it leaves. Where the device lacks the
+        memory, nothing is captured later.
+        """
+        if not self.graphs:
+            return
+        cap = self.options.max_graph_bytes
+        room = self.options.idle_bytes if self.options.idle_graphs else 0
+        self._room = room if cap is None else max(min(room, cap - report.device_bytes), 0)
+        later = self._room + self.options.plan_bytes + int(getattr(self.adapter, "keeps_bytes", 0))
+        try:
+            self._held = self.backend.hold(later)
+            report.held_bytes = later
+        except torch.OutOfMemoryError:
+            self._room = 0
+            logger.warning("no encoder graphs are captured when idle: %d MiB for them are not free", later >> 20)
+
+    def free_room(self) -> None:
+        """Give the held memory back to the device, for what needs it now."""
+        if self._held is not None:
+            self._held = None
+            self.backend.trim()
 
     def _warm_up(self, keys: list[GraphKey], report: CaptureReport) -> list[GraphKey]:
         """Load libraries, size the arenas and the pool for the largest graphs, and drop keys beyond the memory cap.
@@ -311,9 +340,16 @@ class GraphSet:
         Graphs that the traffic needed more than once come first, ordered by the time that they would have saved.
         Budgets that start-up left out follow, up to `IDLE_STEPS` per octave.
         """
-        cap = self.options.max_graph_bytes
-        if self.pool is None or self._full or self._left <= 0 or (cap and self.report.device_bytes >= cap):
+        if self.pool is None or self._full or self._left <= 0 or self._room <= self._dearest:
             return None
+        key = self._missing_key()
+        return key if key is not None and self._has_room() else None
+
+    def _has_room(self) -> bool:
+        """Whether the memory that was left for idle captures is still free: if not, somebody else needs it."""
+        return self._held is not None or self.backend.memory_free() >= self._room
+
+    def _missing_key(self) -> GraphKey | None:
         tried = {*self.graphs, *self.report.failed, *self.report.dropped}
         largest: dict[tuple[str, AxisKeys], int] = {}
         for key in self.graphs:
@@ -342,20 +378,38 @@ class GraphSet:
         key = self.next_key()
         if key is None:
             return None
-        before = self.backend.memory_used()
+        self.free_room()
+        if not self._has_room():
+            return None
+        before = self._memory()
         with torch.inference_mode(), self.backend.capturing():
             self._capture_one(key, self.report)
-        self.report.device_bytes += max(self.backend.memory_used() - before, 0)
+        if self._memory() - before > self._room:
+            self._full = True
+            self._give_back(key, self.report, self._room)
+        if key not in self.graphs and self._memory() > before:
+            self.backend.trim()  # what an eager run before a second try took
+        took = max(self._memory() - before, 0)
+        self.report.device_bytes += took
+        self._room -= took
+        self._dearest = max(self._dearest, took)
         self.wanted.pop(key, None)
         self._left -= 1
         self.report.idle = self._left
         if key in self.graphs:
+            if self._room <= self._dearest:
+                logger.info("no more encoder graphs are captured when idle: their memory is used")
             return key
+        why = self.report.failed.get(key) or self.report.dropped[key]
         if self._full:
             logger.warning("no memory is left for more encoder graphs: %s failed, and no other is tried", key)
         else:
-            logger.warning("encoder graph %s cannot be captured: %s", key, self.report.failed[key])
-        raise CaptureError(self.report.failed[key])
+            logger.warning("encoder graph %s cannot be captured: %s", key, why)
+        raise CaptureError(why)
+
+    def _memory(self) -> int:
+        """The device's used memory, and our buffers: torch may have cut these from memory that it had already."""
+        return self.backend.memory_used() + self.buffers.nbytes
 
     def drop(self, key: GraphKey, why: str) -> None:
         """Drop a graph, and every key that shares it. Their sizes then run on a larger graph, or eager."""

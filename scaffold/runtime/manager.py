@@ -638,6 +638,7 @@ class EncoderGraphManager:
     # -- plans --------------------------------------------------------------------------------------------------
 
     def _build_plan(self, inputs: Inputs, signature: Hashable | None) -> CallPlan:
+        self._graph_set.free_room()
         items = list(self.adapter.items(inputs))
         plan = CallPlan(items, [], memoised=signature is not None)
         passes_through = getattr(self.adapter, "passes_through", None)

@@ -12,7 +12,9 @@ class Options:
     """A user's choices. The defaults are safe and fast.
 
     At start-up the manager captures `start_steps` budgets per octave of every ladder (None: all budgets). An idle
-    worker captures at most `idle_graphs` more: graphs that the traffic lacks, and finer steps.
+    worker captures at most `idle_graphs` more: graphs that the traffic lacks, and finer steps. They take at most
+    `idle_bytes` of the device, and the metadata of kept plans at most `plan_bytes`. The capture at start-up holds that
+    much memory when it ends, so that a server that measures it plans with it.
 
     `max_graph_bytes` and `max_capture_seconds` cap the start-up. The memory cap drops the largest budgets. Budgets that
     the time cap leaves out wait until the worker is idle.
@@ -30,6 +32,7 @@ class Options:
     packing: str = "planned"
     start_steps: int | None = 2
     idle_graphs: int = 128
+    idle_bytes: int = 320 << 20
     max_graph_bytes: int | None = None
     max_capture_seconds: float | None = None
     calibration_ms: float = 50.0
@@ -37,7 +40,7 @@ class Options:
     trials: int = 64
     sample_every: int = 64
     plan_entries: int = 1024
-    plan_bytes: int = 256 << 20
+    plan_bytes: int = 128 << 20
     compact: bool = True
     retry: bool = True
     debug_addresses: bool = False
@@ -63,11 +66,14 @@ class CaptureReport:
     first_seconds: float = 0.0
     device_bytes: int = 0
     arena_bytes: int = 0
+    #: Held for what comes later: idle captures, metadata of plans, tables.
+    held_bytes: int = 0
 
     def __str__(self) -> str:
         head = (
             f"{len(self.captured)} encoder graphs in {self.seconds:.2f} s, {self.device_bytes / 2**20:.0f} MiB "
-            f"({self.arena_bytes / 2**20:.0f} MiB of it shared buffers), at most {self.idle} more when idle"
+            f"({self.arena_bytes / 2**20:.0f} MiB of it shared buffers), at most {self.idle} more when idle; "
+            f"{self.held_bytes / 2**20:.0f} MiB are kept free for these and for metadata"
         )
         late = [f"  {self.late} are left for when the worker is idle: the time is over"] if self.late else []
         lines = [f"  dropped {key}: {why}" for key, why in self.dropped.items()]

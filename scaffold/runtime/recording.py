@@ -12,6 +12,7 @@ runs the same operators on the same storages. So the rules of a GPU hold:
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -141,6 +142,11 @@ class RecordedGraph:
                 poison(tensor)
 
 
+class _Held:
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
 class _Timer:
     def __init__(self) -> None:
         self._begin = time.perf_counter()
@@ -157,6 +163,8 @@ class RecordingBackend:
     """Capture and replay on the CPU."""
 
     name = "recording"
+    #: Bytes of the pretended device.
+    total = 1 << 50
 
     def __init__(
         self, device: torch.device | None = None, bodies: Mapping[str, Callable[..., Any]] | None = None
@@ -168,9 +176,10 @@ class RecordingBackend:
         self.graphs: list[RecordedGraph] = []
         self.captures = 0
         self.copies = 0
-        #: Tests set these two: raise for a capture (by its number), or pretend that memory is in use.
+        #: Tests set these: raise for a capture (by its number), or pretend that memory is in use.
         self.fail: Callable[[int], bool] = lambda number: False
         self.bytes_per_graph = 0
+        self._held: weakref.WeakSet[_Held] = weakref.WeakSet()
         self.peak = 0
         self.clock: Callable[[Callable[[], object]], float] | None = None
 
@@ -241,7 +250,15 @@ class RecordingBackend:
         return None
 
     def memory_used(self) -> int:
-        return self.captures * self.bytes_per_graph
+        return self.captures * self.bytes_per_graph + sum(held.nbytes for held in self._held)
+
+    def memory_free(self) -> int:
+        return self.total - self.memory_used()
+
+    def hold(self, nbytes: int) -> object:
+        held = _Held(nbytes)
+        self._held.add(held)
+        return held
 
     def trim(self) -> None:
         return None

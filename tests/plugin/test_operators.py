@@ -183,7 +183,7 @@ def test_the_reference_has_every_setting_with_its_default():
         if field.name in {own.name for own in dataclasses.fields(Settings)} - {"options"} | set(_FROM_OPTIONS)
     }
     written = {
-        name: "none" if value is None else f'`"{value}"`' if isinstance(value, str) else f"{value:g}"
+        name: "none" if value is None else f'`"{value}"`' if isinstance(value, str) else f"{value:.9g}"
         for name, value in defaults.items()
         if not isinstance(value, bool)
     } | {name: str(value).lower() for name, value in defaults.items() if isinstance(value, bool)}

@@ -32,7 +32,7 @@ from scaffold.runtime.adapter import (
 )
 from scaffold.runtime.vllm.around import around
 from scaffold.runtime.vllm.dialect import ManagerDialect
-from scaffold.runtime.vllm.tables import KeptTables
+from scaffold.runtime.vllm.tables import MOST_BYTES, KeptTables
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
@@ -186,6 +186,8 @@ class VllmAdapter:
         self.model = owner.model
         self.config = owner.config
         self.tables = KeptTables(self.model)
+        #: Device memory that this adapter keeps in the course of time, at most.
+        self.keeps_bytes = MOST_BYTES
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By set of input names: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[frozenset[str], tuple[bool, bool]] = {}

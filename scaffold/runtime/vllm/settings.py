@@ -25,8 +25,8 @@ VARIABLE = "VITCG_ENCODER_GRAPHS"
 
 #: Settings of the core (`Options`).
 _FROM_OPTIONS = (
-    "packing", "start_steps", "idle_graphs", "max_graph_bytes", "max_capture_seconds", "calibration_ms", "trial_after",
-    "trials", "sample_every", "compact", "debug_addresses",
+    "packing", "start_steps", "idle_graphs", "idle_bytes", "plan_bytes", "max_graph_bytes", "max_capture_seconds",
+    "calibration_ms", "trial_after", "trials", "sample_every", "compact", "debug_addresses",
 )  # fmt: skip
 
 
@@ -62,6 +62,8 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "packing": ('"planned" or "greedy"', lambda value: value in ("planned", "greedy")),
     "start_steps": _or_none(_at_least(1)),
     "idle_graphs": _at_least(0),
+    "idle_bytes": _at_least(0),
+    "plan_bytes": _at_least(0),
     "max_graph_bytes": _or_none(_at_least(1)),
     "max_capture_seconds": _or_none(_SECONDS),
     "calibration_ms": (

@@ -1,0 +1,363 @@
+"""Show that encoder graphs stay within the memory that vLLM planned: no engine runs out of memory because of ours.
+
+    python benchmarks/memory_gpu.py --out RESULT.json [--images 1000] [--modes vllm_graphs,ours,unbounded]
+
+It needs one GPU, an installed vLLM and this package with its metadata, and nothing from a network. One engine after the
+other, with `gpu_memory_utilization` 0.95 and random weights of real sizes:
+
+1. When vLLM takes its snapshot, a block takes all memory beyond what vLLM requests, but for `--margin`, as a neighbour
+   on the device would. So vLLM has what it planned with, and hardly more.
+2. `--images` requests come, each with an image of a new size. After every tenth of them the manager captures whatever
+   it wants when idle.
+3. Then come the peaks: a text as long as a batch may be, and the largest image, three times.
+
+`unbounded` is our manager without its bound: start-up holds no memory for later, and nothing looks at what is left. It
+must run out of memory, else this check shows nothing. `vllm_graphs` is the engine without us. The exit status is 0 if
+`vllm_graphs` and `ours` pass the peaks, and 1 otherwise; the result says whether `unbounded` failed. Processes import
+vLLM together and start their engines in turn. The result is saved after each engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import engine_worker
+from gpu_result import head, save
+from model_directory import MODELS, write_model
+
+#: Mode -> (plugins besides the weights, settings of our manager).
+MODES: dict[str, tuple[str, dict[str, Any]]] = {
+    "vllm_graphs": ("", {}),
+    "ours": (",vitcg", {}),
+    "unbounded": (",vitcg", {"plan_bytes": 256 << 20}),
+}
+UTILIZATION = 0.95
+SIDE, LONGEST = 28, 1024
+PEAKS = 3
+MIB = 1 << 20
+MARK = "RESULT "
+
+
+class MemoryProbe(engine_worker.Probe):
+    """Methods for `collective_rpc`."""
+
+    def capture_idle(self) -> int:
+        """Capture whatever the manager wants, as an idle worker would. Returns how many graphs."""
+        manager = engine_worker.encoder_manager(self.model_runner)  # type: ignore[attr-defined]
+        capture = getattr(manager, "capture_when_idle", None)
+        return int(capture()) if capture is not None else 0
+
+    def memory(self) -> str:
+        """Device memory in MiB, vLLM's plan, and the number of graphs, as JSON."""
+        import torch
+
+        cuda = torch.cuda.is_available()  # a run on a CPU only tries the script
+        free, total = torch.cuda.mem_get_info() if cuda else (0, 0)
+        stats = torch.cuda.memory_stats() if cuda else {}
+        snapshot = getattr(self, "init_snapshot", None)
+        plan = {
+            "requested": getattr(self, "requested_memory", 0),
+            "initial_free": getattr(snapshot, "free_memory", 0),
+            "kv_cache": getattr(self, "available_kv_cache_memory_bytes", 0),
+            "peak_activation": getattr(self, "peak_activation_memory", 0),
+            "graphs_estimated": getattr(self, "cudagraph_memory_estimate", 0),
+        }
+        now = {
+            "total": total,
+            "free": free,
+            "reserved": stats.get("reserved_bytes.all.current", 0),
+            "allocated": stats.get("allocated_bytes.all.current", 0),
+            "peak_allocated": stats.get("allocated_bytes.all.peak", 0),
+            "neighbour": sum(block.nbytes for block in _NEIGHBOUR),
+        }
+        manager = engine_worker.encoder_manager(self.model_runner)  # type: ignore[attr-defined]
+        core = getattr(manager, "core", None)
+        answer: dict[str, Any] = {
+            "plan_mib": {name: round(int(value) / MIB) for name, value in plan.items()},
+            "now_mib": {name: round(int(value) / MIB) for name, value in now.items()},
+            "allocations_tried_again": stats.get("num_alloc_retries", 0),
+        }
+        if core is not None:
+            report = core.report
+            answer["ours"] = {
+                "graphs": len(core.graphs),
+                "device_mib": round(report.device_bytes / MIB),
+                "held_mib": round(getattr(report, "held_bytes", 0) / MIB),
+                "left": report.idle,
+                "plans": len(core._plans),
+            }
+        return json.dumps(answer, default=str)
+
+
+_NEIGHBOUR: list[Any] = []
+
+
+def become_neighbour(margin: int) -> None:
+    """Let vLLM's snapshot see a device on which only `margin` bytes are free beyond what it requests."""
+    from vllm.v1.worker import gpu_worker
+
+    original = gpu_worker.request_memory
+
+    def request_memory(snapshot: Any, *arguments: Any, **named: Any) -> Any:
+        import torch
+
+        requested = original(snapshot, *arguments, **named)
+        more = int(snapshot.free_memory - requested - margin)
+        if more > 0 and not _NEIGHBOUR:
+            _NEIGHBOUR.append(torch.empty(more, dtype=torch.uint8, device="cuda"))
+            snapshot.measure()
+            requested = original(snapshot, *arguments, **named)
+        return requested
+
+    gpu_worker.request_memory = request_memory
+
+
+def forget_bound() -> None:
+    """Take the bound off our manager: nothing is held at start-up, and nothing looks at the memory that is left."""
+    from scaffold.runtime.capture import GraphSet
+
+    def hold_nothing(self: Any, report: Any) -> None:
+        self._room = 1 << 60
+
+    GraphSet._hold_room = hold_nothing  # type: ignore[method-assign]
+    GraphSet._has_room = lambda self: True  # type: ignore[method-assign]
+
+
+def draw_sizes(number: int, seed: int = 0) -> list[tuple[int, int]]:
+    """As many different widths and heights, in multiples of what the processor rounds to."""
+    generator = random.Random(seed)
+    every = [(w, h) for w in range(2, LONGEST // SIDE + 1) for h in range(2, LONGEST // SIDE + 1)]
+    generator.shuffle(every)
+    return [(w * SIDE, h * SIDE) for w, h in every[:number]]
+
+
+# -- in the process of one engine
+
+
+def run_engine(job: dict[str, Any]) -> dict[str, Any]:
+    """Start the engine of a job, send its images, then its peaks. An error ends it; the answer has all until then."""
+    import numpy as np
+    import torch
+    from PIL import Image
+    from vllm import LLM, SamplingParams
+
+    begin = time.perf_counter()
+    answer: dict[str, Any] = {"passed": False, "stage": "start", "memory": {}}
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - begin:5.1f} s] {job['mode']}: {text}", flush=True)
+
+    try:
+        become_neighbour(job["margin"])
+        if job["mode"] == "unbounded":
+            forget_bound()
+        llm = LLM(
+            model=job["directory"],
+            load_format="dummy",
+            gpu_memory_utilization=UTILIZATION,
+            max_model_len=job["tokens"],
+            max_num_batched_tokens=job["tokens"],
+            max_num_seqs=2,
+            **({} if torch.cuda.is_available() else {"dtype": "float32"}),
+            limit_mm_per_prompt={"image": 1, "video": 0},
+            enable_prefix_caching=False,
+            mm_processor_cache_gb=0,
+            worker_extension_cls="memory_gpu.MemoryProbe",
+            compilation_config={
+                "mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2],
+                "cudagraph_mm_encoder": True,
+            },
+        )  # fmt: skip
+        answer["start_s"] = round(time.perf_counter() - begin, 1)
+        one = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
+
+        def note(stage: str) -> None:
+            answer["stage"] = stage
+            found = json.loads(llm.collective_rpc("memory")[0])
+            answer["memory"][stage] = found
+            ours = found.get("ours", {})
+            say(f"{stage}: free {found['now_mib']['free']} MiB, {json.dumps(ours)}")
+
+        def ask(prompt: dict[str, Any]) -> None:
+            llm.generate(prompt, one, use_tqdm=False)
+
+        answer["encoder"] = json.loads(llm.collective_rpc("describe_encoder")[0])
+        say(json.dumps(answer["encoder"], default=str)[:600])
+        note("started")
+        say(json.dumps(answer["memory"]["started"]["plan_mib"]))
+        noise = np.random.default_rng(0).integers(0, 256, (LONGEST, LONGEST, 3), dtype=np.uint8)
+        text = MODELS[job["model"]].prompt(images=1)
+        sizes = draw_sizes(job["images"])
+        captured = 0
+        for number, (width, height) in enumerate(sizes, 1):
+            image = Image.fromarray(noise[:height, :width])
+            ask({"prompt": text, "multi_modal_data": {"image": [image]}})
+            if number % max(len(sizes) // 10, 1) == 0:
+                captured += int(llm.collective_rpc("capture_idle")[0])
+                answer["images"], answer["captured_when_idle"] = number, captured
+                say(f"{number} images, {captured} graphs captured when idle")
+        note("after the images")
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        generator = random.Random(0)
+        tokens = [generator.randrange(100, 300) for _ in range(job["tokens"] - 1)]
+        side = job["largest"] * SIDE
+        large = Image.fromarray(np.zeros((side, side, 3), dtype=np.uint8))
+        for number in range(1, PEAKS + 1):
+            answer["stage"] = f"long text {number}"
+            ask({"prompt_token_ids": tokens})
+            answer["stage"] = f"largest image {number}"
+            ask({"prompt": text, "multi_modal_data": {"image": [large]}})
+        note("after the peaks")
+        answer["passed"] = True
+    except Exception as error:
+        traceback.print_exc()
+        words = str(error)
+        answer["error"] = f"{type(error).__name__}: {words[:600]}"
+        answer["out_of_memory"] = isinstance(error, torch.OutOfMemoryError) or "out of memory" in words.lower()
+        with contextlib.suppress(Exception):
+            free, _ = torch.cuda.mem_get_info()
+            answer["free_mib_at_the_error"] = round(free / MIB)
+            answer["reserved_mib_at_the_error"] = round(torch.cuda.memory_reserved() / MIB)
+    say("passed" if answer["passed"] else f"failed at {answer['stage']}: {answer.get('error', '')[:300]}")
+    return answer
+
+
+def engine_main(job: dict[str, Any]) -> int:
+    """Import vLLM, wait for the word, run, and print the answer."""
+    import vllm
+
+    print(f"{job['mode']}: vLLM {vllm.__version__} is imported", flush=True)
+    if sys.stdin.readline().strip() != "go":
+        return 0
+    answer = run_engine(job) | {"vllm": vllm.__version__}
+    print(MARK + json.dumps(answer, default=str), flush=True)
+    os._exit(0)  # an engine that ran out of memory may not end by itself
+
+
+# -- in the process that starts them
+
+
+class Engine:
+    """A process with one engine. Its output goes to ours, line by line."""
+
+    def __init__(self, mode: str, job: dict[str, Any], folder: Path) -> None:
+        plugins, settings = MODES[mode]
+        self.answer: dict[str, Any] = {"passed": False, "error": "no answer: the process ended or took too long"}
+        site = engine_worker.write_site(folder / "site")
+        path = [str(site), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+        env = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "VLLM_PLUGINS": engine_worker.PLUGIN + plugins,
+            "VITCG_ENCODER_GRAPHS": json.dumps(settings),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "INFO"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        command = [sys.executable, __file__, "--engine", json.dumps({**job, "mode": mode})]
+        self.log = (folder / f"{mode}.log").open("w+", encoding="utf-8")
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace",
+        )  # fmt: skip
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(MARK):
+                self.answer = json.loads(line.removeprefix(MARK))
+                continue
+            self.log.write(line)
+            if line.startswith("[") or "vLLM" in line[:30]:
+                print(line, end="", flush=True)
+
+    def run(self, limit: float) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(limit)
+        self.stop()
+        self.reader.join(5)
+        if not self.answer["passed"]:
+            self.log.flush()
+            self.log.seek(0)
+            self.answer["log"] = self.log.read()[-6000:]
+        return self.answer
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=Path)
+    options.add_argument("--engine", help=argparse.SUPPRESS)
+    options.add_argument("--model", default="qwen2_5_vl")
+    options.add_argument("--modes", default=",".join(MODES), help=f"of {', '.join(MODES)}")
+    options.add_argument("--scale", choices=("tiny", "real"), default="real", help="tiny: try the script on a CPU")
+    options.add_argument("--images", type=int, default=1000, help="of new sizes")
+    options.add_argument("--tokens", type=int, default=16384, help="of the longest text, in one batch")
+    options.add_argument("--margin", type=int, default=200, help="MiB that are free beyond what vLLM requests")
+    options.add_argument("--limit", type=float, default=110, help="seconds for each engine")
+    options.add_argument("--machine", default="")
+    arguments = options.parse_args()
+    if arguments.engine:
+        return engine_main(json.loads(arguments.engine))
+    modes = arguments.modes.split(",")
+    if unknown := set(modes) - MODES.keys():
+        options.error(f"modes are {', '.join(MODES)}; not {', '.join(sorted(unknown))}")
+    total: dict[str, Any] = {"machine": arguments.machine, "engines": {}}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        directory = write_model(arguments.model, folder / arguments.model, arguments.scale)
+        job = {
+            "model": arguments.model, "directory": str(directory), "images": arguments.images,
+            "tokens": arguments.tokens, "margin": arguments.margin * MIB,
+            "largest": 64 if arguments.scale == "real" else 8,  # squared: the tokens of the processor's largest image
+        }  # fmt: skip
+        engines = {mode: Engine(mode, job, folder) for mode in modes}
+        try:
+            for mode, engine in engines.items():
+                answer = engine.run(arguments.limit)
+                total["engines"][mode] = answer
+                total.update(head(arguments.machine, answer.get("vllm", "")))
+                total["settings"] = {k: job[k] for k in ("model", "images", "tokens")} | {
+                    "margin_mib": arguments.margin, "gpu_memory_utilization": UTILIZATION,
+                }  # fmt: skip
+                total["stays_within_the_plan"] = all(
+                    total["engines"].get(name, {}).get("passed", False) for name in ("vllm_graphs", "ours")
+                )
+                total["the_check_can_fail"] = bool(total["engines"].get("unbounded", {}).get("out_of_memory", False))
+                save(total, arguments.out)
+        finally:
+            for engine in engines.values():
+                engine.stop()
+    for mode, answer in total["engines"].items():
+        print(f"{mode}: {'passed' if answer['passed'] else 'FAILED ' + answer.get('error', '')[:200]}")
+    print(json.dumps({key: total[key] for key in ("stays_within_the_plan", "the_check_can_fail")}))
+    return 0 if total["stays_within_the_plan"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Device memory: start-up holds all that graphs, plans and tables take later, and what fails is given back."""
+
+import logging
+
+import pytest
+import torch
+from helpers import assert_equals_eager, make_manager
+from towers import PackedTower
+
+from scaffold.runtime import Options
+from scaffold.runtime.recording import RecordingBackend
+
+MIB = 1 << 20
+START = [4, 8, 16, 32, 40]
+OTHERS = Options().plan_bytes
+
+
+class Device(RecordingBackend):
+    """A device of 1000 MiB. A graph takes some, and so does whatever else sets `other`."""
+
+    total = 1000 * MIB
+
+    def __init__(self, per_graph=12 * MIB):
+        super().__init__()
+        self.bytes_per_graph = per_graph
+        self.other = self.trims = 0
+
+    def memory_used(self):
+        return super().memory_used() + self.other
+
+    def hold(self, nbytes):
+        if nbytes > self.memory_free():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super().hold(nbytes)
+
+    def trim(self):
+        self.trims += 1
+
+
+def budgets(manager):
+    return sorted(key.budget for key in manager.graphs)
+
+
+def started(backend, **options):
+    return make_manager(PackedTower(), range(4, 41), backend=backend, start_steps=1, **options)
+
+
+def test_start_up_holds_what_comes_later_until_the_first_image():
+    device = Device()
+    manager = started(device, idle_bytes=50 * MIB)
+    graphs = len(START) * 12 * MIB
+    assert device.memory_used() == graphs + 50 * MIB + OTHERS  # what vLLM's profile sees
+    assert manager.report.held_bytes == 50 * MIB + OTHERS
+    assert manager.report.device_bytes == graphs
+    trims = device.trims
+    manager.execute(PackedTower().call([(1, 2, 3)]))
+    assert device.memory_used() == graphs
+    assert device.trims == trims + 1  # else torch's cache would keep it
+    manager.execute(PackedTower().call([(1, 2, 4)]))
+    assert device.trims == trims + 1
+
+
+def test_what_an_adapter_keeps_is_held_too():
+    class Keeping(PackedTower):
+        keeps_bytes = 7 * MIB
+
+    device = Device(0)
+    managers = [make_manager(Keeping(), [8], backend=device, idle_bytes=0)]
+    assert device.memory_used() == OTHERS + 7 * MIB
+    managers.append(make_manager(Keeping(), [8], backend=(device := Device(0)), idle_graphs=0))
+    assert device.memory_used() == OTHERS + 7 * MIB
+
+
+def test_a_manager_without_graphs_holds_nothing():
+    device = Device(0)
+    device.fail = lambda number: True
+    manager = started(device)
+    assert not manager.graphs
+    assert device.memory_used() == 0
+
+
+def test_idle_captures_stay_within_their_memory(caplog):
+    caplog.set_level(logging.INFO)
+    device = Device()
+    manager = started(device, idle_bytes=50 * MIB)
+    before = device.memory_used()
+    assert manager.capture_when_idle() == 4  # of 12 MiB each
+    assert not manager.wants_graphs
+    assert device.memory_used() <= before
+    assert "no more encoder graphs are captured when idle: their memory is used" in caplog.text
+    assert manager.report.idle == 124
+
+
+def test_an_idle_capture_beyond_its_memory_is_undone(caplog):
+    device = Device()
+    manager = started(device, idle_bytes=50 * MIB)
+    device.bytes_per_graph = 0
+    device.other = device.memory_used()  # all captures so far
+    real = device.capture
+
+    def capture(forward, pool):
+        device.other += 60 * MIB
+        return real(forward, pool)
+
+    device.capture = capture
+    trims = device.trims
+    assert manager.capture_when_idle() == 0
+    assert budgets(manager) == START
+    assert device.trims > trims
+    assert not manager.wants_graphs
+    assert "no memory is left for more encoder graphs" in caplog.text
+    tower = manager.adapter
+    for seed in range(3):
+        assert_equals_eager(manager, tower.call([(1, 4, 5)], seed))
+
+
+def test_nothing_is_captured_while_something_else_needs_the_memory():
+    device = Device()
+    manager = started(device)
+    manager.execute(PackedTower().call([(1, 2, 3)]))  # the held memory is free now
+    assert manager.wants_graphs
+    device.other = device.memory_free() - Options().idle_bytes + 1
+    assert not manager.wants_graphs
+    assert manager.capture_when_idle() == 0
+    device.other -= 1
+    assert manager.capture_when_idle(1) == 1
+
+
+def test_a_full_device_has_no_idle_captures(caplog):
+    device = Device()
+    device.other = 700 * MIB
+    manager = started(device)
+    assert budgets(manager) == START
+    assert not manager.wants_graphs
+    assert device.memory_free() == 240 * MIB
+    assert "no encoder graphs are captured when idle" in caplog.text
+
+
+def test_the_memory_cap_of_all_graphs_bounds_what_is_held():
+    device = Device()
+    manager = started(device, max_graph_bytes=70 * MIB)
+    assert manager.report.held_bytes == 10 * MIB + OTHERS
+    manager = started(Device(), max_graph_bytes=60 * MIB)
+    assert not manager.wants_graphs
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_what_a_failed_capture_took_is_given_back(retry):
+    """Its second try runs the forward eagerly, whose memory torch would keep."""
+
+    class Caching(Device):
+        cached = 0
+
+        def memory_used(self):
+            return super().memory_used() + self.cached
+
+        def warm_up(self, forward):
+            self.cached += 30 * MIB
+            return super().warm_up(forward)
+
+        def trim(self):
+            super().trim()
+            self.cached = 0
+
+    device = Caching(0)
+    manager = started(device, retry=retry)
+    manager.execute(PackedTower().call([(1, 2, 3)]))
+    used, arenas, device.fail = device.memory_used(), manager.report.arena_bytes, lambda number: True
+    assert manager.capture_when_idle(1) == 0
+    assert device.memory_used() == used
+    assert manager._graph_set.buffers.nbytes == arenas
