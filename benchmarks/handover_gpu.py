@@ -45,7 +45,7 @@ ROUNDS = 31
 
 
 class Siglip:
-    """The tower of SigLIP-so400m at 378 pixels: 729 tokens an image."""
+    """The tower of SigLIP-so400m at 378 pixels: 729 tokens for each image."""
 
     workloads = {"729": 1, "2916": 4}  # noqa: RUF012
 

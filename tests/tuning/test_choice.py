@@ -48,11 +48,20 @@ def test_what_means_nothing_is_refused(given, message):
         read_settings(SimpleNamespace(additional_config={"encoder_graphs": {"tuning": given}}))
 
 
+@pytest.mark.parametrize(
+    ("given", "anywhere"),
+    [(None, False), ("on", True), (True, True), (["pad-mlp"], True), ({"pad-mlp": False}, False), ("list", False)],
+)
+def test_only_who_asks_for_tunings_gets_them_on_other_gpus(given, anywhere):
+    assert read_choice(given).anywhere is anywhere
+
+
 def test_settings_carry_the_choice():
-    config = SimpleNamespace(additional_config={"encoder_graphs": {"tuning": "off", "tuning_check": True}})
+    config = SimpleNamespace(additional_config={"encoder_graphs": {"tuning": "off", "tuning_check": False}})
     settings = read_settings(config)
-    assert (settings.tuning, settings.tuning_check) == ("off", True)
-    assert read_settings(SimpleNamespace(additional_config=None)).tuning == "on"
+    assert (settings.tuning, settings.tuning_check) == ("off", False)
+    default = read_settings(SimpleNamespace(additional_config=None))
+    assert (default.tuning, default.tuning_check) == (None, True)
 
 
 def test_every_tuning_is_described():

@@ -58,11 +58,12 @@ def test_the_tower_is_tuned_and_the_language_model_is_not(host, proof):
     assert applied(tuned) == {
         "gelu-epilogue": ["visual.mlp"], "pad-mlp": ["visual.mlp"], "fused-norms": ["visual.norm"],
     }  # fmt: skip
-    assert host.visual.mlp.down.weight.shape == (16, 24)
+    assert host.visual.mlp.down.weight.untyped_storage().nbytes() == 4 * 16 * 24
+    assert host.visual.mlp.down.weight.shape == (16, 20)  # graphs read 24 columns, and whoever loads weights sees 20
     assert host.language_model.mlp.down.weight.shape == (16, 20)
     assert "forward" not in vars(host.language_model.norm)
     assert largest_error(proof(0.0), want) < 1e-6
-    assert tuned.extra_bytes == 4 * (4 * 16 + 4 + 4 * 16)
+    assert tuned.extra_bytes == 4 * 4 * 16
     tuned.undo()
     assert all(torch.equal(p, before[name]) for name, p in host.named_parameters())
     assert torch.equal(proof(0.0)[0], want[0])
@@ -98,7 +99,20 @@ def test_a_device_that_no_kernel_ran_on_keeps_vllms_kernels(host, monkeypatch, c
     monkeypatch.setattr(tower, "_device", lambda _: torch.device("xpu"))
     with caplog.at_level("INFO", logger="scaffold.runtime.tuning"):
         assert tune(host).outcomes == []
-    assert "no tuning: the kernels were never run on xpu" in caplog.text
+    assert "the tower is not tuned: the kernels were never run on xpu" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("capability", "given", "acts"),
+    [((9, 0), None, True), ((8, 0), None, False), ((10, 0), {"pad-mlp": True}, False), ((8, 9), "on", True)],
+)
+def test_tunings_are_on_by_default_where_they_were_measured(host, monkeypatch, caplog, capability, given, acts):
+    monkeypatch.setattr(tower, "_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    with caplog.at_level("INFO", logger="scaffold.runtime.tuning"):
+        assert bool(applied(tune(host, read_choice(given)))) is acts
+    told = f'{capability[0]}.{capability[1]}; the setting {{"encoder_graphs": {{"tuning": "on"}}}} turns them on'
+    assert (told in caplog.text) is not acts
 
 
 def test_without_triton_a_gpu_keeps_vllms_kernels(host, monkeypatch):
@@ -125,7 +139,7 @@ def test_parameters_stay_normal_tensors_in_inference_mode(host, proof):
 def test_switches(host):
     assert tune(host, read_choice("off")).outcomes == []
     assert applied(tune(host, read_choice("list"))) != {}
-    assert host.visual.mlp.down.weight.shape == (16, 20)
+    assert host.visual.mlp.down.weight.untyped_storage().nbytes() == 4 * 16 * 20
     assert list(applied(tune(host, read_choice(["pad-mlp"])))) == ["pad-mlp"]
 
 
@@ -144,21 +158,48 @@ def test_what_cannot_be_proved_is_not_tuned(host, output, caplog):
 
     with caplog.at_level(logging.WARNING):
         assert tune(host, prove=proof).outcomes == []
-    assert host.visual.mlp.down.weight.shape == (16, 20)
+    assert "forward" not in vars(host.visual.norm)
     assert "no tuning: it was to be proved" in caplog.text
 
 
 def test_a_tuning_that_is_wrong_is_taken_back(host, proof, monkeypatch, caplog):
     monkeypatch.setattr(kernels, "norm", lambda x, *_, **__: x)
     want = proof(0.0)
+    runs = []
     with caplog.at_level(logging.WARNING):
-        tuned = tune(host, prove=proof)
+        tuned = tune(host, prove=lambda step: runs.append(step) or proof(step))
+    assert len(runs) == 2 + 1 + 3  # untuned and moved; all together; each of the three that act
     (norms,) = (o for o in tuned.outcomes if o.name == "fused-norms")
     assert norms.applied == []
     assert "exceeds" in norms.refused["visual.norm"]
     assert "forward" not in vars(host.visual.norm)
     assert largest_error(proof(0.0), want) < 1e-6  # the others stay, and are right
     assert "fused-norms was taken back" in caplog.text
+
+
+def test_a_kernel_that_cannot_run_is_taken_back(host, proof, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(kernels, "norm", broken)
+    want = proof(0.0)
+    tuned = tune(host, prove=proof)
+    assert list(applied(tuned)) == ["gelu-epilogue", "pad-mlp"]
+    assert tuned.outcomes[3].refused == {"visual.norm": "RuntimeError: Failed to find C compiler"}
+    assert largest_error(proof(0.0), want) < 1e-6
+
+
+def test_right_tunings_run_once_together(host, proof):
+    runs = []
+    tuned = tune(host, prove=lambda step: runs.append(step) or proof(step))
+    assert len(runs) == 3
+    assert 0 < tuned.check_seconds <= tuned.seconds
+
+
+def test_a_weight_that_somebody_replaced_is_the_one_that_multiplies(host, proof):
+    tune(host)
+    host.visual.mlp.down.weight.data = torch.zeros(16, 20)
+    assert torch.equal(proof(0.0)[0], host.visual.mlp.down.bias.expand(5, 16))
 
 
 def test_a_tuning_that_raises_is_taken_back(host, monkeypatch):
@@ -169,7 +210,7 @@ def test_a_tuning_that_raises_is_taken_back(host, monkeypatch):
 
     monkeypatch.setattr(tower, "TUNINGS", (Broken(), tower.FusedNorms()))
     tuned = tune(host)
-    assert host.visual.mlp.down.weight.shape == (16, 20)
+    assert host.visual.mlp.down.weight.untyped_storage().nbytes() == 4 * 16 * 20
     assert tuned.outcomes[0].refused == {"": "RuntimeError: no memory"}
     assert list(applied(tuned)) == ["fused-norms"]
 

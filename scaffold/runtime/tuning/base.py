@@ -43,7 +43,7 @@ class Undo:
         self, parameter: torch.Tensor, new: torch.Tensor, restore: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
         """Give a parameter other data. Nothing keeps the old data: `restore` makes them again from the new ones."""
-        self.extra_bytes += new.numel() * new.element_size() - parameter.numel() * parameter.element_size()
+        self.extra_bytes += new.untyped_storage().nbytes() - parameter.numel() * parameter.element_size()
 
         # Keep the kind of the parameter: vLLM can load a parameter made outside of inference mode only as such.
         inference = parameter.is_inference()
@@ -198,7 +198,8 @@ def plain_linear(module: nn.Module | None) -> str | None:
     if type(module) is not nn.Linear and not any(is_from_vllm(module, known) for known in _LINEARS):
         return f"{name} is no plain linear layer"
     if type(module) is not nn.Linear:
-        method = type(getattr(module, "quant_method", None)).__name__
+        method = getattr(module, "quant_method", None)
+        method = type(getattr(method, "plain", method)).__name__  # past the method of another tuning
         if method != "UnquantizedLinearMethod":
             return f"its weights are quantised ({method})"
         whole = getattr(module, "gather_output", False) or not getattr(module, "input_is_parallel", True)

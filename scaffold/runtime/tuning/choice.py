@@ -19,23 +19,30 @@ DEFAULT = NAMES[:-1]
 
 @dataclass(frozen=True, slots=True)
 class TuningChoice:
-    """The tunings to run. With `dry`, they tell what they would do and change nothing."""
+    """The tunings to run. With `dry`, they tell what they would do and change nothing.
+
+    `anywhere`: a user asked for them, so that they run on GPUs on which they were not measured, too.
+    """
 
     names: tuple[str, ...] = DEFAULT
     dry: bool = False
+    anywhere: bool = True
 
 
 def read_choice(given: Any) -> TuningChoice:
-    """`True`, None or `"on"` (the defaults), `False` or `"off"`, `"list"` (dry), a list of names, or `{name: switch}`.
+    """None (the defaults where they were measured), `True` or `"on"` (anywhere), `False` or `"off"`, `"list"` (dry), a
+    list of names (anywhere), or `{name: switch}` over the default.
 
     Raises ValueError for anything else, and for a name that is no tuning.
     """
-    if given is None or given is True or given == "on":
+    if given is None:
+        return TuningChoice(anywhere=False)
+    if given is True or given == "on":
         return TuningChoice()
     if given is False or given == "off":
         return TuningChoice(())
     if given == "list":
-        return TuningChoice(dry=True)
+        return TuningChoice(dry=True, anywhere=False)
     if isinstance(given, str) or not isinstance(given, (Mapping, Sequence)):
         raise ValueError(f'tuning is "on", "off", "list", a list of names or {{name: true or false}}, not {given!r}')
     for name in given:
@@ -44,4 +51,4 @@ def read_choice(given: Any) -> TuningChoice:
             raise ValueError(f"there is no tuning {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     if not isinstance(given, Mapping):
         return TuningChoice(tuple(name for name in NAMES if name in given))
-    return TuningChoice(tuple(name for name in NAMES if given.get(name, name in DEFAULT)))
+    return TuningChoice(tuple(name for name in NAMES if given.get(name, name in DEFAULT)), anywhere=False)

@@ -7,13 +7,14 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm, plain_linear
 from scaffold.runtime.tuning.blocks import block_of, known_block
 from scaffold.runtime.tuning.forwards import chain_of
-from scaffold.runtime.tuning.mlp import FusedActivation, parts
+from scaffold.runtime.tuning.mlp import FusedActivation, is_gated, matrix_of, parts
 from scaffold.runtime.tuning.norms import FP8_ROWS
 
 #: From so many rows on, layers multiply in FP8. With 1024 rows on an H200, the towers of Qwen3-VL and InternVL took
@@ -31,25 +32,49 @@ class Fp8Method:
     """The method of a linear layer: FP8 for many rows, else the layer's own.
 
     Each row of the weight has a scale, and so has each row of the inputs. The layer keeps its weight: small inputs read
-    it, vLLM loads it, and undone it is as it was.
+    it, vLLM loads it, and undone it is as it was. `parts` are the parts of its rows that are padded each, to `rows`.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, parts: int = 1, rows: int = 0) -> None:
         self.plain = layer.quant_method
-        self._layer = layer
-        self.weight, self.scales = kernels.to_fp8(layer.weight.data)
+        self._layer, self._parts, self._rows = layer, parts, rows
+        #: Weight, scales and, where its rows are padded, the bias. They stay where they are.
+        self.own = self._made()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the FP8 form."""
+        return sum(t.nbytes for t in self.own if t is not None)
+
+    def _made(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The FP8 form of the weight, its scales, and the bias."""
+        bias = self._layer.bias if self._rows else None
+        weight, scales = kernels.to_fp8(self._padded(matrix_of(self._layer).data))
+        return weight, scales, None if bias is None else self._padded(bias.data)
+
+    def _padded(self, rows: torch.Tensor) -> torch.Tensor:
+        missing = max(self._rows - rows.shape[0] // self._parts, 0)
+        if not missing:
+            return rows
+        parts = rows.reshape(self._parts, -1, *rows.shape[1:])
+        return F.pad(parts, (0, 0) * (rows.ndim - 1) + (0, missing)).flatten(0, 1)
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if x.dtype is not kernels.FP8 and kernels.count_rows(x) < LEAST_ROWS:
             return self.plain.apply(layer, x, bias)
-        return kernels.scaled_product(*kernels.in_fp8(x), self.weight, self.scales, bias)
+        weight, scales, padded = self.own
+        if bias is not None and padded is not None:
+            bias = padded
+        return kernels.scaled_product(*kernels.in_fp8(x), weight, scales, bias)
 
     def read_weight(self) -> None:
         """Make the FP8 form of the layer's weight again, in place: graphs read it where it is."""
+        if self._layer.weight.is_meta:  # in the middle of a reload, after which it is called again
+            return
         with torch.inference_mode():
-            weight, scales = kernels.to_fp8(self._layer.weight.data)
-            self.weight.copy_(weight)
-            self.scales.copy_(scales)
+            for held, made in zip(self.own, self._made(), strict=True):
+                if held is not None and made is not None:
+                    held.copy_(made)
 
 
 class Fp8Activation(FusedActivation):
@@ -59,12 +84,12 @@ class Fp8Activation(FusedActivation):
     """
 
     def __init__(self, original: nn.Module, name: str, least_rows: int, width: int | None = None) -> None:
-        super().__init__(original.forward, original)
+        super().__init__(lambda x, _: original.forward(x), original)
         self._name, self._least_rows, self._width = name, least_rows, width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if kernels.count_rows(x) < self._least_rows:
-            return self.kernel(x)
+            return self.kernel(x, 0)
         return kernels.with_scales(*kernels.to_fp8(x, self._name, self._width))
 
 
@@ -96,16 +121,20 @@ class Fp8Linears(Tuning):
         layers = fed_layers(module)
         if not layers:
             return "its attention is no module, or its MLP is not linear, activation, linear"
-        return next((why for layer in layers if (why := _unfit(layer)) is not None), None)
+        padded = matrix_of(layers[-1]).shape[1] != layers[-1].weight.shape[1]
+        first = layers[-2] if padded else None  # its FP8 form has the rows that the padded layer takes
+        return next((why for layer in layers if (why := _unfit(layer, layer is first)) is not None), None)
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
+        mlp = getattr(module, known_block(module).mlp.child)
+        first, act, second = parts(mlp)
         for layer in fed_layers(module):
-            method = Fp8Method(layer)
-            undo.extra_bytes += method.weight.numel() + 4 * method.scales.numel()
+            padding = (2 if is_gated(act) else 1, matrix_of(second).shape[1]) if layer is first else ()
+            method = Fp8Method(layer, *padding)
+            undo.extra_bytes += method.nbytes
             undo.set(layer, "quant_method", method)
             undo.after_load(method.read_weight)
         write_fp8(module, LEAST_ROWS, undo)
-        mlp = getattr(module, known_block(module).mlp.child)
         undo.set(mlp, "forward", _forward(mlp))
 
 
@@ -152,16 +181,16 @@ def fed_layers(module: nn.Module) -> list[nn.Module]:
     return [*(layer for layer in matrices if not is_from_vllm(layer, "RowParallelLinear")), first, second]
 
 
-def _unfit(layer: Any) -> str | None:
+def _unfit(layer: Any, pads_rows: bool) -> str | None:
     why = plain_linear(layer)
     if why is not None:
         return why
-    weight = layer.weight
+    weight = matrix_of(layer)
     if not hasattr(layer, "quant_method"):
         return "it is no linear layer of vLLM"
     if weight.dtype is not torch.bfloat16:
         return f"its weights are {str(weight.dtype).removeprefix('torch.')}, and products of FP8 are bfloat16"
-    if any(size % 16 for size in weight.shape):
+    if any(size % 16 for size in weight.shape[pads_rows:]):
         return "its sizes are no multiples of 16"
     if weight.is_cuda and torch.cuda.get_device_capability(weight.device) != (9, 0):
         return "FP8 was measured on Hopper GPUs alone"

@@ -240,26 +240,32 @@ def _launch_norm(
     return found
 
 
-def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
-    """`silu(a) * b` of the halves of each row, in one kernel."""
+def silu_and_mul(x: torch.Tensor, width: int = 0) -> torch.Tensor:
+    """`silu(a) * b` of the halves of each row, in one kernel. Zeros are behind the last column, up to `width`."""
     if not runs_triton(x):
-        return silu_and_mul_reference(x)
-    return _launch_activation(x, x.shape[-1] // 2, "silu_mul")
+        return widened(silu_and_mul_reference(x), width)
+    return _launch_activation(x, x.shape[-1] // 2, width, "silu_mul")
 
 
-def quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    """`x * sigmoid(1.702 x)` in one kernel."""
+def quick_gelu(x: torch.Tensor, width: int = 0) -> torch.Tensor:
+    """`x * sigmoid(1.702 x)` in one kernel. Zeros are behind the last column, up to `width`."""
     if not runs_triton(x):
-        return quick_gelu_reference(x)
-    return _launch_activation(x, x.shape[-1], "quick_gelu")
+        return widened(quick_gelu_reference(x), width)
+    return _launch_activation(x, x.shape[-1], width, "quick_gelu")
 
 
-def _launch_activation(x: torch.Tensor, width: int, name: str) -> torch.Tensor:
-    rows = _rows(x)
+def widened(x: torch.Tensor, width: int) -> torch.Tensor:
+    """`x` with zeros behind the last column, up to `width`."""
+    missing = width - x.shape[-1]
+    return F.pad(x, (0, missing)) if missing > 0 else x
+
+
+def _launch_activation(x: torch.Tensor, columns: int, width: int, name: str) -> torch.Tensor:
+    rows, width = _rows(x), max(columns, width)
     out = torch.empty((rows.shape[0], width), dtype=x.dtype, device=x.device)
     block = 1024
     kernel = getattr(triton_kernels(), f"{name}_kernel")
-    kernel[(rows.shape[0], -(-width // block))](rows, out, rows.stride(0), width, BLOCK=block, num_warps=4)
+    kernel[(rows.shape[0], -(-width // block))](rows, out, rows.stride(0), columns, width, BLOCK=block, num_warps=4)
     return out.view(*x.shape[:-1], width)
 
 

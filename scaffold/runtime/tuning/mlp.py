@@ -13,11 +13,6 @@ from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm, plain_linear
 from scaffold.runtime.tuning.forwards import Link, chain_of, only_calls
 
-#: Element-wise activations: a column of zeros after the first layer meets a column of zeros in the second.
-_ELEMENTWISE = {
-    "GELU", "GELUTanh", "QuickGELU", "NewGELU", "FastGELU", "SiLU", "ReLU", "ReLUSquaredActivation", "Tanh", "Sigmoid",
-    "FusedActivation",
-}  # fmt: skip
 #: Activations of the two halves of a row: `act(a) * b`.
 _GATED = {"SiluAndMul", "GeluAndMul"}
 
@@ -35,125 +30,99 @@ def parts(module: nn.Module) -> tuple[nn.Module, nn.Module, nn.Module]:
     return first, act, second
 
 
-def _is_gated(act: nn.Module) -> bool:
+def is_gated(act: nn.Module) -> bool:
+    """Whether an activation multiplies the two halves of a row."""
     return (act.original_name if isinstance(act, FusedActivation) else type(act).__name__) in _GATED
 
 
 def aligned_size(size: int) -> int:
-    """The inner size to pad to: a multiple of 128 or 64 where that costs at most 2 %, else of 8 (16 bytes of bf16).
+    """The columns to pad a matrix to where its rows are not whole loads of 16 bytes (8 of bf16): a multiple of 64 where
+    that costs at most 2 %, else of 8.
 
-    On an H200 at 4784 rows: 3420 columns take 213 us, 3424 take 59 us, 3456 take 58 us; 4304 take 68 us, 4352 take
-    66 us (21 and 18 us at 1024 rows); `benchmarks/tuning_gpu.py --sweep`. Sizes that are a multiple of 64 stay.
+    On an H200 at 4784 rows: 3420 columns take 213 us, 3424 take 59 us, 3456 take 58 us (`benchmarks/tuning_gpu.py
+    --sweep`).
     """
-    if size % 64 == 0:
+    if size % 8 == 0:
         return size
-    for multiple in (128, 64):
-        padded = -(-size // multiple) * multiple
-        if padded - size <= 0.02 * size:
-            return padded
-    return -(-size // 8) * 8
+    padded = -(-size // 64) * 64
+    return padded if padded - size <= 0.02 * size else -(-size // 8) * 8
 
 
 class PadMlp(Tuning):
-    """Pad the inner size of an MLP: zero rows in the first matrix, and zero columns in the second one to match them."""
+    """Pad the columns of an MLP's second matrix with zeros, and the rows that it multiplies.
+
+    The parameter keeps its shape: it is a view of the padded memory, so that whatever writes weights into it, in any
+    format, writes where the kernels read.
+    """
 
     name = "pad-mlp"
     summary = "pad an MLP's inner size with zeros to what matrix kernels load fast"
     level = "rounding"
-    measured = "Qwen2.5-VL 27.3 to 22.3 ms, Qwen3-VL 18.2 to 18.1 ms"
+    measured = "Qwen2.5-VL 27.3 to 22.3 ms"
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         return mlps(tower)
 
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
-        first, act, second = parts(module)
-        for layer in (first, second):
-            why = plain_linear(layer)
-            if why is not None:
-                return why
-        kind = act.original_name if isinstance(act, FusedActivation) else type(act).__name__
-        if kind not in _ELEMENTWISE | _GATED:
-            return f"the activation {kind} may mix columns"
-        size = second.weight.shape[1]
-        if first.weight.shape[0] != size * (2 if kind in _GATED else 1):
-            return "the sizes of its layers do not fit together"
-        if aligned_size(size) == size:
+        second = parts(module)[2]
+        why = plain_linear(second)
+        if why is not None:
+            return why
+        if not second.weight.is_contiguous():
+            return "its weight has another layout already"
+        if aligned_size(second.weight.shape[1]) == second.weight.shape[1]:
             return "its inner size is aligned"
         return None
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
-        first, act, second = parts(module)
-        size = second.weight.shape[1]
-        padded, halves = aligned_size(size), 2 if _is_gated(act) else 1
-        _pad(first.weight, _Rows(halves, size, padded), undo)
-        if first.bias is not None:
-            _pad(first.bias, _Rows(halves, size, padded), undo)
-        _pad(second.weight, _Columns(size, padded), undo)
+        _, act, second = parts(module)
+        weight = second.weight
+        width = aligned_size(weight.shape[1])
+        with torch.inference_mode(weight.is_inference()), torch.no_grad():
+            matrix = kernels.widened(weight.data, width)
+        undo.replace_data(weight, matrix[:, : weight.shape[1]], torch.Tensor.contiguous)
+        method = PaddedMethod(second, matrix)
+        if type(second) is nn.Linear:
+            undo.set(second, "forward", lambda x: method.apply(second, x, second.bias))
+        else:
+            undo.set(second, "quant_method", method)
+        if isinstance(act, FusedActivation):
+            undo.set(act, "width", width)
 
 
-class _Rows:
-    """Zero rows after each of `halves` parts of the first dimension."""
+class PaddedMethod:
+    """The method of a linear layer whose weight is a view of a padded matrix."""
 
-    def __init__(self, halves: int, size: int, padded: int) -> None:
-        self.halves, self.size, self.padded = halves, size, padded
+    def __init__(self, layer: Any, matrix: torch.Tensor) -> None:
+        self.plain = getattr(layer, "quant_method", None)
+        self.matrix = matrix
 
-    def pad(self, plain: torch.Tensor) -> torch.Tensor:
-        parts = plain.reshape(self.halves, self.size, *plain.shape[1:])
-        full = plain.new_zeros((self.halves, self.padded, *plain.shape[1:]))
-        full[:, : self.size] = parts
-        return full.view(self.halves * self.padded, *plain.shape[1:])
-
-    def cut(self, full: torch.Tensor) -> torch.Tensor:
-        parts = full.view(self.halves, self.padded, *full.shape[1:])[:, : self.size]
-        return parts.reshape(self.halves * self.size, *full.shape[1:]).contiguous()
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if layer.weight.data_ptr() != self.matrix.data_ptr():  # somebody gave the parameter other memory
+            return F.linear(x[..., : layer.weight.shape[1]], layer.weight, bias)
+        return F.linear(kernels.widened(x, self.matrix.shape[1]), self.matrix, bias)
 
 
-class _Columns:
-    """Zero columns after the last one."""
-
-    def __init__(self, size: int, padded: int) -> None:
-        self.size, self.padded = size, padded
-
-    def pad(self, plain: torch.Tensor) -> torch.Tensor:
-        return F.pad(plain, (0, self.padded - self.size))
-
-    def cut(self, full: torch.Tensor) -> torch.Tensor:
-        return full[:, : self.size].contiguous()
-
-
-def _pad(parameter: Any, layout: _Rows | _Columns, undo: Undo) -> None:
-    undo.replace_data(parameter, layout.pad(parameter.data), layout.cut)
-    loader = getattr(parameter, "weight_loader", None)
-    if loader is None:
-        return
-
-    def load(target: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load weights in the plain layout that the layer's own loader knows, then copy them into the padded memory.
-
-        The memory stays where it is, so graphs see the new weights.
-        """
-        full = target.data
-        target.data = layout.cut(full)
-        try:
-            return loader(target, *arguments, **keywords)
-        finally:
-            full.copy_(layout.pad(target.data))
-            target.data = full
-
-    # vLLM's own parameter classes have a property of this name.
-    undo.set(parameter, "_weight_loader" if "_weight_loader" in vars(parameter) else "weight_loader", load)
+def matrix_of(layer: Any) -> torch.Tensor:
+    """The matrix that a linear layer multiplies with: its weight, padded where it is."""
+    method = getattr(layer, "quant_method", None)
+    while method is not None and not isinstance(method, PaddedMethod):
+        method = getattr(method, "plain", None)  # the method of another tuning
+    return layer.weight if method is None else method.matrix
 
 
 class FusedActivation(nn.Module):  # type: ignore[misc]
     """Replaces an activation of one tower. vLLM shares activation objects, so a tuning must not change one itself."""
 
-    def __init__(self, kernel: Callable[[torch.Tensor], torch.Tensor], original: nn.Module) -> None:
+    def __init__(self, kernel: Callable[[torch.Tensor, int], torch.Tensor], original: nn.Module) -> None:
         super().__init__()
         self.kernel = kernel
         self.original_name = type(original).__name__
+        #: The columns of its results, where zeros fill them up.
+        self.width = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.kernel(x)
+        return self.kernel(x, self.width)
 
 
 class FusedActivations(Tuning):

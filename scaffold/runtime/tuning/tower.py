@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +66,9 @@ class Tuned:
     outcomes: list[Outcome] = field(default_factory=list)
     #: The change of the untuned tower's output when its pixels change by half a step; None without a proof.
     rounding: float | None = None
+    #: The time that tuning took, and the part of it in which the tower ran to be compared.
+    seconds: float = 0.0
+    check_seconds: float = 0.0
     _changes: list[Undo] = field(default_factory=list, repr=False)
     _host: Any = field(default=None, repr=False)
 
@@ -77,6 +81,11 @@ class Tuned:
         """Make again what tunings have made of the tower's weights: those may be new."""
         for change in self._changes:
             change.read_weights()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether any module is tuned now."""
+        return bool(self._changes) and any(outcome.applied for outcome in self.outcomes)
 
     def undo(self) -> None:
         """Take all tunings back. The caller must not replay graphs of the tuned tower any more."""
@@ -109,8 +118,12 @@ def _language_model(host: nn.Module) -> nn.Module | None:
     return found if isinstance(found, nn.Module) and found is not host else None
 
 
-def general_refusal(device: torch.device) -> str | None:
-    """The reason to tune nothing on a device, or None."""
+#: Compute capabilities on which every tuning was measured: H100 and H200.
+MEASURED = {(9, 0)}
+
+
+def general_refusal(device: torch.device, anywhere: bool) -> str | None:
+    """The reason to tune nothing on a device, or None. `anywhere`: a user asked for it on any GPU."""
     if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
         return "VLLM_BATCH_INVARIANT asks for vLLM's own kernels"
     if torch.version.hip is not None:
@@ -118,6 +131,12 @@ def general_refusal(device: torch.device) -> str | None:
     # On a CPU the references run: our tests compare towers there, and no server captures graphs.
     if device.type not in ("cuda", "cpu"):
         return f"the kernels were never run on {device.type}"
+    if device.type == "cuda" and not anywhere and torch.cuda.get_device_capability(device) not in MEASURED:
+        capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+        return (
+            f"the tunings were never measured on GPUs of compute capability {capability}; the setting "
+            '{"encoder_graphs": {"tuning": "on"}} turns them on'
+        )
     return None
 
 
@@ -128,8 +147,8 @@ Proof = Callable[[float], "Sequence[torch.Tensor]"]
 def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = None) -> Tuned:
     """Apply tunings to the vision tower of a host, each one whole or not at all. Never raises for a tuning.
 
-    With `prove`, it compares the output after each tuning with that of the untuned tower. If the error exceeds the
-    bound (`BOUNDS`, `OWN_ROUNDING`), it takes the tuning back.
+    With `prove`, it compares the output of the tuned tower with that of the untuned one. If the error exceeds the bound
+    (`BOUNDS`, `OWN_ROUNDING`), or the tuned tower fails, it compares after each tuning, and takes back what is wrong.
     """
     choice = choice or TuningChoice()
     tuned = Tuned()
@@ -139,69 +158,119 @@ def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = No
     if _MARK in vars(host) and not choice.dry:
         logger.info("the tower is tuned already")
         return vars(host)[_MARK]  # type: ignore[no-any-return]
-    why = general_refusal(_device(tower))
+    why = general_refusal(_device(tower), choice.anywhere)
     if why is not None:
-        logger.info("no tuning: %s", why)
+        logger.info("the tower is not tuned: %s", why)
         return tuned
-    _tune_each(host, choice, prove, tuned)
+    begin = time.perf_counter()
+    _Tuner(host, choice, prove, tuned).run()
+    tuned.seconds = time.perf_counter() - begin
+    if not choice.dry:
+        checked = "" if prove is None else f", {tuned.check_seconds:.1f} s of them to run it and compare"
+        logger.info("tuning the tower took %.1f s%s", tuned.seconds, checked)
     return tuned
 
 
-def _tune_each(host: Any, choice: TuningChoice, prove: Proof | None, tuned: Tuned) -> None:
-    tower = vision_modules(host)
-    lacks_triton = _device(tower).type == "cuda" and kernels.triton_kernels() is None
-    want, bound = [], float("inf")
-    if prove is not None and not choice.dry:
+class _Tuner:
+    """Applies the chosen tunings to one host."""
+
+    def __init__(self, host: Any, choice: TuningChoice, prove: Proof | None, tuned: Tuned) -> None:
+        self._host, self._choice, self._tuned = host, choice, tuned
+        self._prove = None if choice.dry else prove
+        self._want: list[torch.Tensor] = []
+        self._bound = float("inf")
+
+    def run(self) -> None:
+        """All tunings together, and one by one where the whole tower is wrong.
+
+        A tuning that may add more than roundings comes alone: its bound would hide the errors of the others.
+        """
+        if self._prove is not None and not self._measure():
+            return
+        chosen = [tuning for tuning in TUNINGS if tuning.name in self._choice.names]
+        together = [tuning for tuning in chosen if not tuning.largest_error]
+        for group in (together, *([tuning] for tuning in chosen if tuning.largest_error)):
+            if not self._apply(group):
+                for tuning in group:
+                    self._apply([tuning])
+
+    def _measure(self) -> bool:
+        """Run the untuned tower. Whether its output tells right from wrong."""
+        tower, tuned = vision_modules(self._host), self._tuned
         dtype = _dtype(tower)
         try:
-            want = _outputs(prove, 0.0)
-            tuned.rounding = largest_error(_outputs(prove, torch.finfo(dtype).eps), want)
+            self._want = self._outputs()
+            tuned.rounding = largest_error(self._outputs(torch.finfo(dtype).eps), self._want)
         except Exception as error:
             logger.warning("no tuning: it was to be proved, and the untuned tower failed: %s", error)
-            return
+            return False
         if not tuned.rounding < 1.0:
             logger.warning(
                 "no tuning: it was to be proved, and the untuned tower's output on random pixels says nothing"
             )
-            return
+            return False
         if tuned.rounding > 0.1:
             logger.warning("the tower amplifies roundings to %.2g of its output: the proof says little", tuned.rounding)
-        bound = max(BOUNDS.get(dtype, 2e-2), OWN_ROUNDING * tuned.rounding)
-    for tuning in TUNINGS:
-        if tuning.name not in choice.names:
-            continue
-        if tuning.needs_triton and lacks_triton:
-            tuned.outcomes.append(Outcome(tuning.name, refused={"": "Triton is not installed"}))
-            continue
+        self._bound = max(BOUNDS.get(dtype, 2e-2), OWN_ROUNDING * tuned.rounding)
+        return True
+
+    def _outputs(self, step: float = 0.0) -> list[torch.Tensor]:
+        assert self._prove is not None
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            outputs = [t.clone() for t in self._prove(step)]
+        if outputs and outputs[0].is_cuda:
+            torch.cuda.synchronize(outputs[0].device)
+        self._tuned.check_seconds += time.perf_counter() - begin
+        return outputs
+
+    def _apply(self, group: Sequence[Tuning]) -> bool:
+        """Apply tunings and compare the tower. If it is wrong, take them back: one alone has an outcome that says so,
+        and of several nothing remains.
+        """
+        applied = [self._apply_one(tuning) for tuning in group]
+        acts = [outcome for outcome, _ in applied if outcome.applied]
+        why = None
+        if self._prove is not None and acts:
+            try:
+                error = largest_error(self._outputs(), self._want)
+            except Exception as failure:
+                why = f"{type(failure).__name__}: {failure}"
+            else:
+                allowed = max(self._bound, *(tuning.largest_error for tuning in group))
+                for outcome in acts:
+                    outcome.error = error
+                if not error <= allowed:
+                    why = f"its error of {error:.2g} exceeds {allowed:.2g}"
+        if why is not None:
+            for _, undo in reversed(applied):
+                undo.roll_back()
+            if len(group) > 1:
+                logger.info("the tuned tower is wrong, so that tunings are compared one by one: %s", why)
+                return False
+            logger.warning("the tuning %s was taken back: %s", group[0].name, why)
+            acts[0].refused.update(dict.fromkeys(acts[0].applied, why))
+            acts[0].applied, acts[0].extra_bytes = [], 0
+        for outcome, undo in applied:
+            self._tuned.outcomes.append(outcome)
+            self._tuned._changes.append(undo)
+            logger.info("%s%s", "would tune: " if self._choice.dry else "", outcome)
+        if applied and not self._choice.dry:
+            self._tuned._host = self._host
+            setattr(self._host, _MARK, self._tuned)
+        return True
+
+    def _apply_one(self, tuning: Tuning) -> tuple[Outcome, Undo]:
         undo = Undo()
+        tower = vision_modules(self._host)
+        if tuning.needs_triton and _device(tower).type == "cuda" and kernels.triton_kernels() is None:
+            return Outcome(tuning.name, refused={"": "Triton is not installed"}), undo
         try:
             with rolled_back_on_error(undo):
-                outcome = tuning.run(vision_modules(host), undo, choice.dry)
-                if want and outcome.applied:
-                    assert prove is not None
-                    outcome.error = largest_error(_outputs(prove, 0.0), want)
+                return tuning.run(tower, undo, self._choice.dry), undo
         except Exception as error:
             logger.warning("the tuning %s failed and was taken back: %s", tuning.name, error)
-            tuned.outcomes.append(Outcome(tuning.name, refused={"": f"{type(error).__name__}: {error}"}))
-            continue
-        allowed = max(bound, tuning.largest_error)
-        if outcome.error is not None and not outcome.error <= allowed:
-            undo.roll_back()
-            why = f"its error of {outcome.error:.2g} exceeds {allowed:.2g}"
-            logger.warning("the tuning %s was taken back: %s", tuning.name, why)
-            outcome.refused.update(dict.fromkeys(outcome.applied, why))
-            outcome.applied, outcome.extra_bytes = [], 0
-        tuned.outcomes.append(outcome)
-        tuned._changes.append(undo)
-        if not choice.dry:
-            tuned._host = host
-            setattr(host, _MARK, tuned)
-        logger.info("%s%s", "would tune: " if choice.dry else "", outcome)
-
-
-def _outputs(prove: Proof, step: float) -> list[torch.Tensor]:
-    with torch.inference_mode():
-        return [t.clone() for t in prove(step)]
+            return Outcome(tuning.name, refused={"": f"{type(error).__name__}: {error}"}), undo
 
 
 def moved(pixels: torch.Tensor, step: float, seed: int = 0) -> torch.Tensor:

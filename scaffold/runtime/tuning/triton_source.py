@@ -63,28 +63,31 @@ def norm_kernel(
 
 
 @triton.jit
-def silu_mul_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr):
-    """A part of one row per program."""
+def silu_mul_kernel(x_ptr, out_ptr, x_stride, columns, width, BLOCK: tl.constexpr):
+    """A part of one row per program; zeros from `columns` to `width`."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < width
+    inside = column < columns
     gate = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
-    up = tl.load(x_ptr + row * x_stride + width + column, mask=inside, other=0.0)
+    up = tl.load(x_ptr + row * x_stride + columns + column, mask=inside, other=0.0)
     kind = gate.dtype
     gate = gate.to(tl.float32)
     gate = (gate / (1.0 + tl.exp(-gate))).to(kind).to(tl.float32)
-    tl.store(out_ptr + row * width + column, (gate * up.to(tl.float32)).to(kind), mask=inside)
+    tl.store(out_ptr + row * width + column, (gate * up.to(tl.float32)).to(kind), mask=column < width)
 
 
 @triton.jit
-def quick_gelu_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr):
-    """A part of one row per program. It rounds once, where three torch kernels round three times."""
+def quick_gelu_kernel(x_ptr, out_ptr, x_stride, columns, width, BLOCK: tl.constexpr):
+    """A part of one row per program; zeros from `columns` to `width`.
+
+    It rounds once, where three torch kernels round three times.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < width
-    value = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
+    value = tl.load(x_ptr + row * x_stride + column, mask=column < columns, other=0.0)
     wide = value.to(tl.float32)
-    tl.store(out_ptr + row * width + column, (wide / (1.0 + tl.exp(-1.702 * wide))).to(value.dtype), mask=inside)
+    out = (wide / (1.0 + tl.exp(-1.702 * wide))).to(value.dtype)
+    tl.store(out_ptr + row * width + column, out, mask=column < width)
 
 
 @triton.jit

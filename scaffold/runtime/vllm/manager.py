@@ -33,9 +33,9 @@ from scaffold.runtime.vllm.settings import Settings, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
-#: The proof of a tuning runs on the smallest budget of at least so many tokens. With four rows each, these are as many
-#: rows as FP8 needs (`tuning.fp8.LEAST_ROWS`).
-PROOF_TOKENS = 512
+#: The proof of the tunings runs on the smallest budget, and on the smallest one of at least so many tokens. With four
+#: rows each, these are more rows than FP8 needs (`tuning.fp8.LEAST_ROWS`).
+PROOF_TOKENS = 1024
 
 
 def _in_words(ladders: Mapping[str, Sequence[int]]) -> str:
@@ -301,25 +301,40 @@ class EncoderCudaGraphManager:
             core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
             return
         core.capture(graph_pool)
+        # Spread ranks must capture the same graphs, so none of them tries again.
+        if not core.graphs and self.options.retry and self.untune("no graph could be captured with them"):
+            core.clear()
+            core.capture(graph_pool)
         self.graph_pool = core.pool
         if self.settings.self_check:
             self._check()
         self._publish_graphs()
 
+    def untune(self, why: str) -> bool:
+        """Make the model as vLLM made it. The caller must not replay any graph of before. Whether it was tuned."""
+        if self.tuned is None or not self.tuned.is_in_place:
+            return False
+        self.tuned.undo()
+        logger.warning("the tunings of the tower are taken back: %s", why)
+        return True
+
     def _proof(self) -> Proof | None:
-        """The forward that proves each tuning: random pixels, one budget per path. None if no setting asks for it."""
+        """The forward that proves the tunings: random pixels, a small and a large budget of each path. None if the
+        setting is off.
+        """
         if not self.settings.tuning_check:
             return None
         core = self.core
         calls: list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]] = []
 
         def make_calls() -> None:
-            keys: dict[str, GraphKey] = {}
+            small: dict[str, GraphKey] = {}
+            large: dict[str, GraphKey] = {}
             for key in sorted(core.keys_to_capture(), key=lambda key: key.budget, reverse=True):
-                if key.path not in keys or key.budget >= PROOF_TOKENS:
-                    keys[key.path] = key
-            for key in keys.values():
-                calls.append(make_call(key))
+                small[key.path] = key
+                if key.path not in large or key.budget >= PROOF_TOKENS:
+                    large[key.path] = key
+            calls.extend(map(make_call, dict.fromkeys((*small.values(), *large.values()))))
 
         def make_call(key: GraphKey) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
             values = dict(core.adapter.capture_values(key, core.limits))

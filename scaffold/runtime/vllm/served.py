@@ -107,6 +107,7 @@ class ServedManager(EncoderCudaGraphManager):
         self._since_capture = 0
 
     def _go_without(self, error: Exception, graph_pool: Any) -> None:
+        self.untune("there are no encoder graphs")
         self.clear()
         if self.use_dp:
             # Another rank may have its graphs. This one must go on sharing its collectives, without graphs.
@@ -125,6 +126,10 @@ class ServedManager(EncoderCudaGraphManager):
             if self._ranks > 1:
                 raise  # the other ranks wait for this one in a collective: going eager here alone would hang them all
             self._faults_in_a_row += 1
+            if self.tuned is not None and self.tuned.is_in_place and not self._runs_eager(mm_kwargs):
+                # The graphs read the tuned tower's memory, so that they go with it.
+                self._give_up("the tuned tower fails", error)
+                return None
             if self._faults_in_a_row == 1:
                 logger.warning(
                     "encoder graphs failed for a batch, which runs eager (after %d in a row all do): %s",
@@ -144,6 +149,16 @@ class ServedManager(EncoderCudaGraphManager):
             self._logged = now
             self._log_stats()
         return outputs
+
+    def _runs_eager(self, mm_kwargs: dict[str, Any]) -> bool:
+        """Whether the model's own code serves a batch, as vLLM is about to let it."""
+        try:
+            with torch.inference_mode():
+                self.model.embed_multimodal(**mm_kwargs)
+        except Exception as error:
+            logger.debug("eager fails, too", exc_info=error)
+            return False
+        return True
 
     def save(self) -> None:
         """Write the trace and the counters to the files that the settings name."""
@@ -224,6 +239,8 @@ class ServedManager(EncoderCudaGraphManager):
 
     def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
         self.fault = f"{what}: {_words(error)}"
+        if self.untune("there are no encoder graphs"):
+            self.clear()
         logger.log(level, "there are no encoder graphs, and every image runs eager; %s", self.fault)
         logger.debug("where it happened", exc_info=error)
 

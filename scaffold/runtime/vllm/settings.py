@@ -88,7 +88,7 @@ class Settings:
     `steps` is the number of budgets per octave of the default ladder. `trace` names one or several files, and the
     ladder then has at most `graphs` budgets that fit their sizes. `record` names a file for the sizes of the traffic,
     `stats` one for the counters. `self_check` compares every graph with eager at start-up. `prometheus` exports the
-    counters. `tuning` chooses tower tunings (`docs/tuning.md`), and `tuning_check` proves each of them at start-up.
+    counters. `tuning` chooses tower tunings (`docs/tuning.md`); `tuning_check` compares the tuned tower at start-up.
     """
 
     steps: int = DEFAULT_STEPS
@@ -98,8 +98,8 @@ class Settings:
     stats: str | None = None
     self_check: bool = False
     prometheus: bool = False
-    tuning: Any = "on"
-    tuning_check: bool = False
+    tuning: Any = None
+    tuning_check: bool = True
     options: Options = dataclasses.field(default_factory=Options)
 
     def ladder(self, low: int, high: int, path: str = "default") -> list[int]:

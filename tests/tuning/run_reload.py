@@ -1,0 +1,199 @@
+"""Load new weights into tuned towers with graphs, by the release's own reload in all its formats, on the CPU.
+
+    python tests/tuning/run_reload.py TREE RECIPE...
+
+Prints one JSON object: for each recipe and format the largest difference to an untuned tower with the new weights, what
+eager and replays give, the parameters that moved, changed their shape or were left on the meta device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import prepare_release
+from run_tunings import build, shrink
+
+from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, start_distributed
+
+
+def main() -> int:
+    prepare_release(Path(sys.argv[1]))
+    import torch
+
+    patch_vllm()
+    report: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+            start_distributed(Path(scratch))
+            for name in sys.argv[2:]:
+                with torch.inference_mode():
+                    report[name] = check(name)
+    print(json.dumps(report))
+    return 0
+
+
+def manager_of(host, config):  # type: ignore[no-untyped-def]
+    """A manager on emulated graphs with the default tunings and their check."""
+    import torch
+
+    from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.vllm import EncoderCudaGraphManager
+
+    class OnCpu(EncoderCudaGraphManager):
+        def _make_backend(self):  # type: ignore[no-untyped-def]
+            backend = RecordingBackend(bodies=PYTHON_OPERATORS)
+            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
+            return backend
+
+    os.environ["VITCG_ENCODER_GRAPHS"] = json.dumps({"calibration_ms": 0, "trials": 0})
+    manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
+    manager.capture((0, 0))
+    return manager
+
+
+def check(name):  # type: ignore[no-untyped-def]
+    import torch
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    from scaffold.runtime.tuning import largest_error
+    from scaffold.verify.numeric.recipes.base import configure, load_recipe
+
+    recipe = load_recipe(name)
+    sizes = recipe.model_config()
+    shrink(sizes.vision_config)
+    recipe.model_config = lambda: sizes
+    made = recipe.build
+
+    def remember():  # type: ignore[no-untyped-def]
+        host, remember.config = made()
+        return host, remember.config
+
+    recipe.build = remember
+    plain = build(recipe, torch.float32)
+    host = build(recipe, torch.float32)
+    session = recipe.sessions()[0]
+    configure(remember.config, session, recipe.modalities)
+    layerwise.record_metadata_for_reloading(host)
+    manager = manager_of(host, remember.config)
+    case = session.cases[2]
+    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    places = {n: p.data_ptr() for n, p in host.named_parameters()}
+    shapes = {n: p.shape for n, p in plain.named_parameters()}
+    found = {"applied": {o.name: len(o.applied) for o in manager.tuned.outcomes if o.applied}}
+    before = [t.clone() for t in manager.execute(dict(inputs))]
+    for seed, (kind, load) in enumerate(FORMATS.items()):
+        weights = new_weights(plain, seed)
+        load(host, weights, layerwise)
+        manager.forget_metadata()  # as `weights` does after the runner's method
+        for parameter, value in weights.items():
+            plain.get_parameter(parameter).data.copy_(value)
+        want = [t.clone() for t in plain.embed_multimodal(**inputs)]
+        hits = manager.graph_hits
+        parameters = dict(host.named_parameters())
+        found[kind] = {
+            "replayed": largest_error(manager.execute(dict(inputs)), want),
+            "hits": manager.graph_hits - hits,
+            "eager": largest_error(list(host.embed_multimodal(**inputs)), want),
+            "changed": largest_error(want, before),
+            "moved": [n for n, p in parameters.items() if p.data_ptr() != places[n]],
+            "on_meta": [n for n, p in parameters.items() if p.is_meta],
+            "other_shapes": [n for n, p in parameters.items() if p.shape != shapes[n]],
+        }
+        before = want
+    manager.tuned.undo()
+    found["equal_after_undo"] = all(
+        torch.equal(p, host.get_parameter(n)) and host.get_parameter(n).is_contiguous()
+        for n, p in plain.named_parameters() if "language" not in n
+    )  # fmt: skip
+    return found
+
+
+def new_weights(plain, seed):  # type: ignore[no-untyped-def]
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return {n: torch.randn(p.shape, generator=generator) for n, p in plain.named_parameters() if "language" not in n}
+
+
+def load_parts(host, weights, layerwise):  # type: ignore[no-untyped-def]
+    """Every weight by the loader that its parameter has now, in parts where a checkpoint has parts."""
+    for name, value in weights.items():
+        layer, leaf = host.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+        parameter = getattr(layer, leaf)
+        loader = layerwise._get_weight_loader(parameter)
+        kind = type(layer).__name__
+        if kind == "MergedColumnParallelLinear":
+            for shard, part in enumerate(value.chunk(len(layer.output_sizes))):
+                loader(parameter, part, shard)
+        elif kind == "QKVParallelLinear":
+            heads, others = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
+            for shard, part in zip("qkv", value.split([heads, others, others]), strict=True):
+                loader(parameter, part, shard)
+        else:
+            loader(parameter, value)
+
+
+def checkpoint_format(host, weights, layerwise):  # type: ignore[no-untyped-def]
+    """`reload_weights` of the runner: it begins, loads and ends so."""
+    import torch
+
+    layerwise.initialize_layerwise_reload(host)
+    load_parts(host, weights, layerwise)
+    layerwise.finalize_layerwise_reload(host, SimpleNamespace(dtype=torch.float32))
+
+
+def kernel_format(host, weights, layerwise):  # type: ignore[no-untyped-def]
+    """`reload_weights(is_checkpoint_format=False)`: each parameter is copied into, by the release's code if it is one
+    function.
+    """
+    try:
+        from vllm.model_executor.model_loader.reload.inplace import get_parameter_for_reload as parameter_of
+    except ImportError:
+        parameter_of = type(host).get_parameter  # before 0.33 the runner has these two lines
+    for name, value in weights.items():
+        parameter_of(host, name).copy_(value)
+
+
+def discarded(host, weights, layerwise):  # type: ignore[no-untyped-def]
+    """Sleep level 2: the memory of the weights comes back with anything in it, and a reload follows."""
+    for name in weights:
+        host.get_parameter(name).data.fill_(float("nan"))
+    checkpoint_format(host, weights, layerwise)
+
+
+def shards(host, weights, layerwise):  # type: ignore[no-untyped-def]
+    """The RDT engine loads a layer's shards into materialised tensors, and ends in the same function for each layer."""
+    layerwise.initialize_layerwise_reload(host)
+    for module_name, layer in host.named_modules():
+        info = layerwise.get_layerwise_info(layer)
+        given = {n.rpartition(".")[2]: v for n, v in weights.items() if n.rpartition(".")[0] == module_name}
+        if not given:
+            layerwise._place_kernel_tensors(layer, info)
+        else:
+            layerwise.materialize_layer(layer, info)
+            for leaf, value in given.items():
+                getattr(layer, leaf).data.copy_(value)
+            layerwise._copy_and_restore_kernel_tensors(layer, info)
+        info.reset()
+
+
+FORMATS = {
+    "checkpoint": checkpoint_format,
+    "kernel": kernel_format,
+    "loaders": load_parts,
+    "discarded": discarded,
+    "shards": shards,
+    "checkpoint again": checkpoint_format,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
