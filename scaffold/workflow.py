@@ -5,10 +5,11 @@ The stages do the work; this module only orders them and passes their values on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from scaffold.verify.numeric import Automatic, NumericReport, NumericRequest, Tail
 
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 _REPORT_IT = "this is a bug of vitcg-scaffold or of a snippet of yours: report it with the descriptor and these files"
 
 
@@ -215,12 +217,14 @@ def numeric_requests(
     as_is: bool = False,
     recipe: str | None = None,
     config: str | None = None,
+    values: Mapping[str, Any] = NOTHING,
     trust_remote_code: bool = False,
 ) -> list[NumericRequest]:
     """The requests of `verify` to the lab, one per kernel (`tail`). Requests of one tree share its import.
 
     `recipe` is a file, AUTOMATIC, or None for the shipped one, and the automatic one where none is shipped. `config` is
-    the checkpoint's `config.json` or folder, which only the automatic recipe reads. A port that the tree already has is
+    the checkpoint's `config.json` or folder, and `values` are more of its values, those of parts nested: only the
+    automatic recipe reads them. A port that the tree already has is
     compared with what the last `new` found there; where nothing tells that, it is checked as it is.
     """
     from scaffold.descriptor.port import PackedPort
@@ -236,7 +240,7 @@ def numeric_requests(
             changes = published_changes(tree.root, f"new {port.name}")
             before = {change.path: change.before or b"" for change in changes if _is_package(change.path)}
         overlay = {change.path: change.after for change in changes if change.after and _is_package(change.path)}
-    label, automatic = choose_recipe(port, recipe, config, modalities, trust_remote_code)
+    label, automatic = choose_recipe(port, recipe, config, modalities, trust_remote_code, values)
     options = NumericOptions(
         image_embeds=True,  # the recipe knows whether the model takes them, whatever a port says
         data_parallel_switch=bool(port.switches),
@@ -281,6 +285,44 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
     )
 
 
+def recording_request(
+    tree: SourceTree,
+    model: str,
+    *,
+    recipe: str | None = None,
+    config: str | None = None,
+    values: Mapping[str, Any] = NOTHING,
+    trust_remote_code: bool = False,
+) -> NumericRequest:
+    """The request to the lab for a recording of `model`, an architecture, FILE or FILE:CLASS of the tree."""
+    from scaffold.draft import file_name, locate
+    from scaffold.tower.source import Program
+    from scaffold.verify.numeric import Automatic, NumericOptions, NumericRequest
+    from scaffold.verify.numeric.recipes import AUTOMATIC, recipe_of
+
+    found = locate(tree, Program(tree), model)
+    name = file_name(found.file)
+    chosen = recipe or (None if config or values else recipe_of(name, found.module, found.class_name))
+    automatic = None
+    if chosen in (None, AUTOMATIC):
+        automatic = Automatic(
+            module=found.module,
+            host_class=found.class_name,
+            config=config or "",
+            trust_remote_code=trust_remote_code,
+            set=values,
+        )
+    return NumericRequest(
+        tree=tree.root,
+        overlay={},
+        recipe=name if automatic else chosen or name,
+        class_name=found.class_name,
+        automatic=automatic,
+        release=tree.release or "",
+        options=NumericOptions(timeout_s=_time_limit(automatic)),
+    )
+
+
 def _time_limit(automatic: Automatic | None) -> float:
     """Seconds: the sizes of an automatic recipe are the processor's, not tiny."""
     return 600.0 if automatic else 240.0
@@ -292,6 +334,7 @@ def choose_recipe(
     config: str | None = None,
     modalities: Sequence[str] = (),
     trust_remote_code: bool = False,
+    values: Mapping[str, Any] = NOTHING,
 ) -> tuple[str, Automatic | None]:
     """The recipe that builds the model: its name or file, or a label and the settings of an automatic one."""
     from scaffold.descriptor.load import shipped_path
@@ -299,7 +342,7 @@ def choose_recipe(
     from scaffold.verify.numeric import Automatic
     from scaffold.verify.numeric.recipes import AUTOMATIC, recipe_of
 
-    chosen = recipe or (None if config or port.verify else recipe_of(port.name, port.module, port.class_name))
+    chosen = recipe or (None if config or values or port.verify else recipe_of(port.name, port.module, port.class_name))
     if chosen is not None and chosen != AUTOMATIC:
         return chosen, None
     said = port.verify or Verify()
@@ -310,12 +353,21 @@ def choose_recipe(
         host_class=port.class_name,
         config=config or "",
         trust_remote_code=trust_remote_code,
-        set=said.set,
+        set=_merged(said.set, values),
         keep=said.keep,
         images=tuple((width, height) for width, height in said.images),
         modalities=tuple(modalities) or tuple(port.modalities),
     )
     return f"{port.name} with an automatic recipe", settings
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values with others over them."""
+    both = {
+        name: _merged(old[name], value) if isinstance(value, Mapping) and isinstance(old.get(name), Mapping) else value
+        for name, value in new.items()
+    }
+    return {**old, **both}
 
 
 def _is_package(path: str) -> bool:

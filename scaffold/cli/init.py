@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import PROGRAM, examples, open_target, target_option
+from scaffold.cli.options import (
+    PROGRAM,
+    check_trusted,
+    config_option,
+    examples,
+    open_target,
+    recipe_option,
+    set_option,
+    target_option,
+    trust_option,
+)
 from scaffold.cli.output import write_output
+from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 if TYPE_CHECKING:
     from scaffold.draft import Draft, Question
+    from scaffold.protocol import SourceTree
 
 
 #: The name of a draft without a file, in diagnostics.
@@ -49,6 +62,16 @@ _STDOUT = "<draft>"
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file.")
+@click.option(
+    "--show-recording",
+    is_flag=True,
+    help="Draft nothing: run the model on a few items, and print which calls it made. This runs the tree's code.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the recording as JSON.")
+@recipe_option()
+@config_option()
+@set_option()
+@trust_option()
 @click.pass_obj
 def command(
     console: Console,
@@ -60,8 +83,17 @@ def command(
     no_input: bool,
     yes: bool,
     force: bool,
+    show_recording: bool,
+    as_json: bool,
+    recipe: str | None,
+    config: str | None,
+    values: dict[str, Any],
+    trust_remote_code: bool,
 ) -> None:
     """Draft a descriptor from a model's own source. Reads the source and imports nothing of vLLM.
+
+    With --show-recording it runs the tree's code instead, with your rights and in a process of its own, as `verify`
+    does: --recipe, --config, --set and --trust-remote-code build the tiny model there.
 
     MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. A comment beside each
     value names the line that shows it. On a terminal `init` asks for every value that the source does not show: an
@@ -73,11 +105,27 @@ def command(
 
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
+    building = recipe or config or values or trust_remote_code
+    if not show_recording and (as_json or building):
+        raise click.UsageError("--json, --recipe, --config, --set and --trust-remote-code go with --show-recording.")
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
     refuse_release(vllm, layout)
     tree = open_target(console, vllm).tree
+    if show_recording:
+        check_trusted(trust_remote_code, config)
+        _show_recording(
+            console,
+            tree,
+            model,
+            as_json,
+            recipe=recipe,
+            config=config,
+            values=values,
+            trust_remote_code=trust_remote_code,
+        )
+        return
     if yes:
         draft = interview(tree, model, answers, partial(_take_first, console), layout)
     elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
@@ -94,6 +142,20 @@ def command(
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
     _say_next(console, draft, output, vllm)
+
+
+def _show_recording(console: Console, tree: SourceTree, model: str, as_json: bool, **building: Any) -> None:
+    """Record the model, and print its calls."""
+    from scaffold.verify.numeric import record_run
+    from scaffold.watch import show_recording
+    from scaffold.workflow import recording_request
+
+    console.note(f"Runs the code of {tree.label}: its model with tiny random weights, in a process of its own.")
+    request = recording_request(tree, model, **building)
+    with StatusLine(console) as status:
+        recording = record_run(request, watch=status)
+    text = json.dumps(recording.to_json(), indent=1) if as_json else "\n".join(show_recording(recording))
+    console.document(f"{text}\n")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -81,6 +81,38 @@ def config_option() -> Callable[[_Command], _Command]:
     )
 
 
+def set_option() -> Callable[[_Command], _Command]:
+    """`--set KEY=VALUE`."""
+    return click.option(
+        "--set",
+        "values",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_values,
+        help="Give the tiny model's configuration this value, such as text_config.head_dim=32 (repeatable).",
+    )
+
+
+def _values(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    """Values by name, those of parts nested. A value that is no JSON is text."""
+    import json
+    from contextlib import suppress
+
+    values: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        *parts, name = key.strip().split(".")
+        if not equals or not all((*parts, name)):
+            raise click.BadParameter(f"`{text}` is not KEY=VALUE", ctx, parameter)
+        inner = values
+        for part in parts:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+        with suppress(ValueError):
+            inner[name] = json.loads(value)
+    return values
+
+
 def trust_option() -> Callable[[_Command], _Command]:
     """`--trust-remote-code`."""
     return click.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -15,6 +15,7 @@ from scaffold.cli.options import (
     examples,
     open_target,
     recipe_option,
+    set_option,
     target_option,
     trust_option,
 )
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 )
 @recipe_option()
 @config_option()
+@set_option()
 @trust_option()
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print one line per comparison.")
@@ -61,6 +63,7 @@ def command(
     device: str,
     recipe: str | None,
     config: str | None,
+    values: dict[str, Any],
     trust_remote_code: bool,
     as_is: bool,
     verbose: bool,
@@ -95,6 +98,7 @@ def command(
         as_is=as_is,
         recipe=recipe,
         config=config,
+        values=values,
         trust_remote_code=trust_remote_code,
     )
     asked = requests[0]

@@ -5,8 +5,19 @@ the disk.
 """
 
 from scaffold.draft.drafting import Draft, draft_descriptor, interview
-from scaffold.draft.locate import architectures
+from scaffold.draft.integration import file_name
+from scaffold.draft.locate import architectures, locate
 from scaffold.draft.sheet import Candidate, Question
 from scaffold.draft.unportable import refuse_release
 
-__all__ = ["Candidate", "Draft", "Question", "architectures", "draft_descriptor", "interview", "refuse_release"]
+__all__ = [
+    "Candidate",
+    "Draft",
+    "Question",
+    "architectures",
+    "draft_descriptor",
+    "file_name",
+    "interview",
+    "locate",
+    "refuse_release",
+]

@@ -34,8 +34,8 @@ _TASK = re.compile(r"(?<=.)(For[A-Z]\w*|ChatModel|Model)$")
 class Located:
     """A model class and what its processor is made of. `found` is where the architecture (or the class) stands.
 
-    `architectures` has the name that was asked for, the class's own and those of the registry, in this order, and
-    whether each generates text. `module` is as a descriptor names it: bare below the models folder, dotted elsewhere.
+    `architectures` has the given name, the class's own and those of the registry, in this order, and whether each
+    generates text. `module` is as a descriptor names it: bare below the models folder, dotted elsewhere.
     """
 
     architectures: Mapping[str, bool]

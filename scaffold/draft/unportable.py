@@ -1,4 +1,4 @@
-"""What no draft can come of, each for one reason: said before anything else is looked at.
+"""Models that get no draft, each for one reason: said before anything else is looked at.
 
 A release without the graphs of a layout is refused before it is fetched.
 """

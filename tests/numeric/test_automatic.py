@@ -13,6 +13,7 @@ import pytest
 from scaffold.descriptor.load import shipped_path
 from scaffold.verify.numeric import (
     Automatic,
+    NumericOptions,
     NumericReport,
     NumericRequest,
     check_numerics,
@@ -154,7 +155,11 @@ def test_a_checkpoints_file_leaves_nothing_to_guess(release_tree: Any, tmp_path:
 @pytest.mark.parametrize(
     ("automatic", "says", "help_text"),
     [
-        (Automatic("phi3v", "Phi3VForCausalLM"), "no attribute 'img_processor'", "--config config.json"),
+        (
+            Automatic("phi3v", "Phi3VForCausalLM"),
+            "models/phi3v.py:103 reads `img_processor`, which the configuration lacks",
+            "--set img_processor=VALUE",
+        ),
         (
             Automatic("gemma3_mm", "Gemma3ForConditionalGeneration", set={"vision_config": {"imagesize": 56}}),
             "the configuration has no `vision_config.imagesize`",
@@ -170,6 +175,53 @@ def test_the_first_missing_thing_is_said(automatic: Automatic, says: str, help_t
     assert report.failure.code == "VCG668"
     assert says in report.failure.message
     assert help_text in str(report.failure.help)
+
+
+LLAVA = "vllm/model_executor/models/llava.py"
+KEPT = "        self.config = config\n        self.multimodal_config"
+GIVEN = "            return LlavaImageEmbeddingInputs("
+#: What the constructor reads besides, and what the check says without it.
+MISSING = {
+    "a key that the class lacks": ("config.zebra", "`zebra`, which the configuration lacks"),
+    "a key of a part": ("config.text_config.zebra", "`text_config.zebra`, which the configuration lacks"),
+    "a value that is None": ("config.text_config.pad_token_id + 1", "`text_config.pad_token_id`, which is None in"),
+}
+
+
+def _with_llava(release_tree: Any, old: str, new: str, **settings: Any) -> NumericReport:
+    """The short proof of LLaVA's port, in a tree whose pristine file has other text."""
+    tree = release_tree("0.33.0")
+    assert tree.read(LLAVA).count(old) == 1
+    changed = tree.read(LLAVA).replace(old, new).encode()
+    [request] = numeric_requests(
+        load_port("llava"), tree.with_files({LLAVA: changed}), recipe=AUTOMATIC, modalities=("image",), **settings
+    )
+    options = NumericOptions(short=True, image_embeds=True)
+    return check_numerics(replace(request, before={LLAVA: changed}, options=options))
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_a_missing_value_is_named_with_the_line_that_reads_it(case: str, release_tree: Any) -> None:
+    read, said = MISSING[case]
+    report = _with_llava(release_tree, KEPT, KEPT.replace("\n", f"\n        self.zebra = {read}\n", 1))
+    assert report.failure is not None
+    assert report.failure.code == "VCG668"
+    assert f"models/llava.py:532 reads {said}" in report.failure.message
+    assert "--set " in str(report.failure.help)
+
+
+def test_a_value_that_the_class_lacks_can_be_given(release_tree: Any) -> None:
+    lines = "".join(f"\n        self.zebra = {read}" for read, _ in MISSING.values())
+    values = {"zebra": 3, "text_config": {"zebra": 3, "pad_token_id": 3}}
+    report = _with_llava(release_tree, KEPT, KEPT.replace("\n", f"{lines}\n", 1), values=values)
+    assert report.passed, "\n".join(report.lines())
+
+
+def test_a_pristine_model_that_raises_for_embeddings_has_no_result_to_compare_with(release_tree: Any) -> None:
+    report = _with_llava(release_tree, GIVEN, f"            image_embeds = image_embeds + None\n{GIVEN}")
+    assert report.passed, "\n".join(report.lines())
+    [reason] = report.not_run
+    assert "precomputed embeddings of images: the pristine model raises for them (TypeError: " in reason
 
 
 @pytest.mark.slow

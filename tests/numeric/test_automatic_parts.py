@@ -359,8 +359,8 @@ def _raise(error: Exception) -> Any:
         ),
         (
             Embeds(lambda sizes, listed: _raise(RuntimeError("mat1 and mat2"))),
-            survey.Ready(problem="RuntimeError: mat1 and mat2"),
-            [],
+            None,
+            ["the pristine model raises for them (RuntimeError: mat1 and mat2)"],
         ),
         (
             Embeds(lambda sizes, listed: _raise(ValueError("Image embeddings are not supported for this path."))),

@@ -32,6 +32,7 @@ from scaffold.verify.numeric.runner import (
     check_real_graphs,
     keep_warm,
     probe_buffers,
+    record_run,
 )
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "find_installed",
     "keep_warm",
     "probe_buffers",
+    "record_run",
 ]

@@ -6,7 +6,8 @@ Each further line is a request, served in a fork, so that no request sees what a
 Roles: `both` checks a tree against itself. `pair` forks once more: the fork computes the oracle from the pristine tree
 while the request goes on with the changed one. `oracle` and `check` are the halves of `pair` for a change to a module
 that the shared import needs; they run in processes of their own and meet at the exchange file. `probe` compares
-nothing: it looks at buffers. Whatever vLLM prints goes to stderr.
+nothing: it looks at buffers. `record` compares nothing either: it writes down the calls of a model. Whatever vLLM
+prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
         _check(request, _make_oracle(request, built[0], stages), built, events, stages)
     elif role == "oracle":
         _write_oracle(request, stages)
+    elif role == "record":
+        _record(request, events, stages)
     elif role == "check":
 
         def wait() -> bool:
@@ -131,6 +134,57 @@ def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
     roots = [request["root"], request["changed_root"]]
     reports = [probe.run_probe(roots, host, config, recipe_of(request), asked) for asked in request["probes"]]
     events.send("probed", data=reports)
+
+
+def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
+    """Record the tree's own model on three batches of each modality, of two to four items of different sizes."""
+    import torch
+
+    from scaffold.verify.numeric import session
+    from scaffold.verify.numeric.graphs import Lab
+    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
+    from scaffold.watch import Recording
+    from scaffold.watch.recorder import Recorder
+
+    host, _ = _build(request, stages)
+    demand_class(host, request["class_name"])
+    stages.stage = "record"
+    randomise(host, request["options"]["seed"])
+    process_weights(host)
+    recipe = recipe_of(request)
+    for line in recipe.basis:
+        stages.tell("basis", text=line)
+    lab = Lab([request["root"]])
+    lab.place_model(host)
+    recorder = Recorder(host, Path(request["root"]), lab.on_device, lab.switched_off)
+    batches, missing = [], dict(recipe.missing)
+    for modality in recipe.modalities:
+        sizes = recipe.sizes(modality)
+        low, middle, top = sizes[0], sizes[len(sizes) // 2], sizes[-1]
+        for items in ((low, middle), (top, low, sizes[len(sizes) // 3]), (low, low, sizes[1 % len(sizes)], middle)):
+            stages.tell("progress", text=f"records {len(items)} {modality}s")
+            try:
+                inputs = recipe.make_inputs(modality, items, torch.Generator().manual_seed(len(items)))
+                fields = recipe.fields(inputs)
+                placed = session.place_inputs(lab, recipe, inputs)
+                with lab.watch():
+                    batches.append(recorder.record(modality, items, placed, fields))
+            except Exception as error:
+                missing[modality] = f"{type(error).__name__}: {str(error)[:300]}"
+                break
+    configuration = recipe.hf_config if not recipe.learns else recipe.model_config()
+    recording = Recording(
+        module=type(host).__module__,
+        class_name=type(host).__name__,
+        configuration=json.loads(json.dumps(configuration.to_dict(), default=str)),
+        basis=tuple(recipe.basis),
+        guessed=tuple(recipe.guessed),
+        numbers=recorder.numbers(),
+        repeated=recorder.repeated(),
+        batches=tuple(batch for batch in batches if batch.modality not in missing),
+        missing=missing,
+    )
+    events.send("recorded", data=recording.to_json())
 
 
 def _serve_pair(request: dict[str, Any], events: Events, stages: Stages) -> None:

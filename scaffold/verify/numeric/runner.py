@@ -36,6 +36,7 @@ from scaffold.verify.numeric.model import (
 )
 from scaffold.verify.numeric.overlay import build_overlay, changed_modules
 from scaffold.verify.numeric.recipes import RECIPES, is_recipe
+from scaffold.watch import Recording
 
 
 def check_numerics(request: NumericRequest, *, progress: Progress | None = None) -> NumericReport:
@@ -74,6 +75,15 @@ def probe_buffers(
         with _bench_of(tree, NoteTaker(progress)) as bench:
             reports += [bench.probe(request, probes) for request, probes in group]
     return tuple(reports)
+
+
+def record_run(request: NumericRequest, *, watch: Watch | None = None) -> Recording:
+    """Which calls a tree's own model makes for a few batches of each modality. An overlay plays no part.
+
+    Raises `DiagnosticError` where the model cannot be built.
+    """
+    with _bench_of(request.tree, watch or NoteTaker(), request.before) as bench:
+        return bench.record(request)
 
 
 def check_real_graphs(request: NumericRequest, installed: Path, *, watch: Watch | None = None) -> NumericReport:
@@ -230,6 +240,19 @@ class _Bench:
         finally:
             shutil.rmtree(directory)
         return tuple(ProbeReport.from_json(data) for data in message["data"])
+
+    def record(self, request: NumericRequest) -> Recording:
+        directory = self._lay_out(request)
+        child = self._child()
+        try:
+            child.ask(request, "record", directory)
+            message = child.wait_for("recorded")
+            child.wait_for("ended")
+        except _ChildFailed as failed:
+            raise DiagnosticError(failed.diagnostic) from None
+        finally:
+            shutil.rmtree(directory)
+        return Recording.from_json(message["data"])
 
     def _lay_out(self, request: NumericRequest) -> Path:
         """A directory for one request, with its tree of links where it changes something."""
@@ -456,6 +479,7 @@ _DID_NOT = {
     "eager": "cannot embed the inputs",
     "protocol": "cannot be captured",
     "probe": "cannot be captured",
+    "record": "cannot be recorded",
 }
 
 
@@ -471,7 +495,7 @@ def _failed(role: str, stage: str) -> str:
 
 def _is_pristine(role: str, stage: str) -> bool:
     """Whether the model that failed is the one before the change."""
-    return role == "oracle" or stage == "oracle" or (role == "both" and stage in ("import", "build"))
+    return role in ("oracle", "record") or stage == "oracle" or (role == "both" and stage in ("import", "build"))
 
 
 def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, str]:

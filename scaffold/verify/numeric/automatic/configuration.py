@@ -18,15 +18,19 @@ import copy
 import importlib
 import inspect
 import json
+import linecache
 import re
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, get_origin
 
+from scaffold.syntax import name_path
 from scaffold.verify.numeric.automatic.checkpoint import Checkpoint
 from scaffold.verify.numeric.automatic.fixed import fixed_towers
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
@@ -109,11 +113,11 @@ class Configuration:
 
     def _add(self, owner: Any, name: str) -> None:
         setattr(owner, name, self._guess(owner, name))
-        self.guessed.append(f"{self._path(owner)}{name}")
+        self.guessed.append(f"{self.path_of(owner)}{name}")
 
     def _guess(self, owner: Any, name: str) -> Any:
         """A usual value. Raises KeyError where the name says nothing."""
-        language = role_of((self._path(owner),)) == "text"
+        language = role_of((self.path_of(owner),)) == "text"
         if name == "vision_config":
             return _guessed_tower(self.tower)
         if name.endswith(("_config", "_cfg")):
@@ -141,7 +145,8 @@ class Configuration:
         """The configuration and those inside it, with their paths."""
         yield from _parts(self.hf_config, ())
 
-    def _path(self, owner: Any) -> str:
+    def path_of(self, owner: Any) -> str:
+        """The dotted path of a part, with a dot behind it; empty for the whole."""
         path = next((path for path, part in self.parts() if part is owner), ())
         return "".join(f"{name}." for name in path)
 
@@ -255,6 +260,7 @@ class ConfigurationSource:
                 tower.install(tree.pop(name))
         _merge(tree, self.settings.set, known=self.values is None)
         hf_config = self._object(tree)
+        _put(hf_config, self.settings.set)
         name = self.cls.__name__ if self.cls else "a configuration without a class"
         made = Configuration(hf_config, f"{name} ({self.how})", tower=self.tower)
         if self.settings.set:
@@ -288,14 +294,87 @@ def _assign(config: Any, values: dict[str, Any]) -> None:
 
 
 def _merge(tree: dict[str, Any], values: Mapping[str, Any], known: bool, path: str = "") -> None:
-    """Put values into a tree. With `known` keys, a name that is not there is a slip of the pen."""
+    """Put values into a tree. With `known` keys, a name that is not there and that no code reads is a slip."""
     for name, value in values.items():
-        if known and name not in tree:
-            raise NoRecipe(f"the configuration has no `{path}{name}`", "correct the name below `verify.set`")
+        if known and name not in tree and not _is_read(name):
+            raise NoRecipe(
+                f"the configuration has no `{path}{name}`, and no module that the model imports reads it",
+                "correct the name in --set or below `verify.set`",
+            )
         if isinstance(value, Mapping) and isinstance(tree.get(name), dict):
             _merge(tree[name], value, known, f"{path}{name}.")
         else:
             tree[name] = value
+
+
+def _put(config: Any, values: Mapping[str, Any]) -> None:
+    """Set values that a class does not take from a tree, because it has no such key or another type there."""
+    for name, value in values.items():
+        old = getattr(config, name, None)
+        if _is_config(old) and isinstance(value, Mapping):
+            _put(old, value)
+        elif not hasattr(config, name) or old is None:
+            setattr(config, name, value)
+
+
+def _is_read(name: str) -> bool:
+    """Whether the source of a module of models, of which the lab imports what a model imports, has this word."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    files = (getattr(module, "__file__", None) for key, module in list(sys.modules.items()) if key.startswith(MODELS))
+    return any(word.search(Path(file).read_text(encoding="utf-8")) for file in files if file)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingValue:
+    """A value of the configuration that code reads at `place` and that is not there, or is None."""
+
+    path: str
+    place: str
+    absent: bool
+
+    def __str__(self) -> str:
+        return f"{self.place} reads `{self.path}`, " + (
+            "which the configuration lacks" if self.absent else "which is None in the configuration"
+        )
+
+
+def missing_value(configuration: Configuration, error: BaseException) -> MissingValue | None:
+    """The value of a configuration whose absence is the cause of an exception; None where it is another one."""
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    for cause in reversed(causes):
+        frames = [frame for frame in traceback.walk_tb(cause.__traceback__) if not _is_getter(frame[0])]
+        if not frames:
+            continue
+        frame, line = frames[-1]
+        place = f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{line}"
+        name, owner = getattr(cause, "name", None), getattr(cause, "obj", None)
+        if isinstance(cause, AttributeError) and name and _is_config(owner):
+            return MissingValue(f"{configuration.path_of(owner)}{name}", place, absent=True)
+        if "NoneType" in str(cause):
+            for config, read in _nones(frame, line):
+                return MissingValue(f"{configuration.path_of(config)}{read}", place, absent=False)
+    return None
+
+
+def _is_getter(frame: FrameType) -> bool:
+    """Whether a frame is of the class of all configurations, whose methods get the attributes."""
+    return Path(frame.f_code.co_filename).name == "configuration_utils.py"
+
+
+def _nones(frame: FrameType, line: int) -> Iterator[tuple[Any, str]]:
+    """The values in a line of a frame that are None in a configuration: it, and the name there."""
+    with suppress(OSError, SyntaxError):
+        source = "".join(linecache.getlines(frame.f_code.co_filename))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Attribute) and node.lineno <= line <= (node.end_lineno or node.lineno):
+                path = name_path(node.value)
+                value = frame.f_locals.get(path[0]) if path else None
+                for name in path[1:]:
+                    value = getattr(value, name, None)
+                if _is_config(value) and getattr(value, node.attr, 0) is None:
+                    yield value, node.attr
 
 
 def _default_values(cls: Any) -> dict[str, Any]:

@@ -121,6 +121,14 @@ class AutomaticRecipe(Recipe):
             )
         return batches[0]
 
+    def sizes(self, modality: str) -> list[Item]:
+        return [entry.size for entry in self._known.measured[modality]]
+
+    def fields(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert self._model is not None
+        fields: Mapping[str, Any] = self._model.processor._get_mm_fields_config(inputs, {})
+        return fields
+
     def on_host(self, inputs: Mapping[str, Any]) -> frozenset[str]:
         return frozenset(self._known.on_host)
 

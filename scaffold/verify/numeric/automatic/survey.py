@@ -23,6 +23,7 @@ from scaffold.verify.numeric.automatic.configuration import (
     Attempt,
     Configuration,
     ConfigurationSource,
+    missing_value,
     repaired,
 )
 from scaffold.verify.numeric.automatic.host import build_host, engine_config
@@ -205,6 +206,8 @@ class Failure(Exception):
         self.depth = self.STAGES.index(stage)
         self.stage = stage
         self.cause = cause
+        #: The configuration in use, where there was one.
+        self.configuration: Configuration | None = None
 
 
 def make_model(
@@ -219,6 +222,7 @@ def make_model(
     from vllm.multimodal.processing import InputProcessingContext
 
     stage = "configuration"
+    configuration: Configuration | None = None
     try:
         configuration = source.make(attempt)
         configuration.add_guessed(guessed)
@@ -256,7 +260,9 @@ def make_model(
         with torch.device("cpu"):
             processor, limits = repaired(make_processor, *menders)
     except Exception as error:
-        raise Failure(stage, error) from error
+        failure = Failure(stage, error)
+        failure.configuration = configuration
+        raise failure from error
     return Model(
         configuration,
         config,
@@ -274,8 +280,12 @@ def survey(make: Callable[[Attempt], Model], source: ConfigurationSource) -> Fac
     for number, attempt in enumerate(source.attempts()):
         try:
             model = make(attempt)
-            with torch.device("cpu"):
-                return _survey(number, str(attempt), model, source.settings)
+            try:
+                with torch.device("cpu"):
+                    return _survey(number, str(attempt), model, source.settings)
+            except Failure as failure:
+                failure.configuration = model.configuration
+                raise
         except Failure as failure:
             if worst is None or failure.depth > worst.depth:
                 worst = failure
@@ -297,6 +307,12 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
     what = f"no {failure.stage} could be made: {type(cause).__name__}: {str(cause)[:300]}"
     if failure.stage == "oracle":
         what = f"the model's results cannot tell right from wrong: {cause}"
+    read = failure.configuration and missing_value(failure.configuration, cause)
+    if read:
+        return NoRecipe(
+            f"{what}; {read}",
+            f"give the value, as --set {read.path}=VALUE or below `verify.set`, or the checkpoint's with --config",
+        )
     if source.values is None:
         where = f"its configuration is made from {source.how if source.cls else 'guesses'}"
         return NoRecipe(
@@ -529,12 +545,14 @@ def _difference(left: torch.Tensor, right: torch.Tensor) -> float:
 def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Facts) -> Ready | None:
     """How the model takes precomputed embeddings of several items; None, with the reason in `facts`, if it takes none.
 
-    Its processor has no field for them, or the model says so itself. Whatever else fails is a problem.
+    Its processor has no field for them, the model says so itself, or it raises for them in every way: such a model has
+    no result to compare with. Whatever else fails is a problem.
     """
     name, generator = f"{modality}_embeds", torch.Generator().manual_seed(3)
     sizes = [entry.size for entry in measured]
     mixed = [sizes[len(sizes) // 2], sizes[0], sizes[-1], sizes[len(sizes) // 3]]
-    refused, problem, mixed_up = "", "", ""
+    refused, raised, problem, mixed_up = "", "", "", ""
+    answered = False
     projected: Ready | None = None
     for way in (Ready(), Ready(listed=True), Ready(equal=True), Ready(equal=True, listed=True)):
         items: list[Any] = []
@@ -544,6 +562,7 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
                 facts.no_embeds[modality] = f"the processor has no field `{name}`"
                 return None
             got = model.embed(items, modality)
+            answered = True
             one_batch = len(inputs.grouped(items, modality)) == 1
             given = [row.to(one.device, one.dtype) for row, one in zip(rows, got, strict=False)]
             if one_batch and len(got) == len(rows) and all(map(torch.equal, got, given)):
@@ -560,11 +579,15 @@ def _ready(model: Model, modality: str, measured: Sequence[Measured], facts: Fac
             if items and (_refuses(error) or _mixes_up(model, modality, items, error)):
                 refused = said
             problem = said if items or not problem else problem
+            raised = said if items else raised
             mixed_up = mixed_up if way.equal or not items else said
     if projected is not None:  # a model may project what it is given: its own result is the oracle
         return projected
     if refused:
         facts.no_embeds[modality] = f"the model refuses them ({refused})"
+        return None
+    if raised and not answered:
+        facts.no_embeds[modality] = f"the pristine model raises for them ({raised})"
         return None
     return Ready(problem=problem)
 

@@ -147,23 +147,33 @@ class Recipe(ABC):
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         """Precomputed embeddings instead of pixels; None where the model takes none."""
 
+    def sizes(self, modality: str) -> list[Item]:
+        """The different items of the calls of a modality."""
+        cases = (case for session in self.sessions() for case in session.cases if case.modality == modality)
+        return list(dict.fromkeys(item for case in cases for item in case.items))
+
     def on_host(self, inputs: Mapping[str, Any]) -> frozenset[str]:
         """Names of the inputs that the runner leaves on the host; it moves all others to the GPU, sizes too.
 
         The release's own processor says so, with `keep_on_cpu` for a field: of InternVL's numbers of tiles since 0.22,
         of Step3-VL's since 0.28, of ERNIE-4.5-VL's grids since 0.30. Names that it does not know never reach a model.
         """
+        fields = self.fields(inputs)
+        return frozenset(name for name in inputs if name not in fields or fields[name].field.keep_on_cpu)
+
+    def fields(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The processor's configuration of each input that it knows: how it is cut into items."""
         made = self.load_class()._processor_factory.processor
         processor = object.__new__(get_origin(made) or made)
         processor.info = SimpleNamespace(get_hf_config=lambda: self.hf_config, ctx_video_token="<video>")
         try:
-            fields = processor._get_mm_fields_config(inputs, {})
+            fields: Mapping[str, Any] = processor._get_mm_fields_config(inputs, {})
         except Exception as error:
             raise RuntimeError(
                 f"{type(processor).__name__}._get_mm_fields_config does not say which inputs it keeps on the host "
                 f"({type(error).__name__}: {error}): let the recipe's `on_host(inputs)` return their names"
             ) from error
-        return frozenset(name for name in inputs if name not in fields or fields[name].field.keep_on_cpu)
+        return fields
 
 
 class LanguageModel(nn.Module):  # type: ignore[misc]

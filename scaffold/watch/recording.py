@@ -1,0 +1,183 @@
+"""The recording of a model's run: plain values, without torch."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call stands. `file` is relative to the tree, or to the folder of installed packages.
+
+    Lines count from 1, columns from 0 in bytes of UTF-8, as in `ast`. Python 3.10 does not tell columns: there, the
+    place is a whole line.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The origin of a tensor: an input (`pixel_values`, `pixel_values[1]`) or the result of a call (`#7`).
+
+    `how`: `same` (the same elements in the same memory), `view` (of its memory), and in other memory `concatenation`
+    (all elements of a list), `copy`, or `cast` (to another dtype).
+    """
+
+    of: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One value among arguments, results or variables. `at` is its name and what leads into it, such as `grids[0]`.
+
+    A tensor has shape, dtype and device (`cuda`, or `cpu` for what the runner leaves on the host). `value` is that of
+    numbers, text, lists of numbers, and integer tensors of few elements; None for all others.
+    """
+
+    at: str
+    type: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    device: str = ""
+    value: Any = None
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.type == "Tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A function while it waits for one call. `caller` is the index of the frame that called it, None for the entry.
+
+    `text` is the call, at `place`. `values` are the function's variables at that moment: what is alive across the call.
+    `part` is the part of the model that `self` is: empty for the model itself, None for no part.
+    """
+
+    caller: int | None
+    part: str | None
+    function: str
+    first_line: int
+    place: Place
+    text: str
+    values: tuple[Leaf, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a part of the model, from a frame, inside another call. Arguments go by the names of parameters."""
+
+    part: str
+    cls: str
+    frame: int | None
+    inside: int | None
+    arguments: tuple[Leaf, ...]
+    results: tuple[Leaf, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How the processor cuts an input into items, also one that is not in this batch.
+
+    `lengths` are those of the items along axis `dim` of a flat one.
+    """
+
+    key: str
+    modality: str
+    kind: str
+    lengths: tuple[int, ...]
+    dim: int
+    on_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One call of `embed_multimodal` on `items`. `calls` are in their order, `results` the embeddings of the items."""
+
+    modality: str
+    items: tuple[str, ...]
+    inputs: tuple[Leaf, ...]
+    fields: tuple[Field, ...]
+    frames: tuple[Frame, ...]
+    calls: tuple[Call, ...]
+    results: tuple[Leaf, ...]
+
+    def way(self, call: Call) -> tuple[Frame, ...]:
+        """The frames from the entry to a call."""
+        found: list[Frame] = []
+        index = call.frame
+        while index is not None:
+            found.append(self.frames[index])
+            index = found[-1].caller
+        return tuple(reversed(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A list of several parts of one class, such as the layers of an encoder."""
+
+    name: str
+    cls: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A model's runs on two batches or more of each modality. `missing` has modalities without one, with the reason.
+
+    `configuration` is the one in use, `basis` where it is from, `guessed` its values that nothing says. `numbers` are
+    integers, and lists of them, that the model's parts and their configurations hold: `self.config.image_size`.
+    """
+
+    module: str
+    class_name: str
+    configuration: Mapping[str, Any]
+    basis: tuple[str, ...]
+    guessed: tuple[str, ...]
+    numbers: Mapping[str, int | list[int]]
+    repeated: tuple[Repeated, ...]
+    batches: tuple[Batch, ...]
+    missing: Mapping[str, str]
+
+    def of(self, modality: str) -> tuple[Batch, ...]:
+        return tuple(batch for batch in self.batches if batch.modality == modality)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recording:
+        made = _read(cls, data)
+        assert isinstance(made, Recording)
+        return made
+
+
+def _read(kind: Any, data: Any) -> Any:
+    """A value of this type from what JSON holds of it."""
+    if isinstance(kind, types.UnionType):
+        return data if data is None else _read(get_args(kind)[0], data)
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], item) for item in data)
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = _hints(kind)
+        return kind(**{field.name: _read(hints[field.name], data[field.name]) for field in fields(kind)})
+    return data
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
