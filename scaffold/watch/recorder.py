@@ -7,7 +7,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -112,6 +112,8 @@ class _Run:
     _known: dict[int, list[tuple[str, torch.Tensor]]] = field(default_factory=dict)
     _alive: list[Any] = field(default_factory=list)
     _parts: dict[int, str] = field(default_factory=dict)
+    #: Functions that wait for a call, each with the index of the frame that called it.
+    _waited: dict[FrameType, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._parts = {id(part): name for name, part in self.recorder.host.named_modules()}
@@ -126,9 +128,12 @@ class _Run:
         saved = [(part, vars(part).get("forward")) for _, part in parts]
         for name, part in parts:
             part.forward = self._telling(name, part, part.forward)
+        profiled = sys.getprofile()
+        sys.setprofile(self._returned)
         try:
             yield
         finally:
+            sys.setprofile(profiled)
             for part, own in saved:
                 if own is None:
                     del part.forward
@@ -169,6 +174,14 @@ class _Run:
             self._known.setdefault(_memory(tensor), []).append((f"#{index}{path}", tensor))
         self._alive.append(result)
 
+    def _returned(self, frame: FrameType, event: str, result: Any) -> None:
+        """Note the result of a function that waited for calls, at the frame that waited for it."""
+        index = self._waited.pop(frame, None) if event == "return" else None
+        if index is not None:
+            with self.recorder.unwatched():
+                self.frames[index] = replace(self.frames[index], results=tuple(self.leaves("", result)))
+                self._alive.append(result)
+
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def _frame(self, innermost: FrameType | None) -> int | None:
@@ -199,6 +212,8 @@ class _Run:
             text = _text(frame, place)
             self.frames.append(Frame(caller, part, function, code.co_firstlineno, place, text, tuple(values)))
             chain.append((frame, frame.f_lasti, len(self.frames) - 1))
+            if caller is not None:
+                self._waited[frame] = caller
         self._chain = chain
         return chain[-1][2] if chain else None
 

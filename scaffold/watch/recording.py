@@ -65,7 +65,8 @@ class Frame:
     """A function while it waits for one call. `caller` is the index of the frame that called it, None for the entry.
 
     `text` is the call, at `place`. `values` are the function's variables at that moment: what is alive across the call.
-    `part` is the part of the model that `self` is: empty for the model itself, None for no part.
+    `part` is the part of the model that `self` is: empty for the model itself, None for no part. `results` are what a
+    called function of Python gives; those of a part alone are in its `Call`.
     """
 
     caller: int | None
@@ -75,6 +76,7 @@ class Frame:
     place: Place
     text: str
     values: tuple[Leaf, ...]
+    results: tuple[Leaf, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

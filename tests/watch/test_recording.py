@@ -111,6 +111,11 @@ def test_variables_beside_a_call_are_those_of_its_moment(record: Record) -> None
     assert origin(values["pixel_values[0]"]) == {"pixel_values[0]": "same"}
     assert values["num_patches_per_batch"].value == [leaf.shape[0] for leaf in batch.inputs[:2]]
     assert "stacked_image_features" not in values  # its result is not there yet
+    [features] = pixels.results
+    assert (features.at, features.shape[0]) == ("", values["stacked_pixel_values"].shape[0])
+    assert [leaf.shape[0] for leaf in batch.way(call(batch, "vision_tower"))[0].results] == [
+        leaf.shape[0] for leaf in batch.results
+    ]
 
 
 @pytest.mark.parametrize("modality", ["image", "video"])
