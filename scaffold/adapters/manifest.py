@@ -38,7 +38,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     if path.is_symlink():
         raise _untrusted(path, "it is a symbolic link")
     try:
-        data = read_regular(path, limit=_MAX_BYTES + 1)
+        data = read_regular(path, limit=_MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -50,8 +50,6 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def _decode(data: bytes) -> Manifest:
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
     facts = json.loads(data)
     if not isinstance(facts, dict) or "schema" not in facts:
         raise ValueError("it must be an object with schema and descriptors")

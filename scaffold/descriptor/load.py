@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from scaffold.descriptor.port import CropsPort, CutPort, PackedPort, PathsPort, RowsPort, TilesPort, read_port
 from scaffold.descriptor.questions import find_questions, without_answers
 from scaffold.descriptor.rules import check_rules
 from scaffold.descriptor.schema import Reader, suggest
-from scaffold.descriptor.source import MAX_BYTES, MappingNode, Node, SequenceNode, decode_source, parse_source
+from scaffold.descriptor.source import (
+    MAX_BYTES,
+    MappingNode,
+    Node,
+    SequenceNode,
+    decode_source,
+    parse_source,
+    too_large,
+)
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.files import read_regular
 
@@ -35,8 +44,10 @@ def load_descriptor(reference: str | Path) -> AnyPort:
     path = _resolve(reference)
     file = str(path) if path.parent != _SHIPPED else f"{path.stem}.yaml"
     try:
-        data = read_regular(path, limit=MAX_BYTES + 1)
+        data = read_regular(path, limit=MAX_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise DiagnosticError(too_large(file)) from None
         raise DiagnosticError(_unreadable(str(reference), error.strerror or str(error))) from None
     text, problems = decode_source(data, file)
     if text is None:

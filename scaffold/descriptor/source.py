@@ -90,7 +90,7 @@ Node = ScalarNode | SequenceNode | MappingNode
 def decode_source(data: bytes, file: str) -> tuple[str | None, list[Diagnostic]]:
     """Decode UTF-8 bytes. The text is None if reading on makes no sense."""
     if len(data) > MAX_BYTES:
-        return None, [_too_large(file)]
+        return None, [too_large(file)]
     try:
         return data.decode("utf-8"), []
     except UnicodeDecodeError as error:
@@ -111,7 +111,7 @@ def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
     """The nodes of one YAML document, and its faults. The node is None if nothing is readable."""
     text = normalise_text(text)
     if len(text) > MAX_BYTES:
-        return None, [_too_large(file)]
+        return None, [too_large(file)]
     bad = _BAD_CHARACTER.search(text)
     if bad is not None:
         at = Span.at(file, text, bad.start())
@@ -158,7 +158,7 @@ def _find_too_deep(text: str, file: str) -> Diagnostic | None:
     return None
 
 
-def _too_large(file: str) -> Diagnostic:
+def too_large(file: str) -> Diagnostic:
     return Diagnostic(
         "VCG105",
         f"the file has more than {MAX_BYTES:,} bytes",

@@ -80,8 +80,8 @@ def _overriding(tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]) 
     lineages = [program.lineage(program.owner(*heir)) for heir in (way.heirs if way is not None else ())]
     inside = {(module.file, owner.name) for lineage in lineages for module, owner in lineage}
     for heir in heirs:
-        implements = find_model(tree, heir.path, heir.class_name).protocol_methods
-        if implements and (heir.path, heir.class_name) in inside:
+        place = (heir.path, heir.class_name)
+        if place in inside and find_model(tree, *place).protocol_methods:
             yield heir
 
 
@@ -132,5 +132,7 @@ def _own_tower(tree: SourceTree, heir: Subclass, attribute: str) -> str | None:
     module = tree.parse(heir.path)
     owner = find_class(module, heir.class_name)
     name = made_by(owner, attribute) if owner else None
+    if name is None:
+        return None
     imports = (alias for node in module.body if isinstance(node, ast.ImportFrom) for alias in node.names)
-    return next((alias.name for alias in imports if name and name == alias.asname), name)
+    return next((alias.name for alias in imports if name == alias.asname), name)

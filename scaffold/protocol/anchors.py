@@ -9,8 +9,8 @@ include both ends. All paths are relative to the tree's root.
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePosixPath
@@ -28,6 +28,7 @@ from scaffold.syntax import (
     first_line,
     import_source,
     last_name,
+    parse,
     top_level,
 )
 
@@ -43,6 +44,9 @@ _LIST_FILES = (
 )
 _LIST = "MODELS_SUPPORT_VIT_CUDA_GRAPH"
 _EXAMPLES = "model_example_map"
+
+#: Subclasses of a class that are looked at; in vLLM 0.33 no model has more than twenty.
+_MAX_SUBCLASSES = 2_000
 
 _YES = "✅✓✔☑"
 _NO = "❌✗✘❎×"
@@ -233,26 +237,44 @@ def find_subclasses(tree: SourceTree, module: str, class_name: str) -> tuple[Sub
 
 
 def _subclasses(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass, ...]:
-    found: dict[tuple[str, str], Subclass] = {}
-    pending = [(path, class_name)]
+    """Breadth first. Each file is read once, at the first class that it names, and each class is met once."""
+    found: dict[tuple[str, str], ast.ClassDef] = {}
+    by_place: defaultdict[tuple[str, str], list[tuple[str, ast.ClassDef]]] = defaultdict(list)
+    by_name: defaultdict[str, list[tuple[str, ast.ClassDef]]] = defaultdict(list)
+    read: set[str] = set()
+    pending = deque([(path, class_name)])
     while pending:
-        # One pass over the package finds the direct subclasses of all pending classes.
-        hits = tree.containing("vllm", ".py", {name for _, name in pending})
-        fresh: list[tuple[str, str]] = []
-        for relpath in hits:
-            local: list[tuple[str, str]] = list(pending)
+        place = pending.popleft()
+        for relpath in (relpath for relpath in tree.naming("vllm", ".py", place[1]) if relpath not in read):
+            read.add(relpath)
             for item in top_level(tree.parse(relpath).body):
-                if not isinstance(item, ast.ClassDef) or (relpath, item.name) in found:
-                    continue
-                base = next((base for base in item.bases if _refers(tree, relpath, base, local)), None)
-                if base is not None and (relpath, item.name) != (path, class_name):
-                    found[relpath, item.name] = Subclass(
-                        relpath, item.name, item.lineno, source_lines(tree, relpath).source(base)
-                    )
-                    fresh.append((relpath, item.name))
-                    local.append((relpath, item.name))  # a later class may inherit from it
-        pending = fresh
-    return tuple(sorted(found.values(), key=lambda item: (item.path, item.line)))
+                for base in item.bases if isinstance(item, ast.ClassDef) else ():
+                    assert isinstance(item, ast.ClassDef)
+                    located = _locate(tree, relpath, base)
+                    if located is not None:
+                        by_place[located].append((relpath, item))
+                    name = located[1] if located is not None else last_name(base)
+                    if name is not None:
+                        by_name[name].append((relpath, item))
+        known, names = {place}, {place[1]}
+        # All that name a class are there now, and a second class of the name has no others.
+        for relpath, item in [*by_place.pop(place, ()), *by_name.pop(place[1], ())]:
+            heir = (relpath, item.name)
+            if heir in found or heir == (path, class_name):
+                continue
+            if any(_refers(tree, relpath, base, known, names) for base in item.bases):
+                found[heir] = item
+                pending.append(heir)
+        if len(found) > _MAX_SUBCLASSES:
+            message = f"`{class_name}` has more than {_MAX_SUBCLASSES:,} subclasses"
+            help_text = "port one that has fewer: every subclass answers to the protocol, too, and each is looked at"
+            raise DiagnosticError(Diagnostic("VCG439", message, tree.span(path), help_text))
+    known, names = {(path, class_name), *found}, {class_name, *(name for _, name in found)}
+    subclasses = []
+    for (relpath, name), item in found.items():
+        base = next(base for base in item.bases if _refers(tree, relpath, base, known, names))
+        subclasses.append(Subclass(relpath, name, item.lineno, source_lines(tree, relpath).source(base)))
+    return tuple(sorted(subclasses, key=lambda item: (item.path, item.line)))
 
 
 def _model_file(tree: SourceTree, module: str) -> str:
@@ -349,36 +371,43 @@ def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str |
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a file's top level binds: its classes, and the module and name that each imported name stands for."""
+
+    classes: frozenset[str]
+    imported: dict[str, tuple[str, str]]
+
+
+def _names_of(tree: SourceTree, relpath: str) -> _Names:
+    def read() -> _Names:
+        items = list(top_level(tree.parse(relpath).body))
+        imported: dict[str, tuple[str, str]] = {}
+        for item in (item for item in items if isinstance(item, ast.ImportFrom)):
+            for alias in item.names:
+                imported.setdefault(alias.asname or alias.name, (import_source(relpath, item), alias.name))
+        return _Names(frozenset(item.name for item in items if isinstance(item, ast.ClassDef)), imported)
+
+    return tree.cached(("names", relpath), read)
+
+
 def _locate(tree: SourceTree, relpath: str, base: ast.expr) -> tuple[str, str] | None:
     """The file and class name that a base expression means, None when it is outside the package."""
-    name = last_name(base)
-    if name is None:
-        return None
-    for item in top_level(tree.parse(relpath).body):
-        if isinstance(item, ast.ClassDef) and item.name == name:
-            return relpath, name
-    for item in top_level(tree.parse(relpath).body):
-        if isinstance(item, ast.ImportFrom):
-            for alias in item.names:
-                if (alias.asname or alias.name) == name:
-                    module = import_source(relpath, item)
-                    path = module_file(tree, module) if module.startswith("vllm") else None
-                    return None if path is None else (path, alias.name)
-    return None
+    name, names = last_name(base), _names_of(tree, relpath)
+    if name is None or name in names.classes:
+        return None if name is None else (relpath, name)
+    module, original = names.imported.get(name, ("", ""))
+    path = module_file(tree, module) if module.startswith("vllm") else None
+    return None if path is None else (path, original)
 
 
-def _refers(tree: SourceTree, relpath: str, base: ast.expr, classes: Iterable[tuple[str, str]]) -> bool:
-    """Whether a base expression means one of `classes`. It recognises a re-export by the class's name."""
-    wanted = set(classes)
+def _refers(tree: SourceTree, relpath: str, base: ast.expr, classes: set[tuple[str, str]], names: set[str]) -> bool:
+    """Whether a base expression means one of `classes`, which have these names. It recognises a re-export by them."""
     located = _locate(tree, relpath, base)
     if located is None:
-        return isinstance(base, ast.Attribute) and base.attr in {name for _, name in wanted}
-    if located in wanted:
-        return True
-    path, name = located
-    if name not in {wanted_name for _, wanted_name in wanted}:
-        return False  # test this first: most bases are other classes, and we need not parse their files
-    return not any(isinstance(item, ast.ClassDef) and item.name == name for item in top_level(tree.parse(path).body))
+        return isinstance(base, ast.Attribute) and base.attr in names
+    # Test the name first: most bases are other classes, and we need not parse their files.
+    return located in classes or (located[1] in names and located[1] not in _names_of(tree, located[0]).classes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -599,8 +628,8 @@ def _assignments(tree: SourceTree, path: str, name: str) -> list[tuple[ast.expr,
         end = next((index for index in range(start, len(lines)) if lines[index][:1] in ("]", "}", ")")), None)
         if end is not None:
             try:
-                statement = ast.parse("\n".join(lines[start : end + 1]))
-            except (SyntaxError, ValueError):
+                statement = parse("\n".join(lines[start : end + 1]))
+            except SyntaxError:
                 pass
             else:
                 ast.increment_lineno(statement, start)

@@ -14,7 +14,16 @@ from scaffold.protocol.dialect import Dialect, derive_dialect, inspect_manager
 from scaffold.protocol.generations import Generation, match_generation
 from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, ProtocolShape
 from scaffold.protocol.tree import SourceTree, module_file, source_lines
-from scaffold.syntax import FunctionNode, SourceLines, assigned_to, dotted, find_class, import_source, top_level
+from scaffold.syntax import (
+    FunctionNode,
+    SourceLines,
+    assigned_to,
+    dotted,
+    find_class,
+    import_source,
+    parse_expression,
+    top_level,
+)
 
 PROTOCOL = "SupportsEncoderCudaGraph"
 MANAGER = "EncoderCudaGraphManager"
@@ -268,7 +277,7 @@ def _annotation_names(method: FunctionNode) -> Iterator[str]:
                 yield node.id
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 try:
-                    quoted = ast.parse(node.value, mode="eval")
+                    quoted = parse_expression(node.value)
                 except SyntaxError:
                     continue
                 yield from (inner.id for inner in ast.walk(quoted) if isinstance(inner, ast.Name))

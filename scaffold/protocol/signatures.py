@@ -14,6 +14,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
+from scaffold.syntax import parse_expression
+
 
 class ParameterKind(str, Enum):
     """As in `inspect.Parameter`, with the same names."""
@@ -290,7 +292,7 @@ class _Unquote(ast.NodeTransformer):
         if not isinstance(node.value, str):
             return node
         try:
-            quoted = ast.parse(node.value, mode="eval").body
+            quoted = parse_expression(node.value)
         except SyntaxError:
             return node
         return self.visit(quoted) if not isinstance(quoted, ast.Constant) else quoted

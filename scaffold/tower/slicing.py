@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -486,6 +487,29 @@ def _appends_to(call: ast.Call, name: str | None) -> bool:
     return isinstance(func, ast.Attribute) and func.attr == "append" and _iterated(func.value) == name
 
 
+@dataclass(frozen=True)
+class _DataUses:
+    """The lines of a statement where a name indexes data, or is added to it or multiplied."""
+
+    indexing: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    added: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Hoisting:
+    """What decides about the sub-expressions of one statement.
+
+    `local` are names that the statement itself writes, `taken` all names of the function, `handed` what goes to a child
+    module, `risky` the sorted lines where metadata must not be captured.
+    """
+
+    leaf: Piece
+    local: frozenset[str]
+    taken: dict[str, int]
+    handed: set[ast.expr]
+    risky: Sequence[int]
+
+
 @dataclass(eq=False)
 class _Slicer:
     """The slice of one function in the making."""
@@ -501,6 +525,7 @@ class _Slicer:
     children: list[ChildSlice] = field(default_factory=list)
     dead: list[ast.expr] = field(default_factory=list)
     warnings: list[Diagnostic] = field(default_factory=list)
+    data_uses: dict[ast.stmt, _DataUses] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ the stages
 
@@ -808,6 +833,7 @@ class _Slicer:
     def _find_dead_arguments(self, pieces: tuple[Piece, ...]) -> None:
         """Metadata arguments that a followed call takes and does nothing with: its result has no metadata."""
         taken = {id(child.call) for child in self.children}
+        risky = {raw.anchor for raw in self._raw_hazards() if raw.labels & Label.META}
         for leaf in flatten(pieces):
             for call in ast.walk(leaf.node) if leaf.place is Place.STAY else ():
                 if not isinstance(call, ast.Call) or call not in self.interpreter.followed or id(call) in taken:
@@ -817,30 +843,28 @@ class _Slicer:
                 result = self.interpreter.values.get(call, CONST).labels
                 if result & Label.META or any(label & Label.META and label != Label.META for label in labels):
                     continue
-                if any(raw.anchor is leaf.node and raw.labels & Label.META for raw in self._raw_hazards()):
+                if leaf.node in risky:
                     continue
                 self.dead += [a for a, label in zip(arguments, labels, strict=True) if label == Label.META]
 
     def _raw_hazards(self) -> Iterable[RawHazard]:
         return self.interpreter.hazards.values()
 
-    def _in_child_argument(self, node: ast.AST) -> bool:
-        used = any(node is expression for child in self.children for _, expression in child.arguments)
-        return used or any(node is expression for expression in self.dead)
-
     # ------------------------------------------------------------------ naming sub-expressions
 
     def _find_hoists(self, pieces: tuple[Piece, ...]) -> None:
-        taken = {node.id for node in ast.walk(self.function) if isinstance(node, ast.Name)}
+        taken = {node.id: 1 for node in ast.walk(self.function) if isinstance(node, ast.Name)}
+        handed = {expression for child in self.children for _, expression in child.arguments} | {*self.dead}
+        risky = sorted(raw.line for raw in self._raw_hazards() if not raw.via and raw.labels == Label.META)
         for leaf in flatten(pieces):
             if leaf.place is Place.STAY:
                 for statement in _statements(leaf.node):
                     local = self._writes(leaf.node) if statement is not leaf.node else frozenset()
                     for expression, hint in _own_expressions(statement):
-                        self._hoist_in(expression, hint, leaf, local, taken)
+                        self._hoist_in(expression, hint, _Hoisting(leaf, local, taken, handed, risky))
 
-    def _hoist_in(self, node: ast.expr, hint: str | None, leaf: Piece, local: frozenset[str], taken: set[str]) -> None:
-        if self._in_child_argument(node):
+    def _hoist_in(self, node: ast.expr, hint: str | None, into: _Hoisting) -> None:
+        if node in into.handed:
             return
         value = self.interpreter.values.get(node)
         if isinstance(node, (ast.Name, ast.Constant)):
@@ -850,21 +874,22 @@ class _Slicer:
             and value.labels == Label.META
             and value.form in (Form.TENSOR, Form.UNKNOWN)
             and isinstance(node, (ast.Call, ast.BinOp, ast.Subscript, ast.UnaryOp, ast.Attribute, ast.IfExp))
-            and not (_reads(node) & local)
+            and not (_reads(node) & into.local)
             and not _is_choice(node)
-            and not self._crosses_as_it_is(node)
+            and not self._crosses_as_it_is(node, into.risky)
         ):
-            name = _fresh(hint or _describe(node), taken)
-            self.hoists.append(Hoist(node, leaf.node, name))
+            name = _fresh(hint or _describe(node), into.taken)
+            self.hoists.append(Hoist(node, into.leaf.node, name))
             return
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-            local |= {name for generator in node.generators for name in _targets(generator.target)}
+            names = {name for generator in node.generators for name in _targets(generator.target)}
+            into = replace(into, local=into.local | names)
         if isinstance(node, ast.Lambda):
-            local |= {arg.arg for arg in node.args.args}
+            into = replace(into, local=into.local | {arg.arg for arg in node.args.args})
         for child, child_hint in _children(node):
-            self._hoist_in(child, child_hint, leaf, local, taken)
+            self._hoist_in(child, child_hint, into)
 
-    def _crosses_as_it_is(self, node: ast.expr) -> bool:
+    def _crosses_as_it_is(self, node: ast.expr, risky: Sequence[int]) -> bool:
         """Arithmetic on tensor variables, or slices of them, can run in the graph: their own names are better keys."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name):
@@ -873,8 +898,7 @@ class _Slicer:
                     return False
             elif isinstance(inner, (ast.Call, ast.IfExp, ast.Compare, ast.Attribute)):
                 return False
-        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        return not any(not raw.via and raw.line in lines and raw.labels == Label.META for raw in self._raw_hazards())
+        return bisect_left(risky, node.lineno) == bisect_right(risky, node.end_lineno or node.lineno)
 
     # ------------------------------------------------------------------ crossings
 
@@ -972,12 +996,13 @@ class _Slicer:
                 pad_before=pad_before,
             )
             found.append((crossing.defined_at[0] if crossing.defined_at else 0, crossing))
-        found += [(hoist.node.lineno, self._hoisted(hoist, pieces)) for hoist in self.hoists]
+        top_level = {piece.node for piece in pieces}
+        found += [(hoist.node.lineno, self._hoisted(hoist, hoist.statement in top_level)) for hoist in self.hoists]
         found.sort(key=lambda item: (item[0], item[1].used_at[0]))
         return [crossing for _, crossing in found]
 
-    def _hoisted(self, hoist: Hoist, pieces: tuple[Piece, ...]) -> Crossing:
-        """A named sub-expression as a crossing: its statement defines and uses it."""
+    def _hoisted(self, hoist: Hoist, always: bool) -> Crossing:
+        """A named sub-expression as a crossing: its statement, which runs `always` or not, defines and uses it."""
         value = self.interpreter.values[hoist.node]
         kind, evidence, certain = self._kind(hoist.name, value, [hoist.statement])
         return Crossing(
@@ -992,7 +1017,7 @@ class _Slicer:
             certain=certain,
             source=value.source,
             expr=self.module.segment(hoist.node),
-            always=any(piece.node is hoist.statement for piece in pieces),
+            always=always,
             host=value.host,
             users=(hoist.statement,),
             definer=hoist.statement,
@@ -1102,30 +1127,39 @@ class _Slicer:
                 )
 
     def _kind(self, name: str, value: Value, statements: list[ast.stmt]) -> tuple[Kind, tuple[Evidence, ...], bool]:
-        evidence = value.trail
+        evidence, line = value.trail, statements[0].lineno
+        statements = list(dict.fromkeys(statements))
+        indexing = next((at for node in statements for at in self._data_uses(node).indexing.get(name, ())), None)
+        if indexing is not None:
+            return Kind.PERMUTATION, (*evidence, Evidence(self.module.shown, indexing, "indexes rows of data")), True
         kind = _KINDS.get(value.role)
-        for statement in statements:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Subscript) and self._is_data(node.value):
-                    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
-                    if isinstance(first, ast.Name) and first.id == name:
-                        use = Evidence(self.module.shown, node.lineno, "indexes rows of data")
-                        return Kind.PERMUTATION, (*evidence, use), True
         if kind is not None:
             return kind, evidence, True
-        for statement in statements:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-                    names = {n.id for side in (node.left, node.right) for n in [side] if isinstance(n, ast.Name)}
-                    if name in names and (self._is_data(node.left) or self._is_data(node.right)):
-                        use = Evidence(self.module.shown, node.lineno, "added to rows of data")
-                        return Kind.ROWS, (*evidence, use), True
-        line = statements[0].lineno
+        added = next((at for node in statements for at in self._data_uses(node).added.get(name, ())), None)
+        if added is not None:
+            return Kind.ROWS, (*evidence, Evidence(self.module.shown, added, "added to rows of data")), True
         return (
             Kind.ROWS,
             (*evidence, Evidence(self.module.shown, line, "no evidence; assumed to follow the rows")),
             False,
         )
+
+    def _data_uses(self, statement: ast.stmt) -> _DataUses:
+        """What a statement does to data with each name; asked for every name in it."""
+        if statement not in self.data_uses:
+            uses = _DataUses()
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Subscript) and self._is_data(node.value):
+                    first = node.slice.elts[:1] if isinstance(node.slice, ast.Tuple) else [node.slice]
+                    for name in (part.id for part in first if isinstance(part, ast.Name)):
+                        uses.indexing.setdefault(name, (node.lineno,))
+                elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+                    sides = (node.left, node.right)
+                    if any(self._is_data(side) for side in sides):
+                        for name in (side.id for side in sides if isinstance(side, ast.Name)):
+                            uses.added.setdefault(name, (node.lineno,))
+            self.data_uses[statement] = uses
+        return self.data_uses[statement]
 
     def _is_data(self, node: ast.expr) -> bool:
         return bool(self.interpreter.values.get(node, CONST).labels & Label.DATA)
@@ -1338,11 +1372,13 @@ def _describe(node: ast.expr) -> str:
     return f"{names[0]}_part" if names else "metadata_value"
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    candidate, number = name, 2
+def _fresh(name: str, taken: dict[str, int]) -> str:
+    """A name that is not taken. `taken` has the last number that was tried for each."""
+    candidate = name
     while candidate in taken:
-        candidate, number = f"{name}_{number}", number + 1
-    taken.add(candidate)
+        taken[name] += 1
+        candidate = f"{name}_{taken[name]}"
+    taken[candidate] = 1
     return candidate
 
 

@@ -6,12 +6,14 @@ import ast
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 from scaffold.diagnostics import DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import (
     FunctionNode,
+    SourceLines,
     call_name,
     find_class,
     import_source,
@@ -47,9 +49,13 @@ class Module:
         end_line, end_column = max((end_line, end_column), (line, column))
         return Span(self.shown, line, column, end_line, end_column)
 
-    def segment(self, node: ast.AST) -> str:
+    def segment(self, node: ast.expr | ast.stmt) -> str:
         """The source text of a node."""
-        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+        return self._lines.segment(node) or ast.unparse(node)
+
+    @cached_property
+    def _lines(self) -> SourceLines:
+        return SourceLines(self.text)
 
 
 #: A class with its module.

@@ -11,7 +11,9 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+from scaffold.files import read_regular
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found]
 
 #: Rules without a usable configuration of the target: real errors and the order of imports.
 _FALLBACK_RULES = "E4,E5,E7,E9,F,I"
@@ -29,6 +37,8 @@ _IMPORTS = "I001"
 _TIMEOUT_SECONDS = 60
 _BOM = "\ufeff"
 _CONFIG_ERROR = 2
+#: Settings that may extend each other.
+_MAX_EXTENDED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +50,9 @@ class _Answer:
 
 
 def format_changed(before: str | None, after: str, *, path: str, config_root: Path) -> str:
-    """`after` with its changed lines in the target's format; lines that `before` has stay as they are.
+    """`after` in the target's format. Of a file that was not, only the changed lines: the others stay as they are.
 
-    `path` is relative to `config_root`, the tree's root. A new file (`before` is None) is formatted as a whole.
+    `path` is relative to `config_root`, the tree's root. A new file has `before` None.
     Anything but Python is returned as it is. Errors: VCG623 (ruff cannot be run).
     """
     if not path.endswith(".py") or before == after:
@@ -51,11 +61,17 @@ def format_changed(before: str | None, after: str, *, path: str, config_root: Pa
         plain = None if before is None else before.removeprefix(_BOM)
         return _BOM + format_changed(plain, after.removeprefix(_BOM), path=path, config_root=config_root)
     formatted = _run_ruff(("format",), after, path, config_root).output
-    if before is None or formatted == after:
+    if before is None or formatted == after or is_formatted(before, path, config_root):
         return formatted
     changed = _changed_lines(before, after)
     text = _take_hunks(after, formatted, changed)
     return _format_ranges(after, changed, path, config_root) if text is None else text
+
+
+def is_formatted(text: str, path: str, config_root: Path) -> bool:
+    """Whether the target's `ruff format` leaves a file as it is. Errors: VCG623."""
+    plain = text.removeprefix(_BOM)
+    return _run_ruff(("format",), plain, path, config_root).output == plain
 
 
 def check_style(before: str | None, after: str, path: str, config_root: Path) -> tuple[Diagnostic, ...]:
@@ -82,7 +98,7 @@ def check_style(before: str | None, after: str, path: str, config_root: Path) ->
     found += [violation.diagnostic(path) for violation in violations]
     # Only a file that was in the target's format says what its lines have to look like: a formatter takes statements
     # as a whole, and in any other file each of them has lines that are not ours.
-    if formatted != after and before in (None, _run_ruff(("format",), before or "", path, config_root).output):
+    if formatted != after and (before is None or is_formatted(before, path, config_root)):
         line = next(
             n for n, (a, b) in enumerate(zip([*_lines(after), ""], [*_lines(formatted), ""], strict=False), 1) if a != b
         )
@@ -160,40 +176,90 @@ def _ruff_binary() -> str:
         raise _unavailable(f"it is not installed in this environment ({error})") from None
 
 
-def _unavailable(reason: str) -> DiagnosticError:
+def _unavailable(
+    reason: str, help_text: str = "reinstall vitcg-scaffold; ruff is one of its dependencies"
+) -> DiagnosticError:
+    return DiagnosticError(Diagnostic("VCG623", f"ruff cannot be run: {reason}", help=help_text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The tree's own ruff settings for a folder: whether there are any, and why they cannot be used."""
+
+    found: bool = False
+    reason: str | None = None
+
+
+@lru_cache(maxsize=64)
+def _settings(folder: Path, config_root: Path) -> _Settings:
+    """What the tree sets for ruff. Settings above the tree's root are somebody else's.
+
+    Whatever ruff would read for them can be read: ruff would wait for a pipe. Errors: VCG626.
+    """
+    while folder.is_relative_to(config_root):
+        for name in (".ruff.toml", "ruff.toml", "pyproject.toml"):  # in ruff's order
+            file = folder / name
+            if file.exists() and (name != "pyproject.toml" or "[tool.ruff" in _read_settings(file)):
+                return _Settings(True, _follow_settings(file))
+        folder = folder.parent
+    return _Settings()
+
+
+def _follow_settings(file: Path) -> str | None:
+    """Read settings, what they extend, and so on, as ruff does. Gives the reason if they are not TOML. Errors: VCG626.
+
+    ruff expands more in a path than Python does: `${NAME:-other}`. Such a path is refused.
+    """
+    for _ in range(_MAX_EXTENDED):
+        try:
+            values = tomllib.loads(_read_settings(file))
+        except (ValueError, RecursionError) as error:
+            return f"Failed to parse {file.name}: {error}"
+        for table in ("tool", "ruff") if file.name == "pyproject.toml" else ():
+            values = values[table] if isinstance(values.get(table), dict) else {}
+        extended = values.get("extend")
+        if not isinstance(extended, str):
+            return None
+        path = os.path.expandvars(extended)
+        if "$" in path:
+            raise _unusable(file, f"the path in `extend` cannot be followed: `{extended}`")
+        file = file.parent / (Path(path).expanduser() if path.startswith("~/") else path)
+    raise _unusable(file, f"more than {_MAX_EXTENDED} settings extend each other")
+
+
+def _read_settings(file: Path) -> str:
+    try:
+        return read_regular(file).decode("utf-8", "replace")
+    except OSError as error:
+        raise _unusable(file, error.strerror or str(error)) from None
+
+
+def _unusable(file: Path, reason: str) -> DiagnosticError:
     return DiagnosticError(
         Diagnostic(
-            "VCG623", f"ruff cannot be run: {reason}", help="reinstall vitcg-scaffold; ruff is one of its dependencies"
+            "VCG626",
+            f"the tree's ruff settings cannot be used: {reason}",
+            Span(str(file), 1, 1, 1, 1),
+            "repair this file, or the `extend` of the settings that lead to it, and run again",
         )
     )
-
-
-def _has_settings(path: str, config_root: Path) -> bool:
-    """Whether the tree itself configures ruff for this file. Settings above its root are somebody else's."""
-    folder = (config_root / path).parent
-    while folder.is_relative_to(config_root):
-        if (folder / "ruff.toml").is_file() or (folder / ".ruff.toml").is_file():
-            return True
-        pyproject = folder / "pyproject.toml"
-        if pyproject.is_file() and "[tool.ruff" in pyproject.read_text(encoding="utf-8", errors="replace"):
-            return True
-        folder = folder.parent
-    return False
 
 
 @lru_cache(maxsize=64)  # a text that came in the target's format is asked about twice: by its maker and by its judge
 def _run_ruff(command: tuple[str, ...], text: str, path: str, config_root: Path) -> _Answer:
     """One run over `text`; with the defaults if the target's settings are rejected. Errors: VCG623."""
     defaults = ("--isolated", *(("--select", _FALLBACK_RULES) if command[0] == "check" else ()))
-    if not _has_settings(path, config_root):
-        return _Answer(_call(command, defaults, text, path, config_root).stdout, None)
-    done = _call(command, (), text, path, config_root)
-    if done.returncode != _CONFIG_ERROR:
-        return _Answer(done.stdout, None)
-    again = _call(command, defaults, text, path, config_root)
-    if again.returncode == _CONFIG_ERROR:  # not the settings: the text itself, or ruff
-        raise _unavailable(_reason(again.stderr))
-    return _Answer(again.stdout, _reason(done.stderr))
+    settings = _settings((config_root / path).parent, config_root)
+    reason = settings.reason
+    if settings.found and reason is None:
+        done = _call(command, (), text, path, config_root)
+        if done.returncode != _CONFIG_ERROR:
+            return _Answer(done.stdout, None)
+        reason = _reason(done.stderr)
+    done = _call(command, defaults, text, path, config_root)
+    if done.returncode == _CONFIG_ERROR:  # not the settings: the text itself, or ruff
+        raise _unavailable(_reason(done.stderr))
+    return _Answer(done.stdout, reason)
 
 
 def _reason(stderr: str) -> str:
@@ -214,8 +280,11 @@ def _call(
             check=False,
             timeout=_TIMEOUT_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise _unavailable(str(error)) from None
+    except subprocess.TimeoutExpired:
+        advice = "give it more of the machine, or look for what it waits for: `ruff format --diff` in the tree"
+        raise _unavailable(f"it took more than {_TIMEOUT_SECONDS} s on {path}", advice) from None
     # Decoded by hand: text mode would turn CR LF into LF.
     return subprocess.CompletedProcess(
         arguments, done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace")

@@ -101,6 +101,12 @@ CODES: tuple[Code, ...] = (
         "file, and port each of these models again with --replace. The tool wrote nothing.",
     ),
     Code(
+        "VCG439",
+        "the class has too many subclasses",
+        "Subclasses inherit a port, so the tool looks at each of them. It looks at no more than 2,000; no model of "
+        "vLLM has more than twenty.",
+    ),
+    Code(
         "VCG440",
         "the protocol demands an argument that the generated code does not give",
         "Generated methods call each other. A protocol method of this tree has a new required parameter, and the "

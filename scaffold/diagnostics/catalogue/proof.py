@@ -95,4 +95,10 @@ CODES: tuple[Code, ...] = (
         "The tool met an error that nobody foresaw: a bug, with the exit code of a refused proof. Run again with "
         "--debug and report the traceback. `vitcg-scaffold recover` repairs a run that was writing.",
     ),
+    Code(
+        "VCG626",
+        "the tree's ruff settings cannot be read",
+        "ruff reads `ruff.toml` or `pyproject.toml` of the tree, and what their `extend` names. One of these files is "
+        "no regular file, is missing, or is larger than 10 MB: ruff would wait for a pipe for ever. Nothing was run.",
+    ),
 )

@@ -70,8 +70,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG410",
         "a file of the tree cannot be read",
-        "The tool reads this file to learn the protocol or to find a place to edit. The file is missing, or you may "
-        "not read it.",
+        "The tool reads this file to learn the protocol or to find a place to edit. The file is missing, you may "
+        "not read it, or it is larger than any source file: 10 MB for one, 1 GB for a folder.",
     ),
     Code(
         "VCG411",
@@ -82,7 +82,8 @@ CODES: tuple[Code, ...] = (
         "VCG412",
         "a file of the tree is not valid Python",
         "The tool cannot parse the file, often because of a merge conflict in it. It plans nothing before you repair "
-        "it.",
+        "it. Syntax that is newer than the Python that runs the tool is not valid either: the help names its version. "
+        "A file whose syntax nests deeper than 100 levels is refused as well (vLLM's own has 30).",
     ),
     Code(
         "VCG413",
