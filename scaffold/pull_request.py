@@ -11,7 +11,7 @@ import ast
 import difflib
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,8 @@ TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 _CI = ".buildkite"
 #: Where trees of 2026 say what a description must have.
 _RULES = "AGENTS.md"
+#: The code of a file that is not in the tree's format.
+_FORMAT = "VCG621"
 #: Notes that a reviewer should read: subclasses that inherit the port, encoder calls that are not cut, what stays and
 #: which explanations go where the port replaces another one.
 _TOLD = ("VCG428", "VCG447", "VCG522", "VCG523")
@@ -182,16 +184,8 @@ def find_proof(change: PortChange, port: AnyPort) -> ProofOnRecord:
 
 def check_rules(change: PortChange) -> Iterator[RuleResult]:
     """The rules of vLLM's contributing guide that can be judged without a network, in its order."""
-    from scaffold.verify.style import check_style
-
     python = [file for file in change.files if file.path.endswith(".py") and file.after]
-    found = [
-        diagnostic
-        for file in python
-        for diagnostic in check_style(_text(file.before), _text(file.after) or "", file.path, change.tree.root)
-        if diagnostic.severity is Severity.ERROR
-    ]
-    yield RuleResult("the linter's configuration of the tree is satisfied", not found, "; ".join(map(str, found)))
+    yield from _style_rules(change, python)
     headers = [file.path for file in python if "SPDX-License-Identifier" not in (_text(file.after) or "")[:400]]
     yield RuleResult("every Python file starts with the licence header", not headers, ", ".join(headers))
     for folder, rule in (("tests/", "the change has tests"), ("docs/", "what users can run is documented")):
@@ -206,6 +200,35 @@ def check_rules(change: PortChange) -> Iterator[RuleResult]:
         yield RuleResult(f"more than {COMPLEX_LINES} added lines in the package are justified", None, str(size))
     yield from _ci_rules(change)
     yield from _git_rules(change)
+
+
+def _style_rules(change: PortChange, python: Sequence[FileChange]) -> Iterator[RuleResult]:
+    """What ruff says with the tree's settings. Of a file that was not in their format, the format is not judged."""
+    from scaffold.verify.style import check_style, is_formatted
+
+    root = change.tree.root
+    found = [
+        diagnostic
+        for file in python
+        for diagnostic in check_style(_text(file.before), _text(file.after) or "", file.path, root)
+    ]
+    errors = [diagnostic for diagnostic in found if diagnostic.severity is Severity.ERROR]
+    defaults = [diagnostic for diagnostic in found if diagnostic.severity is not Severity.ERROR]
+    lint = [str(diagnostic) for diagnostic in errors if diagnostic.code != _FORMAT]
+    yield RuleResult(
+        "`ruff check` of the changed files, with the tree's settings, reports nothing new",
+        False if lint else None if defaults else True,
+        "; ".join(lint or dict.fromkeys(diagnostic.message for diagnostic in defaults)),
+    )
+    layout = [str(diagnostic) for diagnostic in errors if diagnostic.code == _FORMAT]
+    before = ((file.path, _text(file.before)) for file in python)
+    unjudged = [path for path, text in before if text is not None and not is_formatted(text, path, root)]
+    open_points = [f"{path} was not formatted before" for path in unjudged] or [item.message for item in defaults[:1]]
+    yield RuleResult(
+        "`ruff format --check` of the changed files, with the tree's settings, is clean",
+        False if layout else None if open_points else True,
+        "; ".join(layout or open_points),
+    )
 
 
 def _ci_rules(change: PortChange) -> Iterator[RuleResult]:

@@ -117,8 +117,21 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
             lost += lost_explanations(before, after, tree.display(file.path))
     found = (*_prove_split(plan, tree), *_prove_cut(plan, planned), *verify_changes(planned))
     if any(diagnostic.severity is Severity.ERROR for diagnostic in found):
+        _require_compiles(planned, tree)
         raise RefusedResult(found, tuple(change for change in changes if not change.is_noop))
     return PreparedPort(plan, tuple(changes), (*plan.notes, *lost, *found))
+
+
+def _require_compiles(planned: Sequence[PlannedFile], tree: SourceTree) -> None:
+    """Raise VCG412 for a file that Python parsed and would not compile: no result of it can be right."""
+    for file in planned:
+        if file.before is not None and file.path.endswith(".py"):
+            try:
+                compile(file.before.removeprefix("\ufeff"), file.path, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                place = tree.span(file.path, max(getattr(error, "lineno", None) or 1, 1))
+                message = f"`{file.path}` is not valid Python: {getattr(error, 'msg', None) or error}"
+                raise DiagnosticError(Diagnostic("VCG412", message, place, "repair the file and run again")) from None
 
 
 def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:

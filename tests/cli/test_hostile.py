@@ -403,3 +403,69 @@ def test_the_watch_sees_what_is_executed(whole_tree, tmp_path):
         assert "executed" in log.read_text(), script
         log.unlink()
         witness.unlink()
+
+
+# -- what a hostile file of the tree costs -----------------------------------------------------------------------------
+
+MODEL = "vllm/model_executor/models/internvl.py"
+HOSTILE = "vllm/model_executor/models/hostile.py"
+NAMES = "from .internvl import InternVLChatModel\nclass H(InternVLChatModel):\n    "
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["q = x" + ".a" * 5000, "q = 1" + "+1" * 20_000, "q = " + "-" * 100_000 + "1", "q = " + "not " * 100_000 + "x",
+     "q = " + "lambda:" * 20_000 + "1", "if a: pass" + "\n    elif b: pass" * 20_000, "q = " + "9" * 5000,
+     "type = int; type X = (", "q = 0x" + "f" * 5000],
+    ids=["attributes", "sum", "signs", "nots", "lambdas", "elifs", "digits", "newer syntax", "hexadecimal"],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [("new", "internvl", "--diff"), ("plan", "internvl")], ids=["new", "plan"])
+def test_a_file_that_cannot_be_read_is_named_with_its_line(run, small_tree, command, text):
+    (small_tree / HOSTILE).write_text(NAMES + text + "\n")
+    done = run(*command, "--vllm", small_tree)
+    assert done.code == 4
+    assert re.search(rf"{HOSTILE}:[234](:\d+)?: error\[VCG412\]", done.err)
+    assert f"this is Python {sys.version_info[0]}.{sys.version_info[1]}" in done.err
+
+
+@pytest.mark.parametrize("text", ["x" + ".a" * 900, "1" + "+1" * 900, "x if grid_thw else " * 900 + "x"])
+def test_a_deep_tower_is_refused(run, small_tree, text):
+    tower = "from torch import nn\nclass H(nn.Module):\n    def forward(self, x, grid_thw):\n        return "
+    (small_tree / HOSTILE).write_text(tower + text + "\n")
+    done = run("tower", "hostile:H", "--vllm", small_tree)
+    assert (done.code, f"{HOSTILE}:4:1: error[VCG412]" in done.err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["return 1", "with " + ", ".join("a" * 30) + ": pass", "def f(a, a): pass", "break"],
+)
+def test_a_file_that_does_not_compile_is_not_called_our_bug(run, small_tree, statement):
+    with (small_tree / MODEL).open("a") as file:
+        file.write(f"\n\n{statement}\n")
+    done = run("new", "internvl", "--vllm", small_tree, "--diff")
+    assert (done.code, "error[VCG412]" in done.err, "bug" in done.err) == (4, True, False)
+
+
+def test_huge_files_and_files_that_wait_are_passed_over(run, small_tree):
+    with (small_tree / HOSTILE).open("wb") as file:
+        file.truncate(40 << 30)
+    os.mkfifo(small_tree / "vllm/model_executor/models/pipe.py")
+    (small_tree / "vllm/zero.py").symlink_to("/dev/zero")
+    (small_tree / "vllm/messages.py").symlink_to("/proc/kmsg")
+    assert run("plan", "internvl", "--vllm", small_tree).code == 0
+
+
+def test_a_huge_file_that_is_needed_is_refused(run, small_tree):
+    with (small_tree / MODEL).open("r+b") as file:
+        file.truncate(40 << 30)
+    done = run("plan", "internvl", "--vllm", small_tree)
+    assert (done.code, "it has more than 10,000,000 bytes" in done.err) == (4, True)
+
+
+def test_settings_that_lead_to_a_pipe_are_refused(run, small_tree):
+    os.mkfifo(small_tree / "pipe")
+    (small_tree / "ruff.toml").write_text('extend = "pipe"\n')
+    done = run("new", "internvl", "--vllm", small_tree, "--check")
+    assert "error[VCG626]" in done.err
+    assert f"{small_tree}/pipe:1:1" in done.err

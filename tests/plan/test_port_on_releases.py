@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from scaffold.diagnostics import DiagnosticError, Exit
+from scaffold.descriptor.load import shipped_names
+from scaffold.diagnostics import DiagnosticError, Exit, Severity
 from scaffold.protocol import SourceTree, open_tree
+from scaffold.verify.style import check_style, is_formatted
 from scaffold.workflow import PreparedPort, load_port, prepare_port
 
 MODEL = "vllm/model_executor/models/internvl.py"
@@ -69,6 +71,40 @@ def test_port_changes_what_it_should_and_nothing_twice(release_tree, tmp_path, m
     # Without `replace`: our own methods are recognised, by their meaning and not by a mark.
     assert prepare_port(port, ported).changed == ()
     assert prepare_port(port, ported, replace=True).changed == ()
+
+
+#: Ends of the generations.
+ENDS = ("0.20.0", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.26.0", "0.27.0", "0.29.0", "0.30.0", "0.33.0")
+#: Files that the formatter opens up where the edit did not touch them, and a port in many places.
+USUAL = {("deepseek_ocr", "0.33.0"), ("deepseek_vl2", "0.33.0"), ("kimi_vl", "0.24.0"), ("qwen2_5_vl", "0.22.0")}
+
+
+@pytest.mark.parametrize(
+    ("model", "release"),
+    [
+        pytest.param(model, release, marks=() if (model, release) in USUAL else pytest.mark.slow)
+        for model in shipped_names()
+        for release in ENDS
+    ],
+)
+def test_what_was_formatted_stays_formatted(release_tree, model, release):
+    """`ruff format --check` and `ruff check` of every changed file, with and without `--replace`."""
+    tree, looked = release_tree(release), 0
+    for replace in (False, True):
+        try:
+            changed = prepare_port(load_port(model), tree, replace=replace).changed
+        except DiagnosticError as refused:
+            if refused.exit in (Exit.TARGET, Exit.CONFLICT):
+                continue
+            raise
+        for change in (change for change in changed if change.path.endswith(".py")):
+            before, after = (None if text is None else text.decode() for text in (change.before, change.after))
+            if before is None or is_formatted(before, change.path, tree.root):
+                assert is_formatted(after, change.path, tree.root), change.path
+            found = check_style(before, after, change.path, tree.root)
+            assert not [diagnostic for diagnostic in found if diagnostic.severity is Severity.ERROR]
+            looked += 1
+    assert looked or (model, release) not in USUAL
 
 
 def test_constants_come_from_the_tree(release_tree):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.protocol import (
     SourceTree,
     absent_reason,
+    anchors,
     find_docs_table,
     find_example_list,
     find_model,
@@ -190,6 +192,64 @@ def test_subclasses_of_subclasses_in_other_files(copied_tree) -> None:
     _append(tree, f"{MODELS}/b.py", "from .a import A\nclass B(A): ...\n")
     _append(tree, f"{MODELS}/c.py", "from .b import B\nclass C(B): ...\n")
     assert [item.class_name for item in find_subclasses(tree.reread(), "internvl", "InternVLChatModel")] == [*"ABC"]
+
+
+def test_subclasses_are_found_in_any_order_and_under_any_name(copied_tree) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    _append(
+        tree,
+        f"{MODELS}/a.py",
+        "from . import internvl\nfrom .internvl import InternVLChatModel as Base\n"
+        "class C(object, B): ...\nclass B(A): ...\nclass A(Base): ...\nclass D(internvl.InternVLChatModel): ...\n"
+        "class Base2(Base2): ...\nclass E(unknown()): ...\n",
+    )
+    _append(tree, f"{MODELS}/b.py", "from .a import A as InternVLChatModel\n")
+    _append(tree, f"{MODELS}/c.py", "from .b import InternVLChatModel\nclass F(InternVLChatModel): ...\n")
+    found = find_subclasses(tree.reread(), "internvl", "InternVLChatModel")
+    assert [(item.class_name, item.base) for item in found] == [
+        ("C", "B"), ("B", "A"), ("A", "Base"), ("D", "internvl.InternVLChatModel"), ("F", "InternVLChatModel"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [lambda n: "InternVLChatModel", lambda n: f"C{n - 1}", lambda n: f"C{n + 1}"],
+    ids=["direct", "chain", "chain upwards"],
+)
+def test_each_class_and_file_is_looked_at_once(copied_tree, monkeypatch, shape) -> None:
+    """Twice as many subclasses, twice as many look-ups; and as many searches of the package, whatever their number."""
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    counts = []
+    for number in (200, 400):
+        bases = ["InternVLChatModel", *(shape(n) for n in range(1, number - 1)), "InternVLChatModel"]
+        classes = "".join(f"class C{n}({base}): ...\n" for n, base in enumerate(bases))
+        (tree.root / MODELS / "a.py").write_text("from .internvl import InternVLChatModel\n" + classes)
+        calls: Counter[str] = Counter()
+        with monkeypatch.context() as patch:
+            _count(patch, calls, anchors, "_locate")
+            _count(patch, calls, SourceTree, "containing")
+            found = find_subclasses(tree.reread(), "internvl", "InternVLChatModel")
+        assert len(found) == number
+        assert calls["containing"] <= 16
+        counts.append(calls["_locate"])
+    assert counts[1] < 2.2 * counts[0]
+
+
+def _count(patch, calls: Counter[str], owner: object, name: str) -> None:
+    plain = getattr(owner, name)
+
+    def counted(*arguments, **keywords):
+        calls[name] += 1
+        return plain(*arguments, **keywords)
+
+    patch.setattr(owner, name, counted)
+
+
+def test_more_subclasses_than_any_model_has_are_refused(copied_tree) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
+    classes = "".join(f"class C{n}(InternVLChatModel): ...\n" for n in range(2001))
+    _append(tree, f"{MODELS}/a.py", "from .internvl import InternVLChatModel\n" + classes)
+    assert _fails(find_subclasses, tree.reread(), "internvl", "InternVLChatModel").code == "VCG439"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,9 +30,11 @@ def root(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     style._run_ruff.cache_clear()
+    style._settings.cache_clear()
     style._ruff_binary.cache_clear()
     yield
     style._run_ruff.cache_clear()
+    style._settings.cache_clear()
     style._ruff_binary.cache_clear()
 
 
@@ -169,8 +172,10 @@ def test_lines_of_a_file_in_a_format_of_its_own_are_nobodys_model(root: Callable
         '[tool.ruff]\nrequired-version = "==0.1.0"\n',
         "[tool.ruff]\nno-such-setting = true\n",
         "[tool.ruff\n",
+        "[tool.ruff]\nx = " + "[" * 5000,
+        "[tool.ruff]\nextend = 1\n",
     ],
-    ids=["unknown rule", "pinned version", "unknown setting", "broken file"],
+    ids=["unknown rule", "pinned version", "unknown setting", "broken file", "deep file", "no path"],
 )
 def test_settings_that_ruff_rejects_are_replaced_and_said(root: Callable[..., Path], settings: str) -> None:
     tree = root(settings)
@@ -179,6 +184,62 @@ def test_settings_that_ruff_rejects_are_replaced_and_said(root: Callable[..., Pa
     assert [item.code for item in found] == ["VCG622", "VCG620", "VCG620"]
     assert found[0].severity is Severity.WARNING
     assert "ruff does not accept the target's settings" in found[0].message
+
+
+def test_a_file_in_the_format_stays_in_it(root: Callable[..., Path]) -> None:
+    """The formatter opens a header up on lines that the edit did not touch."""
+    tree = root()
+    before = "class A(\n    Aaaaaaaaaaaaaaaaaaaaa, Bbbbbbbbbbbbbbbbbbbbbbb, Ccccccc\n):\n    x = 1\n"
+    assert style.is_formatted(before, PATH, tree)
+
+    result = format_changed(before, before.replace("class A(\n", "class A(\n    Mixin,\n"), path=PATH, config_root=tree)
+
+    assert "    Mixin,\n    Aaaaaaaaaaaaaaaaaaaaa,\n    Bbbbbbbbbbbbbbbbbbbbbbb,\n    Ccccccc,\n" in result
+    assert style.is_formatted(result, PATH, tree)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"pyproject.toml": '[tool.ruff]\nextend = "PIPE"\n'}, "it is not a regular file"),
+        ({"ruff.toml": 'extend = "ROOT/PIPE"\n'}, "it is not a regular file"),
+        ({"ruff.toml": 'extend = "~/PIPE"\n'}, "it is not a regular file"),
+        ({"ruff.toml": 'extend = "$HOME/PIPE"\n'}, "it is not a regular file"),
+        ({"ruff.toml": 'extend = "${NO_SUCH:-PIPE}"\n'}, "the path in `extend` cannot be followed: `${NO_SUCH:-PIPE}`"),
+        ({"ruff.toml": 'extend = "a.toml"\n', "a.toml": 'extend = "pkg/../PIPE"\n'}, "it is not a regular file"),
+        ({"ruff.toml": 'extend = "ruff.toml"\n'}, "more than 20 settings extend each other"),
+        ({"ruff.toml": 'extend = "/dev/zero"\n'}, "it is not a regular file"),
+        ({"ruff.toml": 'extend = "large.toml"\n', "large.toml": "#" * 10_000_001}, "it has more than 10,000,000 bytes"),
+        ({"ruff.toml": 'extend = "none.toml"\n'}, "No such file or directory"),
+        ({"ruff.toml": "PIPE"}, "it is not a regular file"),
+        ({"pkg/.ruff.toml": "PIPE"}, "it is not a regular file"),
+        ({"pyproject.toml": "PIPE"}, "it is not a regular file"),
+    ],
+)
+def test_settings_that_ruff_would_wait_for_are_refused_before_it_starts(
+    root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, files: dict[str, str], reason: str
+) -> None:
+    tree = root(None)
+    monkeypatch.setenv("HOME", str(tree))
+    monkeypatch.setattr(style.subprocess, "run", lambda *_, **__: pytest.fail("ruff was started"))
+    os.mkfifo(tree / "PIPE")
+    for name, text in files.items():
+        if text == "PIPE":
+            os.mkfifo(tree / name)
+        else:
+            (tree / name).write_text(text.replace("ROOT", str(tree)))
+    with pytest.raises(DiagnosticError) as caught:
+        format_changed("x = 1\n", "x = 2\n", path=PATH, config_root=tree)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.message) == ("VCG626", f"the tree's ruff settings cannot be used: {reason}")
+
+
+def test_extended_settings_are_used(root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = root('[tool.ruff]\nextend = "${SETTINGS_HERE}/base.toml"\n')
+    monkeypatch.setenv("SETTINGS_HERE", str(tree))
+    (tree / "base.toml").write_text("line-length = 20\n")
+    text = "value = some_function(one, two)\n"
+    assert format_changed(None, text, path=PATH, config_root=tree) != text
 
 
 def test_deprecated_settings_are_no_error(root: Callable[..., Path]) -> None:
@@ -193,15 +254,27 @@ def test_text_that_ruff_cannot_read_is_an_error(root: Callable[..., Path]) -> No
     assert caught.value.diagnostics[0].code == "VCG623"
 
 
-@pytest.mark.parametrize("error", [OSError("no such file"), subprocess.TimeoutExpired("ruff", 60)])
-def test_ruff_that_does_not_run(root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError("no such file"), "reinstall vitcg-scaffold; ruff is one of its dependencies"),
+        (
+            subprocess.TimeoutExpired("ruff", 60),
+            "give it more of the machine, or look for what it waits for: `ruff format --diff` in the tree",
+        ),
+    ],
+)
+def test_ruff_that_does_not_run(
+    root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, error: Exception, advice: str
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(style.subprocess, "run", fail)
     with pytest.raises(DiagnosticError) as caught:
         format_changed("x = 1\n", "x = 2\n", path=PATH, config_root=root())
-    assert caught.value.diagnostics[0].code == "VCG623"
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.help) == ("VCG623", advice)
 
 
 def test_ruff_that_is_not_installed(root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
