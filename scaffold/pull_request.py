@@ -203,7 +203,7 @@ def check_rules(change: PortChange) -> Iterator[RuleResult]:
 
 
 def _style_rules(change: PortChange, python: Sequence[FileChange]) -> Iterator[RuleResult]:
-    """What ruff says with the tree's settings. Of a file that was not in their format, the format is not judged."""
+    """The verdict of ruff with the tree's settings, on the format of those files only that had it before."""
     from scaffold.verify.style import check_style, is_formatted
 
     root = change.tree.root

@@ -20,8 +20,8 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 # -- text to tree -----------------------------------------------------------------------------------------------------
 
-#: Levels of the deepest syntax tree that is read. Whoever walks one may recurse: at this depth `copy.deepcopy`, with
-#: the most frames a level, needs two thirds of Python's stack. All of vLLM 0.24 and 0.33 has 30 levels or fewer.
+#: Levels of the deepest syntax tree that is read. Walks may recurse: at this depth `copy.deepcopy`, with the most
+#: frames a level, needs two thirds of Python's stack. All of vLLM 0.24 and 0.33 has 30 levels or fewer.
 MAX_DEPTH = 100
 #: Digits that Python writes of an integer.
 _MAX_BITS = 14_000
@@ -91,9 +91,9 @@ def _nested_line(text: str) -> int:
 
 
 def _unsafe(tree: ast.AST, text: str) -> tuple[str, int] | None:
-    """What makes a tree unsafe to walk or to write, and its line.
+    """The reason why a tree is unsafe to walk or to write, and its line.
 
-    What is on one line is no deeper than it is wide, so nine of ten nodes need no look.
+    Code on one line is no deeper than it is wide, so nine of ten nodes need no look.
     """
     # Python < 3.12 writes no f-string with a backslash in braces, which it needs for what does not print.
     escapes = sys.version_info < (3, 12) and not text.replace("\n", "").isprintable()

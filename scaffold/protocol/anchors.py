@@ -373,7 +373,7 @@ def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str |
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What a file's top level binds: its classes, and the module and name that each imported name stands for."""
+    """The names of a file's top level: its classes, and the module and name that each imported name stands for."""
 
     classes: frozenset[str]
     imported: dict[str, tuple[str, str]]

@@ -497,7 +497,7 @@ class _DataUses:
 
 @dataclass(frozen=True)
 class _Hoisting:
-    """What decides about the sub-expressions of one statement.
+    """The facts that decide which sub-expressions of one statement get names.
 
     `local` are names that the statement itself writes, `taken` all names of the function, `handed` what goes to a child
     module, `risky` the sorted lines where metadata must not be captured.
@@ -1145,7 +1145,7 @@ class _Slicer:
         )
 
     def _data_uses(self, statement: ast.stmt) -> _DataUses:
-        """What a statement does to data with each name; asked for every name in it."""
+        """The uses of names with data in a statement; asked for every name in it."""
         if statement not in self.data_uses:
             uses = _DataUses()
             for node in ast.walk(statement):

@@ -50,7 +50,7 @@ class _Answer:
 
 
 def format_changed(before: str | None, after: str, *, path: str, config_root: Path) -> str:
-    """`after` in the target's format. Of a file that was not, only the changed lines: the others stay as they are.
+    """`after` in the target's format; if the file was not in it, only the changed lines are.
 
     `path` is relative to `config_root`, the tree's root. A new file has `before` None.
     Anything but Python is returned as it is. Errors: VCG623 (ruff cannot be run).
@@ -192,7 +192,7 @@ class _Settings:
 
 @lru_cache(maxsize=64)
 def _settings(folder: Path, config_root: Path) -> _Settings:
-    """What the tree sets for ruff. Settings above the tree's root are somebody else's.
+    """The tree's own settings of ruff. Settings above its root are somebody else's.
 
     Whatever ruff would read for them can be read: ruff would wait for a pipe. Errors: VCG626.
     """
