@@ -323,7 +323,7 @@ def recording_request(
             host_class=found.class_name,
             config=config or "",
             trust_remote_code=trust_remote_code,
-            set=values,
+            set=dict(values),
         )
     return NumericRequest(
         tree=tree.root,

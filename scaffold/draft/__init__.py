@@ -4,7 +4,7 @@ Reads by syntax tree and never imports vLLM. `draft_descriptor` drafts, `intervi
 the disk.
 """
 
-from scaffold.draft.drafting import Draft, draft_descriptor, interview
+from scaffold.draft.drafting import Draft, draft_descriptor, draft_recorded, interview
 from scaffold.draft.integration import file_name
 from scaffold.draft.locate import architectures, locate
 from scaffold.draft.sheet import Candidate, Question
@@ -16,6 +16,7 @@ __all__ = [
     "Question",
     "architectures",
     "draft_descriptor",
+    "draft_recorded",
     "file_name",
     "interview",
     "locate",

@@ -11,6 +11,7 @@ from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
+from scaffold.draft.gates import put_gate
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import locate, registered_name
@@ -25,14 +26,16 @@ from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
 from scaffold.draft.values import Op
+from scaffold.draft.watched import draft_watched
 from scaffold.protocol import read_protocol
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import last_name
 from scaffold.tower.source import Program
+from scaffold.watch import Recording
 
-__all__ = ["Draft", "draft_descriptor", "interview"]
+__all__ = ["Draft", "draft_descriptor", "draft_recorded", "interview"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,27 @@ def draft_descriptor(
         filled = _best(subject, answers or {}, layout)
     except DiagnosticError as error:
         raise DiagnosticError(_dated(subject, error)) from None
+    return _finished(subject, filled)
+
+
+def draft_recorded(
+    tree: SourceTree, reference: str, recording: Recording, answers: Mapping[str, str] | None = None
+) -> Draft:
+    """Draft a descriptor from what a model did, in the layout `cut`. Raises what `draft_descriptor` raises."""
+    program = Program(tree)
+    subject = Subject(tree, program, locate(tree, program, reference))
+    sheet = Sheet(dict(answers or {}))
+    modalities, notes = draft_watched(subject, recording, sheet)
+    if sheet.obstacles:
+        raise DiagnosticError(sheet.obstacles)
+    put_gate(subject, [sheet.value(f"modalities.{name}.pixels") for name in modalities], sheet)
+    sheet.put("layout", "cut", why="units of one shape enter one call")
+    return _finished(subject, _Filled(sheet, modalities, tuple(notes)))
+
+
+def _finished(subject: Subject, filled: _Filled) -> Draft:
+    """The draft of a sheet that has its layout."""
+    tree, model = subject.tree, subject.model
     sheet, notes = filled.sheet, filled.notes
     sheet.put("schema", 1)
     sheet.put("model.module", model.module, model.found)

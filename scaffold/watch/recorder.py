@@ -38,10 +38,11 @@ class Recorder:
     unwatched: Callable[[], AbstractContextManager[None]]
 
     def repeated(self) -> tuple[Repeated, ...]:
-        """The lists of parts of one class."""
+        """The lists and sequences of parts of one class."""
         found = []
         for name, part in self.host.named_modules():
-            if isinstance(part, nn.ModuleList) and len(part) > 1 and len({type(one) for one in part}) == 1:
+            listed = isinstance(part, nn.ModuleList) or (isinstance(part, nn.Sequential) and len(part) > 1)
+            if listed and len({type(one) for one in part}) == 1:
                 found.append(Repeated(name, _class(part[0]), len(part)))
         return tuple(found)
 

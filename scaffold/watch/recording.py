@@ -130,7 +130,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A list of several parts of one class, such as the layers of an encoder."""
+    """A list of parts of one class, such as the layers of an encoder."""
 
     name: str
     cls: str

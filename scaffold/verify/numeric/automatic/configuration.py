@@ -347,15 +347,19 @@ def missing_value(configuration: Configuration, error: BaseException) -> Missing
         frames = [frame for frame in traceback.walk_tb(cause.__traceback__) if not _is_getter(frame[0])]
         if not frames:
             continue
-        frame, line = frames[-1]
-        place = f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{line}"
         name, owner = getattr(cause, "name", None), getattr(cause, "obj", None)
         if isinstance(cause, AttributeError) and name and _is_config(owner):
-            return MissingValue(f"{configuration.path_of(owner)}{name}", place, absent=True)
+            return MissingValue(f"{configuration.path_of(owner)}{name}", _place(*frames[-1]), absent=True)
         if "NoneType" in str(cause):
-            for config, read in _nones(frame, line):
-                return MissingValue(f"{configuration.path_of(config)}{read}", place, absent=False)
+            # The value may be an argument by now: it is read where a caller waits.
+            for frame, line in reversed(frames):
+                for config, read in _nones(frame, line, configuration):
+                    return MissingValue(f"{configuration.path_of(config)}{read}", _place(frame, line), absent=False)
     return None
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{line}"
 
 
 def _is_getter(frame: FrameType) -> bool:
@@ -363,18 +367,30 @@ def _is_getter(frame: FrameType) -> bool:
     return Path(frame.f_code.co_filename).name == "configuration_utils.py"
 
 
-def _nones(frame: FrameType, line: int) -> Iterator[tuple[Any, str]]:
-    """The values in a line of a frame that are None in a configuration: it, and the name there."""
+def _nones(frame: FrameType, line: int, configuration: Configuration) -> Iterator[tuple[Any, str]]:
+    """The values in a line of a frame that are None in a configuration: it, and the name there.
+
+    A variable of such a value has its name in most models.
+    """
+    parts = [part for _, part in configuration.parts()]
     with suppress(OSError, SyntaxError):
         source = "".join(linecache.getlines(frame.f_code.co_filename))
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Attribute) and node.lineno <= line <= (node.end_lineno or node.lineno):
+        there = [
+            node
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        # The innermost one: a call of several lines runs at its first.
+        for node in ast.walk(there[-1]) if there else ():
+            if isinstance(node, ast.Attribute):
                 path = name_path(node.value)
                 value = frame.f_locals.get(path[0]) if path else None
                 for name in path[1:]:
                     value = getattr(value, name, None)
                 if _is_config(value) and getattr(value, node.attr, 0) is None:
                     yield value, node.attr
+            elif isinstance(node, ast.Name) and frame.f_locals.get(node.id, 0) is None:
+                yield from ((part, node.id) for part in parts if getattr(part, node.id, 0) is None)
 
 
 def _default_values(cls: Any) -> dict[str, Any]:

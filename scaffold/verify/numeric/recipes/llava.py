@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,8 +40,11 @@ class Llava(OneImage):
         )
         return {"vision_config": vision, "text_config": text}
 
-    def on_host(self, inputs: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset()  # a function chooses the processor, by the tower; none keeps anything there
+    def fields(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        # A function chooses the processor, by the tower.
+        cls = sys.modules[self.load_class().__module__].LlavaMultiModalProcessor
+        fields: Mapping[str, Any] = object.__new__(cls)._get_mm_fields_config(inputs, {})
+        return fields
 
 
 RECIPE = Llava()

@@ -92,11 +92,11 @@ class NanoNemotronVL(type(internvl.RECIPE)):  # type: ignore[misc]
         config.text_config = PretrainedConfig(hidden_size=self.hidden_size, architectures=["NemotronHForCausalLM"])
         return config
 
-    def on_host(self, inputs: Mapping[str, Any]) -> frozenset[str]:
+    def fields(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         processor = object.__new__(self.load_class()._processor_factory.processor)
         processor.info = SimpleNamespace(is_dynamic_tiler=False, supports_video=True, supports_audio=False)
-        fields = processor._get_mm_fields_config(inputs, {})
-        return frozenset(name for name in inputs if fields[name].field.keep_on_cpu)
+        fields: Mapping[str, Any] = processor._get_mm_fields_config(inputs, {})
+        return fields
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         tiles = torch.randn(sum(items), 3, self.SIDE, self.SIDE, generator=generator)

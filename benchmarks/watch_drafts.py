@@ -1,0 +1,124 @@
+"""Draft architectures of a release as `init` does and from recordings, and compare: same, other, only one of them.
+
+    python benchmarks/watch_drafts.py [--release 0.33.0] [--layout cut] [--only ARCHITECTURE]
+    python benchmarks/watch_drafts.py --recordings FOLDER    # keep recordings there, and take those that are there
+
+Both drafts get the first candidate of each question. With `--layout`, only architectures that `init` drafts so.
+Two drafts are the same if they say the same of the model, in all sections but `integration`. Results go to
+benchmarks/results/watch_drafts_RELEASE.json after each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from reach import RESULTS, first_candidate
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import Draft, architectures, draft_recorded, interview
+from scaffold.protocol import SourceTree, resolve_target
+from scaffold.verify.numeric import keep_warm, record_run
+from scaffold.watch import Recording
+from scaffold.workflow import recording_request
+
+
+def compare(tree: SourceTree, name: str, layout: str | None, folder: Path | None) -> dict[str, Any] | None:
+    """The row of one architecture; None where `init` drafts another layout."""
+    old, refused = attempt(lambda: interview(tree, name, {}, first_candidate))
+    drafted = said(old)["layout"] if old is not None else None
+    if layout not in (None, drafted):
+        return None
+    begin = time.monotonic()
+    recording, unrecorded = attempt(lambda: recorded(tree, name, folder))
+    seconds = round(time.monotonic() - begin, 1)
+    new, unseen = attempt(lambda: answered(tree, name, recording)) if recording is not None else (None, unrecorded)
+    row: dict[str, Any] = {
+        "architecture": name, "layout": drafted, "seconds": seconds,
+        "questions": [len(draft.questions) if draft else None for draft in (old, new)],
+        "verdict": "neither", "differs": {}, "reason": "; ".join(filter(None, (refused, unseen))),
+    }  # fmt: skip
+    if old is not None and new is not None:
+        one, other = flat(said(old)), flat(said(new))
+        keys = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+        row["verdict"] = "other" if keys else "same"
+        row["differs"] = {key: [one.get(key), other.get(key)] for key in keys}
+    elif old is not None or new is not None:
+        row["verdict"] = "sources alone" if new is None else "recording alone"
+    return row
+
+
+def attempt(step: Callable[[], Any]) -> tuple[Any, str]:
+    """The result of a step, or why there is none."""
+    try:
+        return step(), ""
+    except DiagnosticError as error:
+        return None, error.diagnostics[0].message
+
+
+def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
+    """A recording, from the folder if it is there."""
+    path = folder / f"{name}.json" if folder else None
+    if path is not None and path.exists():
+        return Recording.from_json(json.loads(path.read_text("utf-8")))
+    made = record_run(recording_request(tree, name))
+    if path is not None:
+        path.write_text(json.dumps(made.to_json()), "utf-8")
+    return made
+
+
+def answered(tree: SourceTree, name: str, recording: Recording) -> Draft:
+    """The draft from a recording with the first candidate of each question."""
+    answers: dict[str, str] = {}
+    while True:
+        draft = draft_recorded(tree, name, recording, answers)
+        more = {question.key: answer for question in draft.open if (answer := first_candidate(question))}
+        if not more:
+            return draft
+        answers |= more
+
+
+def said(draft: Draft) -> dict[str, Any]:
+    """The sections of a draft but `integration`."""
+    sections: dict[str, Any] = yaml.safe_load(draft.text)
+    return {key: value for key, value in sections.items() if key != "integration"}
+
+
+def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Values by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+def main() -> None:
+    """Compare, one architecture at a time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--release", default="0.33.0")
+    parser.add_argument("--layout")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--recordings", type=Path)
+    options = parser.parse_args()
+    tree = resolve_target(options.release).tree
+    results = RESULTS / f"watch_drafts_{options.release}.json"
+    rows = {row["architecture"]: row for row in json.loads(results.read_text())["rows"]} if results.exists() else {}
+    with keep_warm():
+        for name in options.only or architectures(tree):
+            row = compare(tree, name, options.layout, options.recordings)
+            if row is not None:
+                rows[name] = row
+                ordered = [rows[key] for key in sorted(rows)]
+                results.write_text(json.dumps({"release": options.release, "rows": ordered}, indent=1) + "\n", "utf-8")
+                print(name, row["verdict"], f"{row['seconds']} s", *row["differs"], row["reason"], flush=True)
+    print(dict(Counter(row["verdict"] for row in rows.values())))
+
+
+if __name__ == "__main__":
+    main()
