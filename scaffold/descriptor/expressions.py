@@ -175,9 +175,9 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant argument of a call: an integer, a string, `True`, `False`, `None` or the empty list `[]`, as ()."""
+    """A constant argument of a call: an integer, `True`, `False`, `None` or the empty list `[]`, as ()."""
 
-    value: int | str | bool | tuple[()] | None
+    value: int | bool | tuple[()] | None
     start: int = field(default=0, compare=False)
     end: int = field(default=0, compare=False)
 
@@ -206,20 +206,22 @@ class Call:
         """Names that are passed anywhere in the call, also in nested calls."""
         return frozenset(name.name for name in self.name_nodes())
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Paths that are called, outermost first."""
-        return (self.path, *(path for value in self._values() if isinstance(value, Call) for path in value.paths))
+    def calls(self) -> Iterator[Call]:
+        """The call and those among its arguments, outermost first."""
+        yield self
+        for value in self.values():
+            if isinstance(value, Call):
+                yield from value.calls()
 
     def name_nodes(self) -> Iterator[Name]:
         """Every name that is passed, with its place."""
-        for value in self._values():
+        for value in self.values():
             if isinstance(value, Name):
                 yield value
             elif isinstance(value, Call):
                 yield from value.name_nodes()
 
-    def _values(self) -> tuple[Argument, ...]:
+    def values(self) -> tuple[Argument, ...]:
         return (*self.args, *(keyword.value for keyword in self.keywords))
 
     def python(self, bindings: Mapping[str, str] | None = None) -> str:
@@ -572,10 +574,9 @@ class _Parser:
             number = self.integer()
             return Literal(number.value, number.start, number.end)
         if token.kind == "string":
-            self.take()
-            if "\\" in token.text:
-                raise ExpressionError("strings have no escapes here", token.start, token.end)
-            return Literal(token.text[1:-1], token.start, token.end)
+            raise ExpressionError(
+                "a call passes no text", token.start, token.end, "pass an attribute of the model's configuration"
+            )
         if token.kind == "name":
             constants = {"True": True, "False": False, "None": None}
             if token.text in constants:
@@ -597,7 +598,7 @@ class _Parser:
         if token.text == "[" and self.tokens[self.at + 1].text == "]":
             self.take()
             return Literal((), token.start, self.take().end)
-        raise self.unexpected(token, "expected an argument: a name, a number, a string, True, False, None or a call")
+        raise self.unexpected(token, "expected an argument: a name, a number, True, False, None or a call")
 
 
 # --- rendering --------------------------------------------------------------------------------------------------
@@ -654,8 +655,6 @@ def _render_argument(argument: Argument, bindings: Mapping[str, str]) -> str:
     if isinstance(argument, Attribute):
         return _bind_path(argument.path, bindings)[0]
     if isinstance(argument, Literal):
-        if isinstance(argument.value, str):
-            return f'"{argument.value}"' if '"' not in argument.value else repr(argument.value)
         return "[]" if argument.value == () else repr(argument.value)
     return argument.python(bindings)
 

@@ -423,7 +423,7 @@ class CutForward(Record):
         examples=["self.vision_tower(pixels)", "self.vision_tower(pixels, patch_attention_mask=mask)"],
     )
     loop: str | None = declare(
-        AttributePath(),
+        AttributePath(called=True),
         "layers, seen from the owner of a method that loops over them, or over a slice of them: the last such loop "
         "becomes a method `forward_layers`, of which `call` is the call, with what the loop reads in its order",
         default=None,
@@ -478,7 +478,7 @@ class ChainForward(Record):
 
     call: Call = declare(CallText("cut"), "first call, with `pixels` alone", examples=["self.sam_model(pixels)"])
     through: str = declare(
-        AttributePath(),
+        AttributePath(called=True),
         "part of the model whose call is the last one; the statements from `call` to it become a method, which is "
         "recorded",
         examples=["self.projector"],
@@ -489,12 +489,12 @@ class RowsForward(Record):
     """The encoder, which the model calls once for all items of a batch, or once for each."""
 
     encoder: str = declare(
-        AttributePath(),
+        AttributePath(called=True),
         "module or method of the model; all arguments of its call are recorded",
         examples=["self.vision_tower.transformer"],
     )
     loop: str | None = declare(
-        AttributePath(),
+        AttributePath(called=True),
         "layers of the encoder, seen from it, where the loop over them is recorded and not the call of the encoder: it "
         "becomes a method, and everything that it reads is recorded",
         default=None,
@@ -578,7 +578,7 @@ class DataParallel(Record):
     """How the model's own data parallelism is kept out of captured code."""
 
     switches: tuple[str, ...] = declare(
-        Listing(AttributePath()), "attributes that must be False inside forwards called by the manager"
+        Listing(AttributePath(called=True)), "attributes that must be False inside forwards called by the manager"
     )
 
 

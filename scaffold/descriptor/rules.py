@@ -21,6 +21,7 @@ from scaffold.descriptor.expressions import (
     Name,
     walk,
 )
+from scaffold.descriptor.inherited import why_not_called, why_not_passed
 from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Helper, Sequences, TestEntry
 from scaffold.descriptor.port import (
     CHUNK,
@@ -229,6 +230,56 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
             use.at,
             f"write {call.path}(pixels, None, encoder_metadata=metadata)",
         )
+
+
+def calls_stay_in_the_model(context: Context) -> Problems:
+    """Calls lead through parts of the model and carry its data: VCG309. `plan` looks their names up in a tree."""
+    for use in context.reader.uses:
+        if isinstance(use.value, Call):
+            for call in use.value.calls():
+                yield from _stays(context, use, call)
+        elif use.scope in ("part", "value"):
+            asked = why_not_called if use.scope == "part" else why_not_passed
+            for path in use.value.attributes:
+                if reason := asked(path):
+                    yield context.problem("VCG309", f"`{path}` leads out of the model: {reason}", use.node.span, _PARTS)
+    yield from _modules_are_models(context)
+
+
+_PARTS = "name a part of the model, or a method that its own class defines"
+
+
+def _stays(context: Context, use: Use, call: Call) -> Problems:
+    def problem(node: Call | Attribute, path: str, reason: str) -> Diagnostic:
+        span = use.node.span_of(node.start, node.start + len(path))
+        return context.problem("VCG309", f"`{path}` leads out of the model: {reason}", span, _PARTS)
+
+    if reason := why_not_called(call.path):
+        yield problem(call, call.path, reason)
+    elif (needed := next(iter(_CALL_NAMES[use.scope]))) not in call.names and call is not use.value:
+        yield problem(call, call.path, f"the call does not get `{needed}`")
+    for value in call.values():
+        if isinstance(value, Attribute) and (reason := why_not_passed(value.path)):
+            yield problem(value, value.path, reason)
+
+
+#: Packages whose modules hold models and their processors.
+_MODEL_PACKAGES = ("vllm.model_executor.models.", "vllm.models.", "vllm.transformers_utils.")
+
+
+def _modules_are_models(context: Context) -> Problems:
+    """What a port imports besides the model comes from vLLM's models and processors."""
+    port = context.port
+    tokens = port.item.tokens if isinstance(port, RowsPort) and port.item else None
+    for at, section in (("processor.module", port.processor), ("item.tokens.module", tokens)):
+        module = section.module if section is not None else None
+        if module is not None and "." in module and not module.startswith(_MODEL_PACKAGES):
+            yield context.problem(
+                "VCG309",
+                f"`{module}` is no module of vLLM's models",
+                at,
+                f"name a module below {' or '.join(package.rstrip('.') for package in _MODEL_PACKAGES)}",
+            )
 
 
 def names_are_free(context: Context) -> Problems:
@@ -1041,6 +1092,7 @@ def _template(context: Context, test: TestEntry, at: str) -> Problems:
 
 RULES: tuple[Callable[[Context], Problems], ...] = (
     names_are_known,
+    calls_stay_in_the_model,
     names_are_free,
     names_are_used,
     helpers_end,

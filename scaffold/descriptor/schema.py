@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from scaffold.descriptor.expressions import (
+    Attribute,
     Call,
     Expression,
     ExpressionError,
@@ -509,17 +510,22 @@ def _report_expression(reader: Reader, code: str, error: ExpressionError, scalar
 
 @dataclass(eq=False, repr=False)
 class AttributePath:
-    """`self.a.b`."""
+    """`self.a.b`. `called`: it names a part that is called or changed, not a value that is read."""
+
+    called: bool = False
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
         scalar = read_scalar(node, "an attribute path", ("str",), reader)
         if scalar is None:
             return None
         try:
-            return parse_path(scalar.value)
+            path = parse_path(scalar.value)
         except ExpressionError as error:
             _report_expression(reader, "VCG206", error, scalar, "write an attribute of the model: self.a.b")
             return None
+        value = Expression(Attribute(path, 0, len(scalar.value)), scalar.value)
+        reader.uses.append(Use(at, value, scalar, "part" if self.called else "value", "path"))
+        return path
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "string", "pattern": "^self(\\.[A-Za-z_][A-Za-z0-9_]*)+$"}

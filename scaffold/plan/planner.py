@@ -16,6 +16,7 @@ from scaffold.plan.heirs import plan_heirs
 from scaffold.plan.methods import left_out, refusal, render_methods, without_paths
 from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.model_file import plan_mixin, plan_model
+from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
 from scaffold.plan.towers import plan_tower
 from scaffold.protocol import (
@@ -40,6 +41,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     port = without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
+    notes += check_names(port, tree, model)
     methods = render_methods(port, profile, tower.facts)
     heirs = plan_heirs(port, tree, profile, tower, methods, replace=replace)
     ported, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)

@@ -100,7 +100,6 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
     _check_fit(port, tower, parameters, tree.span(tower.file, owner.lineno))
-    _check_attributes(port, owner, tree.span(tower.file, owner.lineno))
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     if split is not None:
         for part in split.edits:
@@ -297,31 +296,6 @@ def _check_elements(port: AnyPort, family: Family, tree: SourceTree) -> None:
         if isinstance(use.value, Expression)
         for path in sorted(use.value.attributes & apart.keys())
     ]
-    if problems:
-        raise DiagnosticError(problems)
-
-
-def _check_attributes(port: PackedPort, owner: ast.ClassDef, place: Span) -> None:
-    """Check that the tower has the attributes that `let` lines read of it (`self.visual.window_size`).
-
-    A tower that inherits from more than `nn.Module` is not judged: its attributes may come from there.
-    """
-    if [ast.unparse(base) for base in owner.bases] != ["nn.Module"]:
-        return
-    problems = []
-    for name, expression in port.lets:
-        for path in sorted(expression.attributes):
-            parts = path_names(path)
-            if len(parts) > 2 and parts[1] == port.tower and not has_attribute(owner, parts[2]):
-                problems.append(
-                    Diagnostic(
-                        "VCG419",
-                        f"{owner.name} has no attribute `{parts[2]}`, which `{name}: {path}` reads",
-                        place,
-                        "correct the name in the descriptor; the tower sets its attributes in `__init__`",
-                        notes=(f"asked for by {port.span(f'let.{name}')}",),
-                    )
-                )
     if problems:
         raise DiagnosticError(problems)
 

@@ -212,6 +212,15 @@ CODES: tuple[Code, ...] = (
         "helpers call each other in a circle or upwards",
         "A helper is one expression and may call the helpers above it, so that every call ends.",
     ),
+    Code(
+        "VCG309",
+        "a call leads out of the model",
+        "A descriptor is data: it calls parts of the model and methods that the model's own class defines, and each "
+        "call carries the data, such as `pixels`. Nothing of a configuration, a tokenizer or a processor is called, "
+        "and no method that torch or transformers bring along, such as `apply` or `save_pretrained`. No call passes "
+        "text or such a method, and a port imports nothing but vLLM's models and processors. A tree shows the rest: "
+        "`plan` and `new` look up each name there (VCG439).",
+    ),
     # --- layout and inputs
     Code(
         "VCG310",

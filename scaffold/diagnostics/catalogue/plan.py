@@ -57,6 +57,22 @@ CODES: tuple[Code, ...] = (
         "Correct the name, or write the constant under `let`.",
     ),
     Code(
+        "VCG439",
+        "a name is not in this tree",
+        "The port would call or read something that this tree does not have. Calls lead to parts of the model, and to "
+        "methods that a class of the tree defines: not to what torch, transformers or another package bring along. "
+        "Paths lead to attributes that a class or its configuration has, and keys of inputs are those of the "
+        "processor's field configuration. Correct the name at the place that the message names.",
+    ),
+    Code(
+        "VCG463",
+        "a name could not be checked",
+        "No source that the tool reads says whether the name is there: the class of the configuration is in neither "
+        "the tree nor the installed transformers, the model's own code does not read such a name, or a processor puts "
+        "the keys of its inputs together when it runs. Look the name up in the checkpoint's configuration; `verify` "
+        "fails if it is wrong.",
+    ),
+    Code(
         "VCG520",
         "the class implements the protocol already",
         "The class defines protocol methods that are not what the descriptor generates. They may be written by hand, "

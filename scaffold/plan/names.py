@@ -1,0 +1,126 @@
+"""Looks up the names of a descriptor in a tree: what its calls reach, what its paths read, and the keys of its inputs.
+
+Static proofs say nothing about names: code that calls a method that is not there parses, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scaffold.descriptor import CropsPort, PackedPort, PathsPort, ReentryPort, RowsPort
+from scaffold.descriptor.expressions import Attribute, Call, walk
+from scaffold.descriptor.inherited import is_no_part
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+from scaffold.syntax import find_method
+from scaffold.tower.paths import Answer, Found, ModelPaths
+
+if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
+    from scaffold.protocol import ModelAnchor, SourceTree
+
+_CORRECT = "correct the name in the descriptor"
+#: Keys whose names a tree may lack: a release without the feature needs no gate, and a tower may have no switch and no
+#: dtype of its own.
+_MAY_BE_ABSENT = ("gates.", "data_parallel.", "pixels.dtype")
+
+
+def check_names(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> list[Diagnostic]:
+    """Warnings about names that no source confirms (VCG463).
+
+    Raises VCG439 for calls of anything but the model's parts and methods, and for names that are not there.
+    """
+    paths = ModelPaths(tree, model.path, model.class_name)
+    found = [*_uses(port, paths, model), *_inputs(port, paths, tree)]
+    found = list(dict.fromkeys(found))
+    if wrong := [problem for problem in found if problem.severity is Severity.ERROR]:
+        raise DiagnosticError(wrong)
+    return found
+
+
+def _uses(port: AnyPort, paths: ModelPaths, model: ModelAnchor) -> Iterator[Diagnostic]:
+    for use in port.uses:
+        if use.at.startswith(_MAY_BE_ABSENT) or use.scope == "part":
+            continue  # `cut` looks up what a loop and an encoder are
+        if isinstance(use.value, Call):
+            for call in use.value.calls():
+                at = use.node.span_of(call.start, call.start + len(call.path))
+                # The way to the encoder has found the call of a cut, with its arguments, in the model's own code.
+                if not (use.scope == "cut" and call is use.value):
+                    yield from _problem(paths.call(call.path), call.path, at, "calls", model)
+                for value in call.values():
+                    if isinstance(value, Attribute):
+                        place = use.node.span_of(value.start, value.end)
+                        yield from _passed(paths, value.path, place, model)
+        else:
+            for node in walk(use.value.root):
+                if isinstance(node, Attribute):
+                    yield from _problem(
+                        paths.value(node.path), node.path, use.node.span_of(node.start, node.end), "reads", model
+                    )
+
+
+def _passed(paths: ModelPaths, path: str, at: Span, model: ModelAnchor) -> Iterator[Diagnostic]:
+    """What a call hands over is a part of the model or a value, and no method."""
+    yield from _problem(paths.value(path), path, at, "passes", model)
+    if not any(map(is_no_part, path.split("."))) and paths.is_method(path):
+        yield Diagnostic("VCG439", f"`{path}` is a method, which no call passes", at, "pass a part of the model")
+
+
+def _problem(found: Found, path: str, at: Span, verb: str, model: ModelAnchor) -> Iterator[Diagnostic]:
+    asked_by = f"the class is {model.path}:{model.class_name}"
+    if found.answer is Answer.MISSING:
+        what = f"the descriptor {verb} `{path}`, and {found.holder} has no `{found.name}`"
+        yield Diagnostic("VCG439", what, at, found.hint or _CORRECT, notes=(asked_by,))
+    elif found.answer is Answer.UNKNOWN:
+        what = f"`{path}` could not be checked: no source that was read says what {found.holder} has"
+        help = found.hint or f"make sure that `{found.name}` is there: a value of the checkpoint's configuration may be"
+        yield Diagnostic("VCG463", what, at, help, Severity.WARNING)
+
+
+def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diagnostic]:
+    """Keys of inputs in the processor's field configuration, and functions that ports take from other modules."""
+    for at, key in _keys(port):
+        found = paths.keyword(key) if at.endswith(".embeds") else paths.field(key)
+        if found.answer is Answer.MISSING:
+            yield Diagnostic(
+                "VCG439",
+                f"the field configuration of {found.holder} has no `{key}`",
+                port.span(at),
+                found.hint or _CORRECT,
+            )
+        elif found.answer is Answer.UNKNOWN:
+            yield Diagnostic(
+                "VCG463",
+                f"the input `{key}` could not be checked: {found.holder} makes its fields in a way that is not read",
+                port.span(at),
+                found.hint or "make sure that the processor has it",
+                Severity.WARNING,
+            )
+    if isinstance(port, PackedPort) and port.frames_info:
+        yield from _info(paths.info_method(port.frames_info), port.span("budget.frames.info"))
+    tokens = port.item.tokens if isinstance(port, RowsPort) else None
+    if tokens is not None and isinstance(port, RowsPort):
+        file = port.tokens_module.replace(".", "/") + ".py"
+        if not tree.exists(file) or find_method(tree.parse(file), tokens.function) is None:
+            message = f"{tree.display(file)} defines no function `{tokens.function}`"
+            yield Diagnostic("VCG439", message, port.span("item.tokens.function"), _CORRECT)
+
+
+def _keys(port: AnyPort) -> Iterator[tuple[str, str]]:
+    """Keys of the processor's inputs that a descriptor names, each with its place."""
+    for name, modality in port.modalities.items():
+        for role in ("pixels", "sizes", "embeds"):
+            if key := getattr(modality, role, None):
+                yield f"modalities.{name}.{role}", key
+    if isinstance(port, PathsPort):
+        yield from ((f"paths.{name}.pixels", path.pixels) for name, path in port.paths.items())
+    if isinstance(port, CropsPort):
+        yield "crops.pixels", port.crops.pixels
+    for key in port.fields if isinstance(port, ReentryPort) else ():
+        yield f"fields.{key}", key
+
+
+def _info(found: Found, at: Span) -> Iterator[Diagnostic]:
+    if found.answer is Answer.MISSING:
+        yield Diagnostic("VCG439", f"{found.holder} has no method `{found.name}`", at, found.hint or _CORRECT)
