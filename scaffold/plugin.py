@@ -7,15 +7,18 @@ registry entry loads an adapter when vLLM loads that model, and a hook replaces 
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import logging
 import multiprocessing
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -219,6 +222,37 @@ def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
             harmless = True
         if name not in protocol and name not in _MACHINERY and not harmless and hasattr(own, name):
             raise ValueError(f"it replaces {name!r}, which is none of the protocol's methods")
+    for part in adapter.__mro__:
+        if part not in known and part is not object:
+            _check_calls(part, own)
+
+
+#: Calls of generated code that lead out of the model: both read.
+_READING = frozenset({"parameters", "multimodal_config.get_limit_per_prompt"})
+
+
+def _check_calls(part: type[Any], own: type[Any]) -> None:
+    """Raise ValueError if methods of an adapter call what a configuration has, or what torch's classes bring along.
+
+    An adapter is generated code with the calls of a descriptor in it. Here the classes that they lead to are there.
+    """
+    package = own.__module__.partition(".")[0]
+    mine, brought = set[str](), set[str]()
+    for base in own.__mro__:
+        (mine if base.__module__.partition(".")[0] == package else brought).update(vars(base))
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(part)))):
+        path: list[str] = []
+        called = node.func if isinstance(node, ast.Call) else None
+        while isinstance(called, ast.Attribute):
+            path.insert(0, called.attr)
+            called = called.value
+        if not path or not isinstance(called, ast.Name) or called.id != "self" or ".".join(path) in _READING:
+            continue
+        first, *rest = path
+        if (first in brought and first not in mine) or brought.intersection(rest):
+            raise ValueError(f"it calls self.{'.'.join(path)}, which is no method of the model")
+        if any(name.endswith("config") for name in path):
+            raise ValueError(f"it calls self.{'.'.join(path)}, which belongs to a configuration")
 
 
 # -- manager

@@ -5,8 +5,10 @@ The stages do the work; this module only orders them and passes their values on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -207,6 +209,28 @@ def prove_numerics(
 
     requests = numeric_requests(port, tree, tails=tails, modalities=modalities, as_is=as_is, recipe=recipe)
     return list(check_numerics_all(requests, progress=progress))
+
+
+def failures_of(port: AnyPort, reports: Sequence[NumericReport]) -> list[Diagnostic]:
+    """Everything that is wrong in reports, each failure once, at the key of the descriptor that it names."""
+    found = dict.fromkeys(problem for report in reports for problem in report.diagnostics())
+    return [_placed(port, problem) for problem in found]
+
+
+def _placed(port: AnyPort, problem: Diagnostic) -> Diagnostic:
+    """A failure that names a method, an attribute or an input of the descriptor, with the place there."""
+    from scaffold.descriptor.expressions import Call, path_names
+
+    quoted = set(re.findall(r"['`\"](\w+)['`\"]", problem.message))
+    for use in port.uses if problem.span is None else ():
+        called = [call.path for call in use.value.calls()] if isinstance(use.value, Call) else use.value.attributes
+        if quoted.intersection(name for path in called for name in path_names(path)[1:]):
+            said = f"`{use.at}: {use.node.value}`"
+            return changed(problem, span=use.node.span, notes=(*problem.notes, f"the descriptor says {said}"))
+    for at in port.spans if problem.span is None else ():
+        if at.startswith("fields.") and at.rpartition(".")[2] in quoted:
+            return changed(problem, span=port.span(at), notes=(*problem.notes, f"the descriptor says `{at}`"))
+    return problem
 
 
 def tails_of(port: AnyPort, tree: SourceTree) -> tuple[Tail, ...]:

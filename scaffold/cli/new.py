@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
 @click.option(
-    "--verify/--no-verify",
-    "verify",
-    default=None,
-    help="Run a short numerical proof before anything is written [where the code is a release's own or installed].",
+    "--verify",
+    is_flag=True,
+    help="Run the code of a folder, too, for the short numerical proof before anything is written.",
 )
+@click.option("--static", is_flag=True, help="Write without the numerical proof.")
+@click.option("--no-verify", "was_static", is_flag=True, hidden=True)
 @click.option("--allow-dirty", is_flag=True, help="Edit files that have uncommitted changes.")
 @click.option(
     "--into",
@@ -52,7 +53,9 @@ def command(
     diff: bool,
     check: bool,
     replace: bool,
-    verify: bool | None,
+    verify: bool,
+    static: bool,
+    was_static: bool,
     allow_dirty: bool,
     into: Path | None,
 ) -> None:
@@ -63,7 +66,7 @@ def command(
     `vitcg-scaffold revert` undoes it.
 
     The last proof is numerical: it runs the model, tiny, on the CPU (needs the `cpu` extra). `new` runs the code of a
-    release and of the installed package, and that of a folder only with --verify.
+    release and of the installed package, and that of a folder only with --verify. It runs none with --static.
 
     With a RELEASE, the port goes into a working copy, ./vllm-RELEASE, which `new` makes if there is none. --diff and
     --check look at the pristine release, unless --into names a copy. Without --vllm, stand-alone adapters for every
@@ -77,6 +80,9 @@ def command(
     mode = "diff" if diff else "check" if check else None
     if verify and (mode or vllm is None):
         raise click.UsageError("--verify goes with a tree that `new` writes to; `verify` alone writes nothing.")
+    static = static or was_static
+    if verify and static:
+        raise click.UsageError("--verify and --static exclude each other: a proof, or none.")
     if vllm is None:
         load_port(descriptor)  # reports a mistake in the words of this command
         _generate_adapters(console, descriptor, mode, into or Path("generated"), allow_dirty=allow_dirty)
@@ -98,7 +104,7 @@ def command(
         options = [*(["--replace"] if replace else []), *(["--into", str(into)] if into is not None else [])]
         _require_nothing(console, prepared, command_line("new", descriptor, "--vllm", vllm, *options))
     else:
-        _publish(console, descriptor, target, place, prepared, verify, allow_dirty=allow_dirty)
+        _publish(console, descriptor, target, place, prepared, None if static else verify, allow_dirty=allow_dirty)
         _name_missing(console, prepared)
 
 
@@ -157,7 +163,7 @@ def _publish(
     target: Target,
     place: _Place,
     prepared: PreparedPort,
-    verify: bool | None,
+    verify: bool | None,  # None: no proof
     *,
     allow_dirty: bool,
 ) -> None:
@@ -189,21 +195,22 @@ def _prove_numerically(
 ) -> str:
     """Run the short proof; the reason where it did not take place, empty where it passed or has nothing to prove.
 
-    It runs the tree's code. Unasked, `new` runs none but a release's own and that of the installed package. Raises
-    RefusedResult where the proof shows that the port is wrong, DiagnosticError where it cannot run and has to.
+    It runs the tree's code. Unasked, `new` runs none but a release's own and that of the installed package; `asked` is
+    None for no proof. Raises RefusedResult where the proof shows that the port is wrong, or stops although the
+    descriptor says how to make the model; DiagnosticError where it cannot run and has to.
     """
     from importlib.util import find_spec
 
     from scaffold.protocol import TargetKind
     from scaffold.verify.numeric import UNDECIDED, check_numerics_all
-    from scaffold.workflow import RefusedResult, short_request
+    from scaffold.workflow import RefusedResult, failures_of, short_request
 
     if not prepared.package:
         return ""
-    if asked is False:
-        return "--no-verify was given"
-    tree = place.tree
     if asked is None:
+        return "--static was given"
+    tree = place.tree
+    if not asked:
         if target.kind is TargetKind.RELEASE and (tree is target.tree or _is_port_of(target.tree, prepared)):
             tree = target.tree
         elif target.kind is not TargetKind.INSTALLED:
@@ -215,12 +222,21 @@ def _prove_numerically(
     if report.failure is not None and report.failure.code in UNDECIDED:
         if asked:
             raise DiagnosticError(report.failure)
+        port = prepared.plan.port
+        if port.verify is not None:  # else a descriptor could switch the proof off
+            stopped = Diagnostic(
+                "VCG647",
+                "the numerical proof stopped, and the descriptor says how to make the model for it",
+                port.span("verify"),
+                "mend this section, or delete it",
+            )
+            raise RefusedResult([stopped, report.failure], prepared.changed, "to write without the proof: --static")
         return report.failure.message.partition("\n")[0][:200]
     if not report.passed:
         raise RefusedResult(
-            report.diagnostics(),
+            failures_of(prepared.plan.port, [report]),
             prepared.changed,
-            "mend the descriptor: `verify` shows every comparison; --no-verify writes these files all the same",
+            "mend the descriptor: `verify` shows every comparison; --static writes these files all the same",
         )
     console.note(f"short numerical proof: {report.verdict}")
     return ""

@@ -82,7 +82,7 @@ def command(
     """
     from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
     from scaffold.verify.proofs import identify_proof, keep_reports
-    from scaffold.workflow import load_port, numeric_requests, tails_of
+    from scaffold.workflow import failures_of, load_port, numeric_requests, tails_of
 
     port = load_port(descriptor, report=console.report)
     tree = open_target(console, vllm).tree
@@ -127,8 +127,7 @@ def command(
         console.note(f"`pr` cannot quote this result: {error}")
     if as_json:
         console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
-    for report in reports:
-        console.report(report.diagnostics())
+    console.report(failures_of(port, reports))
     if config is None and any(report.guessed for report in reports):
         console.note("Give the checkpoint's values with --config config.json: they may differ from the guessed ones.")
     if not all(report.passed for report in reports):

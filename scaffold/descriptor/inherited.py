@@ -32,7 +32,7 @@ METHODS = frozenset(
     validate_rope validate_token_ids
 
     copy_ data fill_ load_weights numpy set_ storage tofile tolist untyped_storage
-    """.split()
+    """.split()  # noqa: SIM905
 )
 
 #: Objects of a model that are no parts of it: their values may be read, and nothing of them is called.

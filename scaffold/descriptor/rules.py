@@ -254,9 +254,10 @@ def _stays(context: Context, use: Use, call: Call) -> Problems:
         span = use.node.span_of(node.start, node.start + len(path))
         return context.problem("VCG309", f"`{path}` leads out of the model: {reason}", span, _PARTS)
 
+    needed = next(iter(_CALL_NAMES[use.scope]))
     if reason := why_not_called(call.path):
         yield problem(call, call.path, reason)
-    elif (needed := next(iter(_CALL_NAMES[use.scope]))) not in call.names and call is not use.value:
+    elif isinstance(use.value, Call) and needed in use.value.names - call.names:
         yield problem(call, call.path, f"the call does not get `{needed}`")
     for value in call.values():
         if isinstance(value, Attribute) and (reason := why_not_passed(value.path)):

@@ -130,6 +130,11 @@ class ModelPaths:
         self._program = Program(tree)
         self._model = _Class(self._program, self._program.owner(path, class_name))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What the model's class and its bases in the tree define and set."""
+        return self._model.attributes
+
     def call(self, path: str) -> Found:
         """Whether a path leads to a part of the model, or to a method that a class of the tree defines.
 
@@ -177,7 +182,7 @@ class ModelPaths:
         return _KNOWN
 
     def _unknown(self, holder: _Class | None, name: str, at: str) -> Found:
-        """A checkpoint's configuration may have more than its class: there, only what looks like another name is wrong."""
+        """A checkpoint's configuration may have more than its class: only a near miss is wrong there."""
         if holder is not None and holder.is_whole:
             found = _missing(holder, name)
             if found.near or not holder.is_configuration:

@@ -213,7 +213,7 @@ def test_working_copy_without_space_leaves_nothing(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr("scaffold.protocol.releases.shutil.copytree", full)
 
-    done = run("new", "internvl", "--vllm", "0.22.0", "--no-verify")
+    done = run("new", "internvl", "--vllm", "0.22.0", "--static")
 
     assert done.code == 7
     assert "error[VCG711]" in done.err

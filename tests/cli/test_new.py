@@ -185,13 +185,13 @@ def test_working_copy_of_a_whole_release(run, release_tree, tmp_path):
     pristine = release_tree("0.22.0").root
     folder = tmp_path / "here" / "vllm-0.22.0"
 
-    first = run("new", "internvl", "--vllm", "0.22.0", "--no-verify")
+    first = run("new", "internvl", "--vllm", "0.22.0", "--static")
 
     assert first.code == 0, first.err
     assert "Making a working copy of vLLM 0.22.0 in vllm-0.22.0\n" in first.err
     assert first.err.endswith("Undo with: vitcg-scaffold revert vllm-0.22.0\n")
     run_it = "To prove it numerically: vitcg-scaffold verify internvl --vllm vllm-0.22.0\n"
-    assert f"Proven statically only: --no-verify was given. {run_it}" in first.err
+    assert f"Proven statically only: --static was given. {run_it}" in first.err
     # The same line again uses the copy and finds nothing to do.
     second = run("new", "internvl", "--vllm", "0.22.0")  # which proves nothing anew
     assert (second.code, second.out.count("unchanged")) == (0, 4)
@@ -237,7 +237,7 @@ def test_installed_package_is_ported_in_place(run, installed_tree):
     for folder in ("tests", "docs", "examples"):
         shutil.rmtree(installed_tree / folder)
 
-    done = run("new", "internvl", "--vllm", "installed", "--no-verify")
+    done = run("new", "internvl", "--vllm", "installed", "--static")
 
     assert done.code == 0, done.err
     assert "VCG426" in done.err

@@ -99,11 +99,11 @@ def test_what_is_wrong_is_not_written(run, small_tree, monkeypatch):
 
     assert done.code == 6
     assert "error[VCG650]" in done.err
-    assert "--no-verify writes these files all the same" in done.err
+    assert "--static writes these files all the same" in done.err
     assert contents(small_tree) == before
     dump = Path(done.err.partition("the refused files are in ")[2].split()[0])
     assert b"get_encoder_cudagraph_config" in (dump / MODEL).read_bytes()
-    assert run("new", "internvl", "--vllm", small_tree, "--no-verify").code == 0
+    assert run("new", "internvl", "--vllm", small_tree, "--static").code == 0
     assert contents(small_tree)[MODEL] == (dump / MODEL).read_bytes()
 
 
@@ -176,3 +176,25 @@ def test_a_wrong_port_of_a_real_release_is_refused(run, tmp_path):
     assert done.code == 6, done.err
     assert "error[VCG65" in done.err
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["internvl.yaml"]
+
+
+@pytest.mark.parametrize("kind", ["NoRecipe", "ModuleNotFoundError"])
+def test_a_descriptor_cannot_switch_its_proof_off(run, installed_tree, monkeypatch, kind):
+    monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", FAILING.format(kind=kind)))
+    path = shipped_path("internvl")
+    assert path is not None
+    Path("internvl.yaml").write_text(f"{path.read_text()}\nverify: {{set: {{anything: 1}}}}\n")
+    before = contents(installed_tree)
+
+    done = run("new", "internvl.yaml", "--vllm", "installed")
+
+    assert (done.code, contents(installed_tree) == before) == (6, True)
+    assert "error[VCG647]" in done.err
+    assert "to write without the proof: --static" in done.err
+    done = run("new", "internvl.yaml", "--vllm", "installed", "--static")
+    assert (done.code, contents(installed_tree) == before) == (0, False)
+    assert "Proven statically only: --static was given" in done.err
+
+
+def test_a_proof_and_none_exclude_each_other(run, small_tree):
+    assert run("new", "internvl", "--vllm", small_tree, "--static", "--verify").code == 2

@@ -186,8 +186,8 @@ def test_errors_have_their_place(text: str, start: int, end: int, message: str) 
         ("self.extract_feature(pixels)", {}, "self.extract_feature(pixels)"),
         ("self.visual(pixels, None, encoder_metadata=metadata)", {"pixels": "x"},
          "self.visual(x, None, encoder_metadata=metadata)"),
-        ("self.f( self.g(pixels) , 3, flag=True, mode = 'a', on=self.x)", {},
-         'self.f(self.g(pixels), 3, flag=True, mode="a", on=self.x)'),
+        ("self.f( self.g(pixels) , 3, flag=True, mode = None, on=self.x)", {},
+         "self.f(self.g(pixels), 3, flag=True, mode=None, on=self.x)"),
         ("self.f(pixels)", {"self": "model"}, "model.f(pixels)"),
     ],
 )  # fmt: skip

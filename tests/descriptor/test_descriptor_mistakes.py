@@ -340,6 +340,38 @@ MISTAKES = [
 9:31 error[VCG308] at 'unit(size) // patch': the helper `unit` calls itself
     help: a helper may call the helpers above it
 """)),
+    Mistake('call of a configuration', "tiles", [('self.extract_feature(pixels)', 'self.config.to_json_file(pixels)')], snapshot("""\
+15:17 error[VCG309] at 'self.config.to_json_file': `self.config.to_json_file` leads out of the model: `config` is no part of the model: its values may be read, and nothing of it is called
+    help: name a part of the model, or a method that its own class defines
+""")),
+    Mistake('call of what torch brings', "packed", [('self.visual(pixels, sizes)', 'self.visual.apply(pixels, sizes)')], snapshot("""\
+20:16 error[VCG309] at 'self.visual.apply': `self.visual.apply` leads out of the model: `apply` is a method of torch or of transformers, not of the model
+    help: name a part of the model, or a method that its own class defines
+""")),
+    Mistake('call without the data', "paths", [('self.project(self.encode(pixels))', '"self.project(self.encode(pixels), self.clear())"')], snapshot("""\
+13:52 error[VCG309] at 'self.clear': `self.clear` leads out of the model: the call does not get `pixels`
+    help: name a part of the model, or a method that its own class defines
+""")),
+    Mistake('method of a configuration handed over', "packed", [('self.visual(pixels, sizes)', 'self.visual(pixels, self.config.to_dict)')], snapshot("""\
+20:36 error[VCG309] at 'self.config.to_dict': `self.config.to_dict` leads out of the model: `to_dict` is a method of torch or of transformers, not of the model
+    help: name a part of the model, or a method that its own class defines
+""")),
+    Mistake('private part of a configuration handed over', "packed", [('self.visual(pixels, sizes)', 'self.visual(pixels, self.config._name)')], snapshot("""\
+20:36 error[VCG309] at 'self.config._name': `self.config._name` leads out of the model: `_name` is private
+    help: name a part of the model, or a method that its own class defines
+""")),
+    Mistake('switch of torch', "tiles", [('self.vision_model.use_data_parallel', 'self.vision_model.requires_grad_')], snapshot("""\
+16:28 error[VCG309] at 'self.vision_model.requires_grad_': `self.vision_model.requires_grad_` leads out of the model: `requires_grad_` is a method of torch or of transformers, not of the model
+    help: name a part of the model, or a method that its own class defines
+""")),
+    Mistake('processor of another package', "tiles", [('  side: self.config.vision_config.image_size\n', ''), ('item:', 'processor: {module: torch.hub, class: HubProcessor, values: {side: tile_size}}\nitem:')], snapshot("""\
+10:21 error[VCG309] at 'torch.hub': `torch.hub` is no module of vLLM's models
+    help: name a module below vllm.model_executor.models or vllm.models or vllm.transformers_utils
+""")),
+    Mistake('call with a text', "tiles", [('self.extract_feature(pixels)', '"self.extract_feature(pixels, \'x\')"')], snapshot("""\
+15:47 error[VCG209] at "'x'": a call passes no text
+    help: pass an attribute of the model's configuration
+""")),
     Mistake("unknown columns", "tiles", [("columns: [n]", "columns: [w, h]")], snapshot("""\
 7:18 error[VCG310] at '[w, h]': the layout `tiles` does not cut items by [w, h]
     help: write [n] or [tw, th]

@@ -117,7 +117,7 @@ def checkout(tmp_path: Path) -> Path:
 BEFORE = {
     "docs/bench.md": f"""
         cp {shlex.quote(str(RESULTS / "bench_h200_qwen2_5_vl.json"))} bench.json
-        vitcg-scaffold new qwen2_5_vl --vllm 0.20.0 --no-verify
+        vitcg-scaffold new qwen2_5_vl --vllm 0.20.0 --static
         mv vllm-0.20.0 PATH
     """
 }

@@ -5,10 +5,11 @@
     python tests/fuzz/fuzzing.py descriptor --count 1000
     python tests/fuzz/fuzzing.py port --until 2000 --record FILE      # goes on where FILE ends; `make fuzz-figures`
 
-Five kinds of trial. `descriptor`, `trace`: a diagnostic or a value, and nothing else, in seconds. `port`: also from
+Six kinds of trial. `descriptor`, `trace`: a diagnostic or a value, and nothing else, in seconds. `port`: also from
 files of a real release that were changed at random, and no text of a descriptor becomes code. `store`: our records in
 a tree are replaced by what an attacker may put there, and no command leaves a file that is neither old nor new.
-`kill`: a run is killed at a random moment, and `recover` brings back a whole state.
+`kill`: a run is killed at a random moment, and `recover` brings back a whole state. `call`: a call of names that real
+classes have is refused, or it runs on such classes and leaves no file changed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -41,16 +42,18 @@ from test_descriptor_mutations import _mutate as mutate
 
 from scaffold.cli.budgets import _diagnose
 from scaffold.descriptor import load_descriptor_text
+from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.load import shipped_names, shipped_path
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.protocol import SourceTree, resolve_target
 from scaffold.publish import disk, publish_changes, recover, revert_last
 from scaffold.runtime.trace import Trace, TraceError, waste_curve
+from scaffold.tower.paths import Answer, ModelPaths
 from scaffold.workflow import prepare_port
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds of CPU that no trial may take; a port of InternVL takes 2.
-LIMIT = {"descriptor": 5, "trace": 5, "port": 120, "store": 20, "kill": 20}
+LIMIT = {"descriptor": 5, "trace": 5, "port": 120, "store": 20, "kill": 20, "call": 60}
 #: What a process that is killed loses of a record.
 SECONDS_UNWRITTEN = 10
 RELEASES = ("0.22.0", "0.33.0")
@@ -176,6 +179,107 @@ def trace(rng: random.Random) -> str:
     return "accepted"
 
 
+#: Shipped models, and the call of each that another one takes the place of, with the data that it gets.
+_CALLING = {
+    "gemma3_mm": ("self.multi_modal_projector(self.vision_tower(pixels))", "pixels"),
+    "internvl": ("self.extract_feature(pixels)", "pixels"),
+    "llava": ("self._process_image_input(self._parse_and_validate_image_input(**inputs))", "**inputs"),
+    "qwen2_5_vl": ('"self.visual(pixels, sizes)"', "pixels"),
+    "minicpmv": ("self.embed_multimodal(**inputs)", "**inputs"),
+}
+
+
+#: Methods that write files, by their names.
+_WRITING = ("to_json_file", "save_pretrained", "tofile", "dump")
+
+
+@cache
+def _paths(name: str) -> ModelPaths:
+    port = load_descriptor_text(_shipped()[name], f"{name}.yaml")
+    return ModelPaths(_release("0.33.0"), port.module.replace(".", "/") + ".py", port.class_name)
+
+
+@cache
+def _names(name: str) -> tuple[tuple[str, ...], ...]:
+    """What the model's class has in the tree; what its base class, its configuration and tensors bring along."""
+    import torch
+    from transformers import PretrainedConfig
+
+    brought = (torch.nn.Module, PretrainedConfig, torch.Tensor)
+    return (tuple(sorted(_paths(name).names)), *(tuple(dir(cls)) for cls in brought))
+
+
+def _path(rng: random.Random, name: str) -> str:
+    own, module, configuration, tensor = _names(name)
+    part = rng.choice(("", f".{rng.choice(own)}", f".{rng.choice(own)}.{rng.choice(own)}"))
+    ends = (
+        rng.choice(own),
+        rng.choice(module),
+        f"config.{rng.choice(configuration)}",
+        f"config.{rng.choice(_WRITING)}",
+        f"weight.{rng.choice(tensor)}",
+        f"weight.{rng.choice(_WRITING)}",
+    )
+    return f"self.{rng.choice(own)}" if rng.random() < 0.5 else f"self{part}.{rng.choice(ends)}"
+
+
+@cache
+def _real_model(name: str) -> object:
+    """A module with the names of the model's class: parts are modules that hold a configuration, methods give it."""
+    import torch
+    from transformers import PretrainedConfig
+
+    class Part(torch.nn.Module):
+        def __init__(self, depth: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(2, 2))
+            self.config = PretrainedConfig(problem_type="single_label_classification")
+            for entry in _paths(name).names if depth else ():
+                if not hasattr(self, entry):
+                    setattr(self, entry, Part(depth - 1))
+
+        def forward(self, *given: object, **named: object) -> object:
+            for value in given:  # what a model does with what it is given is not known: it may call it
+                if callable(value) and not isinstance(value, torch.nn.Module):
+                    value()
+            return given[0] if given else None
+
+    return Part(2)
+
+
+def call(rng: random.Random) -> str:
+    """A call of real names is refused, or it changes no file when it runs on real classes."""
+    name = rng.choice(list(_CALLING))
+    old, data = _CALLING[name]
+    text = _call(rng, name, data, 2)
+    assert old in _shipped()[name], old
+    if _load(_shipped()[name].replace(old, json.dumps(text)))[1] is None:
+        return "refused by validate"
+    if any(_paths(name).call(inner.path).answer is not Answer.KNOWN for inner in parse_call(text).calls()):
+        return "refused in the tree"
+    import torch
+
+    values = {"self": _real_model(name), "pixels": torch.zeros(2, 2), "inputs": {}, "sizes": [1]}
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        Path("witness").write_text("mine")
+        before = snapshot(Path(folder))
+        # What a call does to tensors is not looked at.
+        with suppress(Exception):
+            eval(text, values)
+        assert snapshot(Path(folder)) == before, text
+    return "ran"
+
+
+def _call(rng: random.Random, name: str, data: str, depth: int) -> str:
+    given = [_call(rng, name, data, depth - 1) if depth and rng.random() < 0.4 else data]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        more = ('"witness"', "'./new'", "None", "True", "3", "[]", _path(rng, name),
+                _call(rng, name, rng.choice((data, '"witness"', "")), 0))  # fmt: skip
+        keyword = rng.choice(("", "", f"{rng.choice(_names(name)[0])}="))
+        given.insert(rng.randrange(len(given) + 1), keyword + rng.choice(more))
+    return f"{_path(rng, name)}({', '.join(given)})"
+
+
 def _replace(path: Path, rng: random.Random) -> None:
     """Something else in the place of one of our records."""
     data = path.read_bytes()
@@ -276,10 +380,11 @@ def kill(rng: random.Random) -> str:
 
 
 KINDS: dict[str, Callable[[random.Random], str]] = {
-    "descriptor": descriptor, "port": port, "trace": trace, "store": store, "kill": kill
+    "descriptor": descriptor, "port": port, "trace": trace, "store": store, "kill": kill,
+    "call": call,
 }  # fmt: skip
 #: How many of each in one round of `make fuzz`: each kind takes about as long.
-ROUND = {"descriptor": 50, "port": 1, "trace": 50, "store": 10, "kill": 10}
+ROUND = {"descriptor": 50, "port": 1, "trace": 50, "store": 10, "kill": 10, "call": 50}
 
 
 @contextmanager

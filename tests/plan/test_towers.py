@@ -163,18 +163,6 @@ def test_metadata_that_only_some_models_have_are_named_too(qwen):
     assert "its metadata have pos_embeds, which the descriptor does not name" in message
 
 
-def test_attribute_that_the_tower_does_not_have(qwen):
-    wrong = port_of("qwen2_5_vl", {"let.size": "self.visual.widow_size"})
-
-    assert refused(qwen("0.22.0"), wrong) == (
-        "VCG419",
-        "Qwen2_5_VisionTransformer has no attribute `widow_size`, which `size: self.visual.widow_size` reads",
-    )
-    # What is inherited from another tower is not judged.
-    inherited = ("class Qwen2_5_VisionTransformer(nn.Module)", "class Qwen2_5_VisionTransformer(Qwen2_5_VisionMLP)")
-    assert plan(qwen("0.22.0", inherited), wrong).evidence
-
-
 def test_a_list_that_the_model_takes_apart_is_no_number(qwen):
     line = "        self.vllm_config = vllm_config\n"
     taken = (line, f"{line}        h, w = self.visual.spatial_merge_size\n")

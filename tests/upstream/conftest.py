@@ -35,7 +35,7 @@ def ported_copy(release_tree, tmp_path_factory) -> PortedCopy:
 
 def _new(model: str, release: str, folder: Path) -> None:
     script = "import sys\nfrom scaffold.cli.app import main\nmain(sys.argv[1:])"
-    arguments = ["new", model, "--vllm", release, "--into", str(folder), "--replace", "--no-verify"]
+    arguments = ["new", model, "--vllm", release, "--into", str(folder), "--replace", "--static"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],

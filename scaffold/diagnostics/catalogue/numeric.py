@@ -4,6 +4,14 @@ from scaffold.diagnostics.catalogue import Code
 
 CODES: tuple[Code, ...] = (
     Code(
+        "VCG647",
+        "the proof stopped at what the descriptor says for it",
+        "The descriptor has a section `verify`, which says how to make the model for the numerical proof. The proof "
+        "that `new` runs by itself ended without a verdict; the second message says why. `new` writes nothing: a "
+        "descriptor cannot switch its own proof off. Mend the section. With --static `new` writes the port without "
+        "the proof, and says so.",
+    ),
+    Code(
         "VCG650",
         "the port returns other embeddings than the model",
         "The lab drives the release's own manager on emulated CUDA graphs and compares what it returns with "

@@ -298,9 +298,15 @@ class NumericReport:
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """Everything that is wrong, as diagnostics."""
         found: list[Diagnostic] = [] if self.failure is None else [self.failure]
+        failed: dict[object, list[Check]] = {}
         for check in self.checks:
-            if not check.passed:
-                found.append(Diagnostic(check.code, _failure_text(self, check), help=_HELP.get(check.code)))
+            if not check.passed:  # what raised the same at the same line is one failure
+                raised = check.max_abs is None and check.detail
+                failed.setdefault((check.code, check.detail) if raised else check, []).append(check)
+        for check, *like in failed.values():
+            more = (f"{len(like)} more comparisons fail like this: {', '.join(map(_named, like))}",) if like else ()
+            text = _failure_text(self, check)
+            found.append(Diagnostic(check.code, text, help=_HELP.get(check.code), notes=more))
         for hazard in self.hazards:
             code = _HAZARD_CODES[hazard.kind]
             found.append(Diagnostic(code, f"{self.recipe}: {hazard}", help=_HELP[code]))
@@ -427,6 +433,10 @@ class NumericReport:
             guessed=tuple(data.get("guessed", ())),
             not_run=tuple(data.get("not_run", ())),
         )
+
+
+def _named(check: Check) -> str:
+    return f"{check.modality} {check.name}"
 
 
 def _failure_text(report: NumericReport, check: Check) -> str:
