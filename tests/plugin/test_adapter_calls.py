@@ -34,7 +34,7 @@ for path in sys.argv[1:]:
 """
 CALL = "self.vision_tower(pixel_values)"
 REFUSED = {
-    "self.vision_tower(pixel_values, self.config.to_json_file(pixel_values))": "self.config.to_json_file, which belongs",
+    "self.vision_tower(pixel_values, self.config.to_json_file(pixel_values))": "to_json_file, which belongs",
     "self.apply(pixel_values)": "self.apply, which is no method of the model",
     "self.vision_tower.load_state_dict(pixel_values)": "self.vision_tower.load_state_dict, which is no method",
 }
