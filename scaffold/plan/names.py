@@ -28,7 +28,7 @@ _MAY_BE_ABSENT = ("gates.", "data_parallel.", "pixels.dtype")
 def check_names(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> list[Diagnostic]:
     """Warnings about names that no source confirms (VCG463).
 
-    Raises VCG439 for calls of anything but the model's parts and methods, and for names that are not there.
+    Raises VCG464 for calls of anything but the model's parts and methods, and for names that are not there.
     """
     paths = ModelPaths(tree, model.path, model.class_name)
     found = [*_uses(port, paths, model), *_inputs(port, paths, tree)]
@@ -64,14 +64,14 @@ def _passed(paths: ModelPaths, path: str, at: Span, model: ModelAnchor) -> Itera
     """What a call hands over is a part of the model or a value, and no method."""
     yield from _problem(paths.value(path), path, at, "passes", model)
     if not any(map(is_no_part, path.split("."))) and paths.is_method(path):
-        yield Diagnostic("VCG439", f"`{path}` is a method, which no call passes", at, "pass a part of the model")
+        yield Diagnostic("VCG464", f"`{path}` is a method, which no call passes", at, "pass a part of the model")
 
 
 def _problem(found: Found, path: str, at: Span, verb: str, model: ModelAnchor) -> Iterator[Diagnostic]:
     asked_by = f"the class is {model.path}:{model.class_name}"
     if found.answer is Answer.MISSING:
         what = f"the descriptor {verb} `{path}`, and {found.holder} has no `{found.name}`"
-        yield Diagnostic("VCG439", what, at, found.hint or _CORRECT, notes=(asked_by,))
+        yield Diagnostic("VCG464", what, at, found.hint or _CORRECT, notes=(asked_by,))
     elif found.answer is Answer.UNKNOWN:
         what = f"`{path}` could not be checked: no source that was read says what {found.holder} has"
         help = found.hint or f"make sure that `{found.name}` is there: a value of the checkpoint's configuration may be"
@@ -84,7 +84,7 @@ def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diag
         found = paths.keyword(key) if at.endswith(".embeds") else paths.field(key)
         if found.answer is Answer.MISSING:
             yield Diagnostic(
-                "VCG439",
+                "VCG464",
                 f"the field configuration of {found.holder} has no `{key}`",
                 port.span(at),
                 found.hint or _CORRECT,
@@ -104,7 +104,7 @@ def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diag
         file = port.tokens_module.replace(".", "/") + ".py"
         if not tree.exists(file) or find_method(tree.parse(file), tokens.function) is None:
             message = f"{tree.display(file)} defines no function `{tokens.function}`"
-            yield Diagnostic("VCG439", message, port.span("item.tokens.function"), _CORRECT)
+            yield Diagnostic("VCG464", message, port.span("item.tokens.function"), _CORRECT)
 
 
 def _keys(port: AnyPort) -> Iterator[tuple[str, str]]:
@@ -123,4 +123,4 @@ def _keys(port: AnyPort) -> Iterator[tuple[str, str]]:
 
 def _info(found: Found, at: Span) -> Iterator[Diagnostic]:
     if found.answer is Answer.MISSING:
-        yield Diagnostic("VCG439", f"{found.holder} has no method `{found.name}`", at, found.hint or _CORRECT)
+        yield Diagnostic("VCG464", f"{found.holder} has no method `{found.name}`", at, found.hint or _CORRECT)

@@ -147,7 +147,7 @@ def test_what_no_class_of_the_tree_defines_is_refused_with_the_tree(run, here, c
 
     done = run("new", file, "--vllm", "0.24.0", "--into", here / "copy")
 
-    assert (done.code, "VCG439" in done.err) == (4, True)
+    assert (done.code, "VCG464" in done.err) == (4, True)
     assert contents(here) == before
 
 

@@ -76,7 +76,7 @@ def test_a_name_that_is_not_there(case, release_tree):
 
     problems = found(release_tree("0.33.0"), name, old, new)
 
-    assert {problem.code for problem in problems} == {"VCG439"}
+    assert {problem.code for problem in problems} == {"VCG464"}
     assert message in problems[0].message
     assert problems[0].span is not None
     assert problems[0].span.line > 1
@@ -85,7 +85,7 @@ def test_a_name_that_is_not_there(case, release_tree):
 def test_a_module_of_tokens_that_is_not_there(release_tree):
     module = "vllm.models.deepseek_v41.common.mm_preprocess"
     problems = found(release_tree("0.33.0"), "deepseek_v41", module, "vllm.models.nowhere")
-    assert [problem.code for problem in problems] == ["VCG439"]
+    assert [problem.code for problem in problems] == ["VCG464"]
 
 
 def test_what_another_package_has_is_called_only_as_the_model_calls_it(release_tree):
@@ -108,7 +108,7 @@ def test_what_another_package_has_is_called_only_as_the_model_calls_it(release_t
 )
 def test_a_slip_in_a_configuration(release_tree, old, new, message, hint):
     (problem,) = found(release_tree("0.33.0"), "gemma3_mm", old, new)
-    assert problem.code == "VCG439"
+    assert problem.code == "VCG464"
     assert message in problem.message
     assert hint in str(problem.help)
 

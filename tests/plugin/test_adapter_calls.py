@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import cpu_wheel
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra"),
@@ -50,9 +47,8 @@ def test_hostile_calls_of_an_adapter(tmp_path):
     for file, call in zip(files, [CALL, *REFUSED], strict=True):
         file.write_text(text.replace(CALL, call))
 
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *map(str, files)], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    (tmp_path / "child.py").write_text(CHILD)
+    done = cpu_wheel.run_python(tmp_path / "child.py", *map(str, files), env=cpu_wheel.environment(tmp_path / "env"))
 
     said = done.stdout.splitlines()
     assert said[:1] == ["used"], done.stderr

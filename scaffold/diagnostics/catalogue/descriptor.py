@@ -219,7 +219,7 @@ CODES: tuple[Code, ...] = (
         "call carries the data, such as `pixels`. Nothing of a configuration, a tokenizer or a processor is called, "
         "and no method that torch or transformers bring along, such as `apply` or `save_pretrained`. No call passes "
         "text or such a method, and a port imports nothing but vLLM's models and processors. A tree shows the rest: "
-        "`plan` and `new` look up each name there (VCG439).",
+        "`plan` and `new` look up each name there (VCG464).",
     ),
     # --- layout and inputs
     Code(

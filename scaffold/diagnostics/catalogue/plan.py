@@ -57,7 +57,7 @@ CODES: tuple[Code, ...] = (
         "Correct the name, or write the constant under `let`.",
     ),
     Code(
-        "VCG439",
+        "VCG464",
         "a name is not in this tree",
         "The port would call or read something that this tree does not have. Calls lead to parts of the model, and to "
         "methods that a class of the tree defines: not to what torch, transformers or another package bring along. "
