@@ -94,7 +94,7 @@ def test_a_failure_names_item_and_cause(run, small_tree, monkeypatch, no_gpu):
     done = run("verify", "internvl", "--vllm", small_tree, "--tail", "all")
     assert done.code == 6
     assert done.out.count("1 of 2 differ  b: small: item 1; buffer 'x' is stale") == 2, "once for each tail"
-    assert done.err.count("error[VCG650]") == 2
+    assert done.err.count("error[VCG650]") == 1, "the same failure of two kernels is one"
 
 
 @pytest.mark.trees

@@ -48,7 +48,9 @@ def test_hostile_calls_of_an_adapter(tmp_path):
         file.write_text(text.replace(CALL, call))
 
     (tmp_path / "child.py").write_text(CHILD)
-    done = cpu_wheel.run_python(tmp_path / "child.py", *map(str, files), env=cpu_wheel.environment(tmp_path / "env"))
+    done = cpu_wheel.run_python(
+        tmp_path / "child.py", *map(str, files), env=cpu_wheel.environment(tmp_path / "env"), timeout=900
+    )
 
     said = done.stdout.splitlines()
     assert said[:1] == ["used"], done.stderr
