@@ -28,7 +28,7 @@ from scaffold.files import read_regular
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib  # type: ignore[import-not-found]
+    import tomli as tomllib  # type: ignore[import-not-found]  # pragma: no cover (Python 3.10)
 
 #: Rules without a usable configuration of the target: real errors and the order of imports.
 _FALLBACK_RULES = "E4,E5,E7,E9,F,I"

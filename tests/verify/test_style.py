@@ -45,6 +45,7 @@ def _fresh() -> Iterator[None]:
         (UGLY, UGLY + "y = {  'b':2 }\n", UGLY + 'y = {"b": 2}\n'),
         (UGLY, UGLY.replace("def f( a ):", "def f( a,b ):"), "x = {  'a':1 }\n\n\ndef f(a, b):\n    return a\n"),
         (UGLY, UGLY, UGLY),
+        ("x = {  'a':1 }\n", "y = {  'a':1 }\n", 'y = {"a": 1}\n'),
         (None, "x = {  'a':1 }\n", 'x = {"a": 1}\n'),
         ("x = 1\n", "x = 2\n", "x = 2\n"),
         (
@@ -61,6 +62,7 @@ def _fresh() -> Iterator[None]:
         "appended without blank lines",
         "one line",
         "nothing",
+        "all lines",
         "a new file",
         "formatted already",
         "longer",
