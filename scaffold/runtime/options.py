@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scaffold.runtime.adapter import GraphKey
 
@@ -44,6 +44,16 @@ class Options:
     compact: bool = True
     retry: bool = True
     debug_addresses: bool = False
+
+    def without_clocks(self, steps: int) -> Options:
+        """These options, but neither a clock nor earlier calls decide how a batch runs.
+
+        Start-up captures everything: `steps` budgets per octave at least.
+        """
+        start_steps = self.start_steps and max(self.start_steps, steps)
+        return replace(
+            self, start_steps=start_steps, idle_graphs=0, max_capture_seconds=None, calibration_ms=0.0, trials=0
+        )
 
     def __post_init__(self) -> None:
         if self.packing not in ("planned", "greedy"):

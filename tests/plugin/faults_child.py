@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,16 @@ class Engine:
         manager = self.runner.encoder_cudagraph_manager
         manager.capture(graph_pool=None)
         return manager
+
+    def profile_graphs(self) -> int:
+        """As the V1 runner does before it has its manager, with one for the time being. Returns how many are left."""
+        manager = self.runner._create_encoder_cudagraph_manager()
+        manager.capture(graph_pool=None)
+        manager.clear()
+        left = weakref.ref(manager)
+        del manager
+        gc.collect()
+        return int(left() is not None)
 
 
 def adapter_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
@@ -176,9 +188,10 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
             manager = engine.start_graphs()
             answers = [engine.ask() for _ in range(2)]
         found[name] = _outcome(manager, answers, eager, warnings)
-        manager.keep_files()  # the last one's files are looked at
+        manager.keep_files()  # it had images, but the last one's files are looked at
     run["nothing while running"] = contextlib.nullcontext
     for name, plant in run.items():
+        found["profiling managers alive"] = engine.profile_graphs()
         manager = engine.start_graphs()
         with plant():
             answers = [engine.ask() for _ in range(5)]

@@ -5,6 +5,7 @@ One child process for each half of the faults, with the installed vLLM, its own 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import cpu_wheel
@@ -92,6 +93,13 @@ def test_a_fault_in_one_batch_costs_that_batch_its_graph(managers):
     assert found["hits"] == 4  # of five batches
     (warning,) = found["warnings"]
     assert "which runs eager" in warning
+
+
+def test_a_manager_that_profiles_writes_no_files_and_goes(managers, manager_faults):
+    assert managers["profiling managers alive"] == 0
+    stats = json.loads((manager_faults.folder / "stats.json").read_text())
+    assert stats["graph_hits"] == managers["nothing while running"]["hits"] == 5
+    assert json.loads((manager_faults.folder / "sizes.json").read_text())["paths"]
 
 
 def test_faults_in_a_row_end_the_graphs(managers):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +20,7 @@ def serve(file, failed: bool) -> None:
     """What an engine process does with its manager, and how it ends."""
     manager = ServedManager.__new__(ServedManager)
     manager.save = lambda: file.write_text("saved")
-    manager._save_at_end()
+    manager._save_soon()
     if failed:
         manager.keep_files()
     raise SystemExit(0)
@@ -44,7 +46,7 @@ def manager(tmp_path, monkeypatch):
     made.calls, made._logged = [], float("inf")
     made.settings = SimpleNamespace(stats=str(tmp_path / "stats.json"), record=None)
     made.get_cumulative_stats = lambda: {"calls": len(made.calls)}
-    made._save_at_end()
+    made._writes = True
     yield made
     made.keep_files()
 
@@ -64,6 +66,29 @@ def test_an_image_that_no_other_follows_is_in_the_files(manager, tmp_path):
         manager.execute({})
         wait_for_writers()
         assert calls_in(tmp_path / "stats.json") == number
+
+
+def test_a_manager_without_images_writes_nothing_and_is_not_kept(tmp_path, monkeypatch):
+    idle = ServedManager.__new__(ServedManager)
+    idle.settings, idle._writes = SimpleNamespace(stats=str(tmp_path / "stats.json"), record=None), True
+    left = weakref.ref(idle)
+    del idle
+    gc.collect()
+    assert left() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_written_keep_no_manager(manager, monkeypatch):
+    manager.execute({})
+    wait_for_writers()
+    other = ServedManager.__new__(ServedManager)
+    other.__dict__.update(manager.__dict__, _writer=None, _at_end=None)
+    other._save_soon()
+    wait_for_writers()
+    left = weakref.ref(other)
+    del other
+    gc.collect()
+    assert left() is None
 
 
 def test_images_that_come_before_a_writing_share_it(manager, monkeypatch, tmp_path):

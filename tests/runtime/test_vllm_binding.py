@@ -256,6 +256,9 @@ def test_settings_come_from_the_configuration_or_the_environment(monkeypatch):
         ({"self_check": "yes"}, "'self_check' is"),
         ({"prometheus": None}, "'prometheus' is"),
         ({"tuning_check": 0}, "'tuning_check' is"),
+        ({"reproducible": 1}, "'reproducible' is"),
+        ({"idle_bytes": None}, "'idle_bytes' is"),
+        ({"plan_bytes": -1}, "'plan_bytes' is"),
         ({"debug_addresses": "on"}, "'debug_addresses' is"),
     ],
 )
@@ -271,6 +274,23 @@ def test_every_setting_has_a_check_and_its_default_passes_it():
     handed_on = {field.name: field.default for field in dataclasses.fields(Options) if field.name in _FROM_OPTIONS}
     assert set(_CHECKS) == {*own, *handed_on}
     assert [name for name, default in {**own, **handed_on}.items() if not _CHECKS[name][1](default)] == []
+
+
+@pytest.mark.parametrize("given", [None, {}, {"reproducible": False, "start_steps": 2}])
+def test_vllms_batch_invariance_implies_reproducible(monkeypatch, given):
+    config = SimpleNamespace(additional_config=given and {"encoder_graphs": given})
+    for value, implied in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv("VLLM_BATCH_INVARIANT", value)
+        assert read_settings(config).reproducible is implied
+
+
+def test_without_clocks_nothing_is_timed_and_nothing_comes_later():
+    timed = Options(max_capture_seconds=1.0, idle_graphs=9, trials=3)
+    options = timed.without_clocks(8)
+    assert (options.idle_graphs, options.trials, options.calibration_ms) == (0, 0, 0)
+    assert (options.max_capture_seconds, options.start_steps) == (None, 8)
+    assert Options(start_steps=None).without_clocks(8).start_steps is None  # a user's own budgets
+    assert Options(start_steps=16).without_clocks(8).start_steps == 16
 
 
 def test_a_broken_variable_is_refused(monkeypatch):

@@ -61,6 +61,31 @@ def adapter(**owner):
     return binding.VllmAdapter(Owner(**owner), PLAIN)
 
 
+class Mapped(Model):
+    """Metadata follow a map of whole numbers."""
+
+    def prepare_encoder_cudagraph_replay_buffers(self, inputs, items, frames):
+        return SimpleNamespace(values={"pixels": inputs["pixels"], "rope": inputs["map"].float()})
+
+
+def test_what_holds_for_a_small_map_is_measured_anew_for_a_large_one():
+    class Picking(Owner):
+        def _select_items(self, inputs, indices):
+            return {**inputs, "picked": torch.tensor(indices)}, ()
+
+    speaker = binding.VllmAdapter(Picking(model=Mapped()), PLAIN)
+
+    def mapped(rows, seed):
+        positions = torch.randint(0, 50, (rows, 2), generator=torch.Generator().manual_seed(seed))
+        return {**call(((rows, 1),)), "map": positions}
+
+    small = binding.SIZE_NUMEL // 2
+    assert speaker.signature(mapped(small, 0)) != speaker.signature(mapped(small, 1))  # values are in the key
+    assert speaker.signature(mapped(small, 0)) == speaker.signature(mapped(small, 0)) is not None
+    assert speaker.signature(mapped(small + 1, 0)) is None  # they are not: no plan is kept
+    assert speaker.signature(mapped(small, 0)) is not None
+
+
 def test_the_short_signature_is_the_signature_once_the_names_are_known():
     speaker = adapter()
     assert speaker.quick_signature(call()) is None

@@ -1,5 +1,7 @@
 """Interpolated positions: the same bits as without the manager, and each size computed once."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -103,6 +105,81 @@ def test_the_least_used_go_where_memory_is_full(computed, monkeypatch):
     assert run(tower, kept, 8, 4).shape == (32, 4)  # one that has no room at all
     assert run(tower, kept, 8, 4).shape == (32, 4)
     assert computed[-2:] == [(8, 4), (8, 4)]
+
+
+def test_a_write_into_a_weight_is_seen(computed):
+    tower = Tower()
+    kept = KeptTables(tower)
+    before = run(tower, kept, 4, 6)
+    with torch.no_grad():
+        tower.weight.mul_(2)
+    torch.testing.assert_close(run(tower, kept, 4, 6), 2 * before)
+
+
+def test_threads_with_tables_of_their_own_do_not_meet():
+    """The second one enters before the first one leaves, and leaves after it."""
+    original, towers = functional.interpolate, (Tower(), Tower())
+    first, second = map(KeptTables, towers)
+    entered, left = threading.Event(), threading.Event()
+    found = {}
+
+    def other():
+        with torch.inference_mode(), second:
+            found["second"] = towers[1](4, 6)
+            entered.set()
+            left.wait(60)
+            found["again"] = towers[1](4, 6)
+
+    thread = threading.Thread(target=other)
+    with torch.inference_mode(), first:
+        thread.start()
+        assert entered.wait(60)
+        towers[0](4, 6)
+    left.set()
+    thread.join(60)
+    assert functional.interpolate is original
+    assert torch.equal(found["second"], found["again"])
+    assert (len(first._kept), len(second._kept)) == (1, 1)
+    assert torch.equal(run(towers[0], first, 4, 6), found["second"])  # neither ends in the other
+    assert functional.interpolate is original
+
+
+def test_a_thread_without_tables_gets_what_pytorch_computes(computed):
+    tower = Tower()
+    kept = KeptTables(tower)
+
+    def outside():
+        with torch.inference_mode():
+            tower(4, 6)
+
+    with kept:
+        for _ in range(2):
+            thread = threading.Thread(target=outside)
+            thread.start()
+            thread.join(60)
+    assert computed == [(4, 6), (4, 6)]
+    assert not kept._kept
+
+
+def test_another_plugins_function_stays(monkeypatch):
+    """It came while a thread was in the tables, and may call what it found there for ever."""
+    kept, original = KeptTables(Tower()), functional.interpolate
+    with kept:
+        found = functional.interpolate
+
+        def other(*arguments, **named):
+            return found(*arguments, **named)
+
+        monkeypatch.setattr(functional, "interpolate", other)
+    assert functional.interpolate is other
+    pixels = torch.ones(1, 3, 8, 8)
+    with kept:
+        assert torch.equal(functional.interpolate(pixels, size=(4, 4)), original(pixels, size=(4, 4)))
+    assert functional.interpolate is other
+    monkeypatch.undo()
+    with kept:
+        pass
+    assert functional.interpolate is original
 
 
 def test_pytorchs_function_is_back_afterwards():

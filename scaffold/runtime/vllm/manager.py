@@ -188,11 +188,9 @@ class EncoderCudaGraphManager:
         if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
             # The graphs hold the tower's own collectives. All ranks must capture together, inside vLLM's
             # `graph_capture`, and must decide alike. The clocks of different ranks would not.
-            steps = options.start_steps
-            options = replace(
-                options, start_steps=steps and max(steps, IDLE_STEPS), idle_graphs=0, max_capture_seconds=None,
-                calibration_ms=0, trials=0, compact=False, retry=False,
-            )  # fmt: skip
+            options = replace(options.without_clocks(IDLE_STEPS), compact=False, retry=False)
+        if self.settings.reproducible:
+            options = options.without_clocks(IDLE_STEPS)
         return options
 
     def _ladders(self) -> dict[str, list[int]]:

@@ -36,6 +36,8 @@ from scaffold.runtime.vllm.tables import MOST_BYTES, KeptTables
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
+#: A kind of inputs. The facts of its first call hold for the others.
+Kind = frozenset[tuple[str, Hashable]]
 #: The longest side, in patches, of an image that we ask a model for. One image of a whole budget is a strip, one token
 #: high. vLLM's rotary tables have so many positions, and on a GPU an index beyond them ends the process.
 LONGEST_SIDE = 8192
@@ -48,6 +50,17 @@ def _is_pixels(tensor: torch.Tensor) -> bool:
 def _is_data(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds pixels rather than sizes."""
     return _is_pixels(tensor) or bool(tensor.numel() > SIZE_NUMEL)
+
+
+def _kind(inputs: Inputs) -> Kind:
+    """The names of inputs, each with whether it holds data, sizes, or a list of both."""
+    return frozenset([(name, _holds_data(value)) for name, value in inputs.items()])
+
+
+def _holds_data(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        return _is_data(value)
+    return frozenset(map(_holds_data, value)) if isinstance(value, (list, tuple)) else None
 
 
 def _frozen(value: Any) -> Hashable:
@@ -189,11 +202,11 @@ class VllmAdapter:
         #: Device memory that this adapter keeps in the course of time, at most.
         self.keeps_bytes = MOST_BYTES
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
-        #: By set of input names: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
-        self._facts: dict[frozenset[str], tuple[bool, bool]] = {}
+        #: By kind of inputs: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
+        self._facts: dict[Kind, tuple[bool, bool]] = {}
         #: Capture inputs besides buffers, by rows of pixels: 0.20 to 0.22 pass them next to the buffers.
         self._static: dict[int, dict[str, Any]] = {}
-        self._kept: dict[frozenset[str], tuple[str, ...]] = {}
+        self._kept: dict[Kind, tuple[str, ...]] = {}
         #: By input names in their order: the type of an input that holds pixels, None for one that holds sizes.
         self._types: dict[tuple[str, ...], tuple[torch.dtype | None, ...]] = {}
         self._specs: _Buffers | None = None
@@ -267,7 +280,7 @@ class VllmAdapter:
         quick = self.quick_signature(inputs)
         if quick is not None:
             return quick
-        kind = frozenset(inputs)
+        kind = _kind(inputs)
         facts = self._facts.get(kind)
         if facts is None:
             facts = self._measure(kind, inputs)
@@ -318,7 +331,7 @@ class VllmAdapter:
 
     def passes_through(self, inputs: Inputs) -> bool:
         """Whether `whole` gives these inputs as they are."""
-        return self._facts.get(frozenset(inputs), (False, False))[0]
+        return self._facts.get(_kind(inputs), (False, False))[0]
 
     def items(self, inputs: Inputs) -> list[Item]:
         if "_get_item_specs" not in self.owner.__dict__ and not self.dialect.item_specs:
@@ -347,15 +360,15 @@ class VllmAdapter:
         return self.owner._select_items(inputs, list(indices))  # type: ignore[no-any-return]
 
     def whole(self, inputs: Inputs) -> tuple[Inputs, AxisKeys]:
-        kind = frozenset(inputs)
+        kind = _kind(inputs)
         if self._facts.get(kind, (False, False))[0]:
             return {name: inputs[name] for name in self._kept[kind]}, ()
         return self.select(inputs, range(len(self.items(inputs))))
 
     # -- measurements on the first call of a kind
 
-    def _measure(self, kind: frozenset[str], inputs: Inputs) -> tuple[bool, bool]:
-        """(identity, purity) for inputs with these names. It costs a few metadata computations, once."""
+    def _measure(self, kind: Kind, inputs: Inputs) -> tuple[bool, bool]:
+        """(identity, purity) for inputs of this kind. It costs a few metadata computations, once."""
         if "_select_items" in self.owner.__dict__ or "_get_item_specs" in self.owner.__dict__:
             return False, False
         count = len(self.items(inputs))

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+import weakref
 from dataclasses import replace
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -51,6 +52,8 @@ class ServedManager(EncoderCudaGraphManager):
     _logged: float = 0.0
     _said: str = ""
     _at_end: Finalize | None = None
+    #: Whether the settings name files, and they can be written.
+    _writes: bool = False
 
     def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
         read_settings(vllm_config)  # a setting that means nothing is the operator's to correct, and stops the start
@@ -65,8 +68,7 @@ class ServedManager(EncoderCudaGraphManager):
             return
         self._name_files()
         self._logged = time.monotonic()
-        if self.settings.record or self.settings.stats:
-            self._save_at_end()
+        self._writes = bool(self.settings.record or self.settings.stats)
 
     def supports_modality(self, modality: str) -> bool:
         return self.fault is None and super().supports_modality(modality)
@@ -142,7 +144,7 @@ class ServedManager(EncoderCudaGraphManager):
         self._faults_in_a_row = 0
         if not idle.is_seen():
             self._capture_now_and_then()
-        if self._at_end is not None and self._writer is None:
+        if self._writes and self._writer is None:
             self._save_soon()
         now = time.monotonic()
         if now - self._logged > LOG_EVERY:
@@ -172,18 +174,18 @@ class ServedManager(EncoderCudaGraphManager):
             logger.warning("the trace or the counters cannot be written, and no more are: %s", _words(error))
 
     def _save_soon(self) -> None:
-        """Write the files once, later, in a thread of its own.
+        """Write the files once, later, in a thread of its own, or at the end of the process if that comes first.
 
         No request waits for the disk. The files get the last images too: vLLM may kill a process before it can write at
-        its end.
+        its end. A manager without images, such as the one that V1 profiles with, writes nothing.
         """
+        if self._at_end is None:
+            # Not `atexit`: a process that vLLM forked ends without it. The thread keeps a manager that has something to
+            # write; the end of the process must not keep it, nor its model.
+            self._at_end = Finalize(None, _save, (weakref.ref(self),), exitpriority=0)
         self._writer = threading.Timer(SAVE_AFTER, self.save)
         self._writer.daemon = True
         self._writer.start()
-
-    def _save_at_end(self) -> None:
-        # Not `atexit`: a process that vLLM forked ends without it.
-        self._at_end = Finalize(None, self.save, exitpriority=0)
 
     def keep_files(self) -> None:
         """Write nothing more, not even at the end of the process."""
@@ -192,6 +194,7 @@ class ServedManager(EncoderCudaGraphManager):
         if self._at_end is not None:
             self._at_end.cancel()
         self._writer = self._at_end = None
+        self._writes = False
 
     def _agree(self) -> None:
         """Keep the graphs that every rank has: a rank that ran eager would wait in other collectives than the rest."""
@@ -243,6 +246,12 @@ class ServedManager(EncoderCudaGraphManager):
             self.clear()
         logger.log(level, "there are no encoder graphs, and every image runs eager; %s", self.fault)
         logger.debug("where it happened", exc_info=error)
+
+
+def _save(manager: weakref.ref[ServedManager]) -> None:
+    alive = manager()
+    if alive is not None and alive._writer is not None:
+        alive.save()
 
 
 def served_manager(original: type[Any], models: frozenset[str]) -> type[ServedManager]:

@@ -59,6 +59,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "self_check": _FLAG,
     "prometheus": _FLAG,
     "tuning_check": _FLAG,
+    "reproducible": _FLAG,
     "packing": ('"planned" or "greedy"', lambda value: value in ("planned", "greedy")),
     "start_steps": _or_none(_at_least(1)),
     "idle_graphs": _at_least(0),
@@ -89,6 +90,7 @@ class Settings:
     ladder then has at most `graphs` budgets that fit their sizes. `record` names a file for the sizes of the traffic,
     `stats` one for the counters. `self_check` compares every graph with eager at start-up. `prometheus` exports the
     counters. `tuning` chooses tower tunings (`docs/tuning.md`); `tuning_check` compares the tuned tower at start-up.
+    With `reproducible` the same batch gives the same bits in every process; `VLLM_BATCH_INVARIANT` implies it.
     """
 
     steps: int = DEFAULT_STEPS
@@ -100,6 +102,7 @@ class Settings:
     prometheus: bool = False
     tuning: Any = None
     tuning_check: bool = True
+    reproducible: bool = False
     options: Options = dataclasses.field(default_factory=Options)
 
     def ladder(self, low: int, high: int, path: str = "default") -> list[int]:
@@ -130,8 +133,9 @@ def read_settings(vllm_config: Any) -> Settings:
             given = json.loads(os.environ[VARIABLE])
         except json.JSONDecodeError as error:
             raise ValueError(f"{VARIABLE} is not JSON: {error}") from error
+    invariant = os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0")
     if given is None:
-        return Settings()
+        return Settings(reproducible=invariant)
     if not isinstance(given, Mapping):
         raise ValueError(f"{where} must be a dictionary, not {type(given).__name__}")
     own = [f.name for f in dataclasses.fields(Settings) if f.name != "options"]
@@ -148,4 +152,6 @@ def read_settings(vllm_config: Any) -> Settings:
         read_choice(given.get("tuning"))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    return Settings(**{name: given[name] for name in own if name in given}, options=options)
+    chosen = {name: given[name] for name in own if name in given}
+    chosen["reproducible"] = invariant or given.get("reproducible", False)
+    return Settings(**chosen, options=options)

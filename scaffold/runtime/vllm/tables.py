@@ -7,6 +7,7 @@ encoder, so no graph makes it faster.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from types import TracebackType
@@ -19,8 +20,44 @@ from torch import nn
 MOST_BYTES = 64 * 2**20
 
 
+class _Switch:
+    """PyTorch's `interpolate`, while any thread is in some tables. Other threads only pass through."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._is_in_place = False
+        self._tables = threading.local()
+        self.original = nn.functional.interpolate
+        self.interpolate = self._interpolate  # one object, to know it again
+
+    def enter(self, tables: KeptTables) -> None:
+        stack = self._tables.__dict__.setdefault("stack", [])
+        stack.append(tables)
+        with self._lock:
+            self._inside += 1
+            if not self._is_in_place:
+                self.original = nn.functional.interpolate
+                nn.functional.interpolate = self.interpolate
+                self._is_in_place = True
+
+    def leave(self) -> None:
+        self._tables.stack.pop()
+        with self._lock:
+            self._inside -= 1
+            # Another plugin's function that came meanwhile stays, and may call ours for ever.
+            if self._inside == 0 and nn.functional.interpolate is self.interpolate:
+                nn.functional.interpolate = self.original
+                self._is_in_place = False
+
+    def _interpolate(self, input: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        stack = getattr(self._tables, "stack", None)
+        found = stack[-1].find(input, *arguments, **named) if stack else None
+        return self.original(input, *arguments, **named) if found is None else found
+
+
 class KeptTables:
-    """While it is entered, `interpolate` of a parameter gives a copy of what it gave for the same size before.
+    """While a thread is in it, `interpolate` of a parameter gives a copy of what it gave for the same size before.
 
     The result is the same bit for bit. A copy, since the caller may write into it. Nothing is kept while a graph is
     captured: the graph would read memory that is given back later.
@@ -28,22 +65,15 @@ class KeptTables:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._original = nn.functional.interpolate
-        self._depth = 0
         self._memories: frozenset[int] | None = None
         self._kept: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
         self._nbytes = 0
 
     def __enter__(self) -> None:
-        if self._depth == 0:
-            self._original = nn.functional.interpolate
-            nn.functional.interpolate = self._interpolate
-        self._depth += 1
+        _switch.enter(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            nn.functional.interpolate = self._original
+        _switch.leave()
 
     def forget(self) -> None:
         """Interpolate again: the parameters have other values, or other memory."""
@@ -51,7 +81,8 @@ class KeptTables:
         self._kept.clear()
         self._nbytes = 0
 
-    def _interpolate(self, input: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+    def find(self, input: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor | None:
+        """The result for a parameter, in a run without gradients; None for anything else."""
         if self._memories is None:
             self._memories = frozenset(p.untyped_storage().data_ptr() for p in self._model.parameters())
         if (
@@ -59,15 +90,20 @@ class KeptTables:
             or torch.is_grad_enabled()
             or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
         ):
-            return self._original(input, *arguments, **named)
-        place = (input.data_ptr(), input.dtype, input.shape, input.stride())
+            return None
+        # A write into `.data` raises no version: code that does so calls `reset_encoder_cache`, which ends in `forget`.
+        version = None if input.is_inference() else input._version
+        place = (input.data_ptr(), input.dtype, input.shape, input.stride(), version)
         key = (*place, repr(arguments), repr(sorted(named.items())))
         found = self._kept.get(key)
         if found is None:
-            found = self._kept[key] = self._original(input, *arguments, **named)
+            found = self._kept[key] = _switch.original(input, *arguments, **named)
             self._nbytes += found.nbytes
             while self._nbytes > MOST_BYTES:
                 self._nbytes -= self._kept.popitem(last=False)[1].nbytes
         else:
             self._kept.move_to_end(key)
         return found.clone()
+
+
+_switch = _Switch()
