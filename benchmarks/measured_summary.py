@@ -60,7 +60,7 @@ def speed(place: str) -> str:
     rows = [
         ("ports", f"workloads with correct embeddings, of {each}", str(each), _range(right, 0), str(each)),
         ("manager", "time of a call, relative to a graph of exactly its size", "", _range(theirs), _range(ours)),
-        ("tuning", "the same with tower tuning, which is the default", "", "", tuned),
+        ("tuning", "the same with tower tuning, the default on H100 and H200", "", "", tuned),
         ("streams", "new sizes after an idle moment, relative to vLLM's time", "", "1", measured_stream.in_words("on")),
         ("streams", "the same without tower tuning", "", "1", measured_stream.in_words("off")),
         ("engine", f"encoder in the engine, one {image} image, Qwen2-VL 2B, ms", *encoder),

@@ -162,10 +162,12 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
     import torch
 
     from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.tuning import kernels
 
     engine = Engine(folder)
     eager = engine.ask()
     model = engine.runner.get_model()
+    tower = [module for name, module in model.named_modules() if name.startswith("visual")]
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     bad = RuntimeError("planted")
     start: dict[str, Callable[[], Any]] = {
@@ -175,11 +177,15 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
         "capture inputs": lambda: planted(model, "prepare_encoder_cudagraph_capture_inputs", bad),
         "captured forward": lambda: planted(model, "encoder_cudagraph_forward", bad),
         "no memory for graphs": lambda: planted(RecordingBackend, "capture", full),
+        "a kernel": lambda: planted(kernels, "add_norm", bad),
         "no memory for the pool": lambda: planted(RecordingBackend, "new_pool", full),
     }
     run: dict[str, Callable[[], Any]] = {
         "one batch": lambda: planted(model, "get_encoder_cudagraph_item_specs", bad, times=1),
         "every batch": lambda: planted(model, "get_encoder_cudagraph_item_specs", bad),
+        "a kernel while running": lambda: _both(
+            planted(model, "get_encoder_cudagraph_item_specs", bad, times=1), planted(kernels, "add_norm", bad)
+        ),
     }
     found: dict[str, Any] = {"module": type(model).__module__}
     warnings.take()
@@ -187,7 +193,7 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
         with plant():
             manager = engine.start_graphs()
             answers = [engine.ask() for _ in range(2)]
-        found[name] = _outcome(manager, answers, eager, warnings)
+        found[name] = _outcome(manager, answers, eager, warnings, tower)
         manager.keep_files()  # it had images, but the last one's files are looked at
     run["nothing while running"] = contextlib.nullcontext
     for name, plant in run.items():
@@ -195,17 +201,24 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
         manager = engine.start_graphs()
         with plant():
             answers = [engine.ask() for _ in range(5)]
-        found[name] = _outcome(manager, answers, eager, warnings)
+        found[name] = _outcome(manager, answers, eager, warnings, tower)
     return found
 
 
-def _outcome(manager: Any, answers: list[Any], eager: Any, warnings: Warnings) -> dict[str, Any]:
+@contextlib.contextmanager
+def _both(one: Any, other: Any) -> Iterator[None]:
+    with one, other:
+        yield
+
+
+def _outcome(manager: Any, answers: list[Any], eager: Any, warnings: Warnings, tower: list[Any]) -> dict[str, Any]:
     close = all(
         tokens == eager[0] and np.allclose(logprobs, eager[1], atol=1e-4, rtol=0) for tokens, logprobs in answers
     )
     return {
         "same": close,
         "hits": manager.graph_hits,
+        "tuned": sum("forward" in vars(module) for module in tower),
         "misses": manager.graph_misses,
         "fault": manager.fault,
         "planned": manager.get_num_graphs_to_capture(),

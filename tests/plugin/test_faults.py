@@ -63,6 +63,7 @@ def test_without_a_fault_the_adapter_is_replayed(managers):
     found = managers["nothing"]
     assert (found["same"], found["hits"], found["misses"], found["warnings"]) == (True, 2, 0, [])
     assert found["captured"] == found["planned"] > 0
+    assert found["tuned"] > 0
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,25 @@ def test_a_start_without_graphs_serves_eagerly_and_warns_once(managers, fault, g
     (warning,) = found["warnings"]
     assert said in warning
     assert (found["fault"] is not None) == gives_up
+    assert found["tuned"] == 0  # the model is as vLLM made it
     assert found["misses"] == (0 if gives_up else 2)  # the runner's own eager path, or the manager's
+
+
+def test_a_kernel_that_cannot_run_at_the_start_costs_its_tuning(managers):
+    found = managers["a kernel"]
+    assert found["same"]
+    assert (found["hits"], found["misses"], found["fault"]) == (2, 0, None)
+    (warning,) = found["warnings"]
+    assert "the tuning fused-residuals was taken back: RuntimeError: planted" in warning
+    assert 0 < found["tuned"] < managers["nothing"]["tuned"]
+
+
+def test_a_kernel_that_fails_while_running_costs_the_graphs_and_all_tunings(managers):
+    found = managers["a kernel while running"]
+    assert found["same"]
+    assert (found["hits"], found["tuned"]) == (0, 0)
+    assert found["fault"] == "the tuned tower fails: RuntimeError: planted"
+    assert len(found["warnings"]) == 1
 
 
 def test_a_fault_in_one_batch_costs_that_batch_its_graph(managers):

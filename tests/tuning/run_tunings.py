@@ -316,8 +316,7 @@ def state(host):  # type: ignore[no-untyped-def]
     """Everything that a tuning may change: parameters, buffers, modules' types, and what instances hold."""
     tensors = {n: (t.clone(), t.stride()) for n, t in (*host.named_parameters(), *host.named_buffers())}
     types = {n: type(m).__name__ for n, m in host.named_modules()}
-    held = {n: sorted(k for k in vars(m) if not k.startswith("_") or k == "_vitcg_handover")
-            for n, m in host.named_modules()}  # fmt: skip
+    held = {n: sorted(k for k in vars(m) if not k.startswith("_")) for n, m in host.named_modules()}
     return tensors, types, held
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from scaffold.runtime.tuning import flash4, kernels
-from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm
-from scaffold.runtime.tuning.forwards import digest
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, is_from_vllm
+from scaffold.runtime.tuning.forwards import digest, is_untouched
 
 #: Forwards of attention modules, by digest, and whether their projection may be a tensor-parallel shard: all of them
 #: make queries, keys and values by one product, rotate the first two, attend, and project.
@@ -58,7 +58,7 @@ class InplaceRotary(Tuning):
         if not known and getattr(module, "tp_size", 1) != 1:
             return "it is a tensor-parallel shard"
         rotary = module.apply_rotary_emb
-        if not is_from_vllm(rotary, "ApplyRotaryEmb") or has_hooks(rotary):
+        if not is_from_vllm(rotary, "ApplyRotaryEmb") or not is_untouched(rotary):
             return "its rotary module is not vLLM's own"
         if not getattr(rotary, "is_neox_style", True):
             return "it rotates neighbouring lanes"

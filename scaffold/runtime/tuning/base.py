@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+
+from scaffold.runtime.tuning.forwards import has_hooks, runs_as_written
 
 #: The modules of a tower by path.
 Modules = Mapping[str, nn.Module]
@@ -145,6 +148,8 @@ def common_refusal(path: str, module: nn.Module, tower: Modules) -> str | None:
     """Reasons that hold for every tuning."""
     if has_hooks(module):
         return "it has hooks"
+    if not runs_as_written(module):
+        return "somebody put something in the place of its forward"
     around = path
     while around:
         if getattr(tower.get(around), "do_not_compile", True) is False:
@@ -153,14 +158,33 @@ def common_refusal(path: str, module: nn.Module, tower: Modules) -> str | None:
     return None
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether hooks watch or change the inputs and outputs of a module."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+#: The classes of vLLM that tunings know, by their module below `vllm.model_executor.layers`. Other modules of vLLM have
+#: classes of the same names.
+_HOMES = {
+    name: home
+    for home, names in {
+        "layernorm": ("RMSNorm", "LayerNorm"),
+        "linear": (
+            "ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear", "RowParallelLinear",
+            "ReplicatedLinear",
+        ),
+        "activation": ("SiluAndMul", "QuickGELU", "GELU", "GELUTanh"),
+        "attention.mm_encoder_attention": ("MMEncoderAttention",),
+        "conv": ("Conv2dLayer",),
+        "rotary_embedding.common": ("ApplyRotaryEmb",),
+    }.items()
+    for name in names
+}  # fmt: skip
 
 
-def is_from_vllm(module: nn.Module, name: str) -> bool:
-    """Whether a module is of exactly this class of vLLM (no subclass)."""
-    return type(module).__name__ == name and type(module).__module__.partition(".")[0] == "vllm"
+def is_from_vllm(module: Any, name: str) -> bool:
+    """Whether a module is of exactly this class of vLLM (no subclass, and no other class of the name)."""
+    home = sys.modules.get(f"vllm.model_executor.layers.{_HOMES[name]}")
+    return home is not None and type(module) is getattr(home, name, None)
+
+
+#: Linear layers whose parameters are a weight of `[outputs, inputs]` and a bias.
+_LINEARS = tuple(name for name, home in _HOMES.items() if home == "linear")
 
 
 def is_wrapped_for_lora(module: nn.Module) -> bool:
@@ -176,12 +200,6 @@ def is_norm(module: nn.Module | None) -> bool:
 def is_layer_norm(module: nn.Module) -> bool:
     """Whether a module is a layer norm of torch or of vLLM, not a subclass."""
     return type(module) is nn.LayerNorm or is_from_vllm(module, "LayerNorm")
-
-
-#: Linear layers whose parameters are a weight of `[outputs, inputs]` and a bias.
-_LINEARS = (
-    "ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear",
-)  # fmt: skip
 
 
 def plain_linear(module: nn.Module | None) -> str | None:
@@ -207,6 +225,8 @@ def plain_linear(module: nn.Module | None) -> str | None:
             return "it is a tensor-parallel shard with whole inputs or outputs"
     if has_hooks(module):
         return "it has hooks"
+    if not runs_as_written(module):
+        return "somebody put something in the place of its forward"
     weight = getattr(module, "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         return "its weight is not a matrix of floating-point numbers"

@@ -10,14 +10,13 @@ order of the terms and the statements do not matter: values are followed through
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from scaffold.runtime.tuning.base import is_norm
-from scaffold.runtime.tuning.forwards import child_of, parse
+from scaffold.runtime.tuning.base import is_from_vllm, is_norm
+from scaffold.runtime.tuning.forwards import child_of, forward_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,10 @@ class Block:
     norms_behind: bool
     #: It returns a tuple of its rows and so many times None.
     nones: int | None
+    #: Whether each sum is written over what the branch gave.
+    in_place: tuple[bool, bool] = (False, False)
+    #: `norm2` adds, too, as vLLM's RMS norm does.
+    norm2_adds: bool = False
 
     def result(self, rows: Any) -> Any:
         """The block's return value for its rows."""
@@ -91,23 +94,24 @@ def block_of(module: Any) -> Block | None:
     """The block that a module's class describes, or None if it describes anything else."""
     if sum(map(is_norm, module.children())) < 2:
         return None
-    for block in _read(inspect.unwrap(type(module).forward)):
-        if is_norm(getattr(module, block.norm1, None)) and is_norm(getattr(module, block.norm2, None)):
+    node = forward_of(module)
+    for block in () if node is None else readings(node):
+        norms = module._modules.get(block.norm1), module._modules.get(block.norm2)
+        adds = not block.norm2_adds or is_from_vllm(norms[1], "RMSNorm")
+        if all(map(is_norm, norms)) and adds:
             return block
     return None
 
 
 @lru_cache(maxsize=256)
-def _read(function: Any) -> tuple[Block, ...]:
-    node = parse(function)
-    return () if node is None else readings(node)
-
-
 def readings(node: ast.FunctionDef) -> tuple[Block, ...]:
     """The blocks that a syntax tree can be: it does not tell which of two children is a norm."""
+    reader = _Reader(node)
     try:
-        nones, out = _Reader(node).result()
+        nones, out = reader.result()
     except _NoBlock:
+        return ()
+    if reader.calls != 4:  # two norms and two branches: anything else that is called may have a state
         return ()
     return tuple(block for behind in (False, True) if (block := _block(out, nones, behind)) is not None)
 
@@ -128,6 +132,10 @@ class _Rows:
 class _Sum:
     left: Any
     right: Any
+    #: Written over the left term.
+    in_place: bool = False
+    #: A norm computes it.
+    by_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +155,21 @@ class _Reader:
 
     def __init__(self, node: ast.FunctionDef) -> None:
         arguments = node.args
-        if arguments.vararg or arguments.kwarg or len(arguments.args) < 2:
-            raise _NoBlock
+        self.calls = 0
         self._body = node.body
+        self._values: dict[str, Any] = {}
+        self._parameters: set[str] = set()
+        plain = not (arguments.vararg or arguments.kwarg or arguments.posonlyargs) and len(arguments.args) >= 2
+        self._is_plain = plain and arguments.args[0].arg == "self"
+        if not self._is_plain:
+            return
         first, *rest = (a.arg for a in [*arguments.args[1:], *arguments.kwonlyargs])
         self._parameters = set(rest)
-        self._values: dict[str, Any] = {first: _Rows()}
+        self._values = {first: _Rows()}
 
     def result(self) -> tuple[int | None, Any]:
         """How many times None the function returns besides its rows (None: no tuple), and the rows."""
-        for statement in self._body:
+        for statement in self._body if self._is_plain else ():
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 continue
             if isinstance(statement, ast.Return):
@@ -174,19 +187,21 @@ class _Reader:
 
     def _assign(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            # It changes a tensor that a branch has made, under the only name that it has.
+            # It changes a tensor that a branch has given, under the only name that it has.
             value = self._value(statement.target)
             held = sum(other is value for other in self._values.values())
             if isinstance(statement.target, ast.Name) and isinstance(value, _Called) and held == 1:
-                self._values[statement.target.id] = _Sum(value, self._value(statement.value))
+                self._values[statement.target.id] = _Sum(value, self._value(statement.value), in_place=True)
                 return
         elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
-            if isinstance(target, ast.Name):
+            if isinstance(target, ast.Name) and target.id != "self":
                 self._values[target.id] = self._value(statement.value)
                 return
             if isinstance(target, ast.Tuple) and all(isinstance(entry, ast.Name) for entry in target.elts):
                 names = [entry.id for entry in target.elts if isinstance(entry, ast.Name)]
+                if "self" in names or len(set(names)) != len(names):
+                    raise _NoBlock
                 for name, value in zip(names, self._unpacked(statement.value, names), strict=True):
                     self._values[name] = value
                 return
@@ -199,7 +214,8 @@ class _Reader:
         norm, given = child_of(node.func), [keyword.arg for keyword in node.keywords]
         if norm is not None and len(names) == 2 and len(node.args) == 1 and given == ["residual"]:
             # An RMS norm of vLLM gives the norm of the sum, and the sum.
-            total = _Sum(self._value(node.args[0]), self._value(node.keywords[0].value))
+            self.calls += 1
+            total = _Sum(self._value(node.args[0]), self._value(node.keywords[0].value), by_norm=True)
             return [_Called(Branch(norm), total), total]
         called = self._called(node)
         return [_Called(replace(called.branch, unpack=True), called.rows), *(None for _ in names[1:])]
@@ -234,6 +250,7 @@ class _Reader:
             positional = []
         else:
             raise _NoBlock
+        self.calls += 1
         given = tuple(map(self._given, positional)), tuple((name, self._given(value)) for name, value in keywords)
         return _Called(Branch(child, under, *given, past_hooks=past_hooks), self._value(rows))
 
@@ -260,11 +277,15 @@ def _block(out: Any, nones: int | None, behind: bool) -> Block | None:
     if one is None or two is None:
         return None
     (norm1, attention), (norm2, mlp) = one, two
+    sums = second[0], out
+    if sums[1].by_norm:  # a norm of the block's result, which nobody reads
+        return None
     scales = (first[2], second[2])
     children = {norm1, attention.child, norm2, mlp.child}
     if len(children) != 4 or (behind and scales != (None, None)):
         return None
-    return Block(norm1, attention, norm2, mlp, scales, behind, nones)
+    in_place = (sums[0].in_place, sums[1].in_place)
+    return Block(norm1, attention, norm2, mlp, scales, behind, nones, in_place, sums[0].by_norm)
 
 
 def _is_input(value: Any) -> bool:
@@ -285,13 +306,13 @@ def _normed_before(base: Any, branch: Any) -> tuple[str, Branch] | None:
     if not isinstance(branch, _Called):
         return None
     norm = branch.rows
-    return (norm.branch.child, branch.branch) if _is_plain(norm) and norm.rows == base else None
+    return (norm.branch.child, branch.branch) if _is_plain(norm) and norm.rows is base else None
 
 
 def _normed_behind(base: Any, norm: Any) -> tuple[str, Branch] | None:
     """The norm and the branch of `base + norm(branch(base))`."""
     branch = norm.rows if _is_plain(norm) else None
-    return (norm.branch.child, branch.branch) if isinstance(branch, _Called) and branch.rows == base else None
+    return (norm.branch.child, branch.branch) if isinstance(branch, _Called) and branch.rows is base else None
 
 
 def _is_plain(called: Any) -> bool:

@@ -1,8 +1,8 @@
 """Reads the source of a module's `forward`: a tuning acts only on code that it was written for.
 
 `digest` names one forward whatever its comments, annotations, defaults and line breaks are; `chain_of` recognises any
-forward that calls its children one after the other; `hands_through` tells whether a loop over layers passes its
-hidden states from one to the next untouched.
+forward that calls its children one after the other; `reads_only_through` tells who gets a tensor. A forward with
+something around it (a decorator, hooks, one on the instance) is not its source.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ import ast
 import hashlib
 import inspect
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as torch_modules
+
+#: Forwards of modules whose own is not that of their class, if a tuning gave it to them.
+_OURS = "scaffold.runtime.tuning."
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +31,53 @@ class Link:
     unpack: bool
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether hooks watch or change the inputs and outputs of a module: its own, or those of all modules."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or torch_modules._global_forward_hooks
+        or torch_modules._global_forward_pre_hooks
+    )
+
+
+def runs_as_written(module: nn.Module) -> bool:
+    """Whether a call of a module runs the forward of its class, or that of a tuning, and its class finds children as
+    torch does.
+    """
+    own, cls = vars(module).get("forward"), type(module)
+    if own is not None and not str(getattr(own, "__module__", "")).startswith(_OURS):
+        return False
+    # vLLM's own decorator of classes runs `forward` where it does not compile.
+    calls = cls.__call__ is nn.Module.__call__ or cls.__call__.__module__.startswith("vllm.compilation.")
+    plain = not any("__getattribute__" in vars(base) for base in cls.__mro__[:-1])
+    finds = plain and cls.__getattr__ is nn.Module.__getattr__
+    return calls and finds and getattr(module, "_compiled_call_impl", None) is None
+
+
+def is_untouched(module: nn.Module) -> bool:
+    """Whether nobody put anything around a module or in the place of its forward."""
+    return not has_hooks(module) and runs_as_written(module)
+
+
+def forward_of(module: Any) -> ast.FunctionDef | None:
+    """The syntax tree of a module's forward; None where it is not at hand, or is not what runs."""
+    if isinstance(module, nn.Module) and not runs_as_written(module):
+        return None
+    return parse(type(module).forward)
+
+
 @lru_cache(maxsize=256)
 def parse(function: Any) -> ast.FunctionDef | None:
-    """The syntax tree of a function, or None where the source is not at hand."""
+    """The syntax tree of a function; None where the source is not at hand, or something is around the function."""
+    if hasattr(function, "__wrapped__"):
+        return None
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return None
     node = tree.body[0] if tree.body else None
-    return node if isinstance(node, ast.FunctionDef) else None
+    return node if isinstance(node, ast.FunctionDef) and not node.decorator_list else None
 
 
 def digest_of_node(node: ast.FunctionDef) -> str:
@@ -50,13 +95,13 @@ def digest_of_node(node: ast.FunctionDef) -> str:
 def digest(module: Any, method: str = "forward") -> str | None:
     """The digest of a method of an object's class; None where there is none, or its source is not at hand."""
     function = getattr(type(module), method, None)
-    node = None if function is None else parse(inspect.unwrap(function))
+    node = None if function is None else parse(function)
     return None if node is None else digest_of_node(node)
 
 
 def chain_of(module: Any) -> list[Link] | None:
     """The children that `forward(x)` applies to `x` one after the other, or None if it does anything else."""
-    node = parse(inspect.unwrap(type(module).forward))
+    node = forward_of(module)
     return None if node is None else chain_of_node(node)
 
 
@@ -121,7 +166,7 @@ def _call_of_child(node: ast.AST | None) -> tuple[ast.Attribute | None, ast.expr
 
 def only_calls(module: Any, child: str) -> bool:
     """Whether `forward` calls `self.<child>(x)`, and does nothing else with that child."""
-    node = parse(inspect.unwrap(type(module).forward))
+    node = forward_of(module)
     if node is None:
         return False
     uses = [n for n in ast.walk(node) if child_of(n) == child]
@@ -129,60 +174,33 @@ def only_calls(module: Any, child: str) -> bool:
     return 0 < len(uses) == len(calls)
 
 
+#: Attributes and methods of a tensor that do not change it.
+_ASKED = {"shape", "dtype", "device", "ndim", "size", "dim", "numel"}
+
+
+def reads_only_through(module: Any, parameter: str | None, children: Collection[str]) -> bool:
+    """Whether `forward` gives the tensor under a parameter (None: the first) to these children and to nobody else."""
+    node = forward_of(module)
+    if node is None or len(node.args.args) < 2:
+        return False
+    name = parameter or node.args.args[1].arg
+    fine: set[int] = set()
+    for statement in node.body:
+        for n in ast.walk(statement):
+            if isinstance(n, ast.Attribute) and n.attr in _ASKED:
+                fine.add(id(n.value))
+            if isinstance(n, ast.Call) and child_of(n.func) in children and len(n.args) == 1 and not n.keywords:
+                fine.add(id(n.args[0]))
+        uses = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id == name]
+        if any(isinstance(n.ctx, ast.Load) and id(n) not in fine for n in uses):
+            return False
+        if any(isinstance(n.ctx, ast.Store) for n in uses):
+            return isinstance(statement, ast.Assign)  # from here on the name holds something else
+    return True
+
+
 def child_of(node: ast.AST) -> str | None:
     """The name in `self.<name>`; None for anything else."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return node.attr
     return None
-
-
-def hands_through(owner: Any, layers: str) -> bool:
-    """Whether the loop over `self.<layers>` in `forward` gives each layer's result to the next one, untouched."""
-    node = parse(inspect.unwrap(type(owner).forward))
-    return node is not None and hands_through_node(node, layers)
-
-
-def hands_through_node(node: ast.FunctionDef, layers: str) -> bool:
-    """The same as `hands_through`, for a syntax tree."""
-    loops = [n for n in ast.walk(node) if isinstance(n, ast.For) and _mentions(n.iter, layers)]
-    if len(loops) != 1 or loops[0].orelse:
-        return False
-    loop = loops[0]
-    names = [n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)]
-    inside = [n for statement in loop.body for n in ast.walk(statement)]
-    calls = [
-        n for n in loop.body
-        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and isinstance(n.value.func, ast.Name)
-        and n.value.func.id in names
-    ]  # fmt: skip
-    if len(calls) != 1 or len(calls[0].targets) != 1:
-        return False
-    target = calls[0].targets[0]
-    if isinstance(target, ast.Tuple):  # a layer that returns its rows and None
-        target = target.elts[0]
-    if not isinstance(target, ast.Name):
-        return False
-    state = target.id
-    assert isinstance(calls[0].value, ast.Call)
-    arguments = calls[0].value.args
-    if not arguments or not isinstance(arguments[0], ast.Name) or arguments[0].id != state:
-        return False
-    if any(isinstance(n, (ast.Continue, ast.Break)) for n in inside):
-        return False
-    stores = [n for n in inside if isinstance(n, ast.Name) and n.id == state and isinstance(n.ctx, ast.Store)]
-    return len(stores) == 1 and not any(_changes(n, state) for n in inside)
-
-
-def _mentions(node: ast.expr, layers: str) -> bool:
-    return any(child_of(n) == layers for n in ast.walk(node))
-
-
-def _changes(node: ast.AST, state: str) -> bool:
-    """Whether a node changes the tensor in place: `state[...] = `, `state += `, `state.add_()`, `f_(state)`."""
-    if isinstance(node, ast.AugAssign):
-        return any(isinstance(n, ast.Name) and n.id == state for n in ast.walk(node.target))
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return any(isinstance(n, ast.Name) and n.id == state for n in ast.walk(node.value))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
-        return any(isinstance(n, ast.Name) and n.id == state for n in ast.walk(node))
-    return False

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm, plain_linear
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, is_from_vllm, plain_linear
 from scaffold.runtime.tuning.blocks import block_of, known_block
-from scaffold.runtime.tuning.forwards import chain_of
-from scaffold.runtime.tuning.mlp import FusedActivation, is_gated, matrix_of, parts
+from scaffold.runtime.tuning.forwards import chain_of, is_untouched, reads_only_through
+from scaffold.runtime.tuning.mlp import FusedActivation, matrix_of, parts
 from scaffold.runtime.tuning.norms import FP8_ROWS
 
 #: From so many rows on, layers multiply in FP8. With 1024 rows on an H200, the towers of Qwen3-VL and InternVL took
@@ -120,8 +120,10 @@ class Fp8Linears(Tuning):
     def refusal(self, path: str, module: nn.Module, tower: Modules) -> str | None:
         layers = fed_layers(module)
         if not layers:
-            return "its attention is no module, or its MLP is not linear, activation, linear"
+            return "its attention does not only multiply its rows, or its MLP is not linear, activation, linear"
         padded = matrix_of(layers[-1]).shape[1] != layers[-1].weight.shape[1]
+        if padded and _name(parts(getattr(module, known_block(module).mlp.child))[1]) is None:
+            return "its activation is not known, and its inner size is padded"
         first = layers[-2] if padded else None  # its FP8 form has the rows that the padded layer takes
         return next((why for layer in layers if (why := _unfit(layer, layer is first)) is not None), None)
 
@@ -129,7 +131,7 @@ class Fp8Linears(Tuning):
         mlp = getattr(module, known_block(module).mlp.child)
         first, act, second = parts(mlp)
         for layer in fed_layers(module):
-            padding = (2 if is_gated(act) else 1, matrix_of(second).shape[1]) if layer is first else ()
+            padding = (1 + (_name(act) == "silu_and_mul"), matrix_of(second).shape[1]) if layer is first else ()
             method = Fp8Method(layer, *padding)
             undo.extra_bytes += method.nbytes
             undo.set(layer, "quant_method", method)
@@ -167,7 +169,8 @@ def _forward(mlp: nn.Module) -> Any:
 def fed_layers(module: nn.Module) -> list[nn.Module]:
     """The linear layers of a block behind a norm or an activation, which write their results in FP8 at no cost.
 
-    None where its attention is no module, or its MLP is not linear, activation, linear.
+    None where its attention is no module, or does more with its rows than to multiply them, or its MLP is not linear,
+    activation, linear.
 
     The layer behind attention stays as it is: to convert its inputs takes as long as its product saves (H200, widths
     of 1024 to 1792), and its rounding would add up with the others'.
@@ -177,8 +180,14 @@ def fed_layers(module: nn.Module) -> list[nn.Module]:
     if not isinstance(attention, nn.Module) or len(chain_of(mlp) or ()) != 3:
         return []
     first, _, second = parts(mlp)
-    matrices = [layer for layer in attention.children() if getattr(getattr(layer, "weight", None), "ndim", 0) == 2]
-    return [*(layer for layer in matrices if not is_from_vllm(layer, "RowParallelLinear")), first, second]
+    matrices = {
+        name: layer for name, layer in attention.named_children()
+        if getattr(getattr(layer, "weight", None), "ndim", 0) == 2 and not is_from_vllm(layer, "RowParallelLinear")
+    }  # fmt: skip
+    # Rows bring their FP8 form, which nobody may change on the way.
+    if not reads_only_through(attention, block.attention.keyword, matrices):
+        return []
+    return [*matrices.values(), first, second]
 
 
 def _unfit(layer: Any, pads_rows: bool) -> str | None:
@@ -199,7 +208,7 @@ def _unfit(layer: Any, pads_rows: bool) -> str | None:
 
 def _name(act: nn.Module) -> str | None:
     """The name of an activation in `kernels.ACTIVATIONS`; None for another one."""
-    if has_hooks(act):
+    if not is_untouched(act):
         return None
     if type(act) is nn.GELU:
         return {"none": "gelu", "tanh": "gelu_tanh"}.get(act.approximate)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_wrapped_for_lora
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, is_wrapped_for_lora
 from scaffold.runtime.tuning.blocks import block_of, known_block
-from scaffold.runtime.tuning.forwards import digest
+from scaffold.runtime.tuning.forwards import digest, is_untouched
 from scaffold.runtime.tuning.fp8 import fed_layers, write_fp8
 from scaffold.runtime.tuning.mlp import parts
 
@@ -95,7 +95,7 @@ def _unfit(layer: Any) -> str | None:
         return "the scales of its inputs have a bound"
     if kernel.config.out_dtype is None:
         return "the type of its results is that of its inputs"
-    if has_hooks(layer):
+    if not is_untouched(layer):
         return "it has hooks"
     weight = layer.weight
     if weight.is_cuda and torch.cuda.get_device_capability(weight.device) != (9, 0):

@@ -176,16 +176,23 @@ def add_norm(
     eps: float,
     kind: str,
     fp8: bool = False,
+    in_place: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x + branch * scale, its norm) in one kernel. With `fp8`, the norm brings its FP8 form. Writes to new tensors."""
-    if not (runs_triton(x) and _are_alike(x, branch, scale)):
+    """(x + branch * scale, its norm) in one kernel. With `fp8`, the norm brings its FP8 form.
+
+    `in_place` writes the sum over `branch`, which then has no scale; else both results are new tensors.
+    """
+    if not (runs_triton(x) and _are_alike(x, branch, scale)) or (in_place and not branch.is_contiguous()):
+        if in_place:
+            branch += x
+            return branch, _bring_fp8(norm_reference(branch, weight, bias, eps, kind), fp8)
         total, out = add_norm_reference(x, branch, scale, weight, bias, eps, kind)
         return total, _bring_fp8(out, fp8)
     left, right = _rows(x), _rows(branch)
-    total = torch.empty(left.shape, dtype=x.dtype, device=x.device)
-    out = torch.empty_like(total)
+    total = right if in_place else torch.empty(left.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty(left.shape, dtype=x.dtype, device=x.device)
     found = _launch_norm(left, right, scale, weight, bias, eps, kind, total, out, fp8=fp8)
-    return total.view(x.shape), _bring(out.view(x.shape), found)
+    return branch if in_place else total.view(x.shape), _bring(out.view(x.shape), found)
 
 
 def norm_add(

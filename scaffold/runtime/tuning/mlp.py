@@ -10,11 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_from_vllm, plain_linear
-from scaffold.runtime.tuning.forwards import Link, chain_of, only_calls
-
-#: Activations of the two halves of a row: `act(a) * b`.
-_GATED = {"SiluAndMul", "GeluAndMul"}
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, is_from_vllm, plain_linear
+from scaffold.runtime.tuning.forwards import Link, chain_of, is_untouched, only_calls
 
 
 def mlps(tower: Modules) -> Iterator[tuple[str, nn.Module]]:
@@ -28,11 +25,6 @@ def parts(module: nn.Module) -> tuple[nn.Module, nn.Module, nn.Module]:
     """First linear layer, activation, second linear layer, in the order of the forward."""
     first, act, second = (getattr(module, step.name) for step in chain_of(module) or ())
     return first, act, second
-
-
-def is_gated(act: nn.Module) -> bool:
-    """Whether an activation multiplies the two halves of a row."""
-    return (act.original_name if isinstance(act, FusedActivation) else type(act).__name__) in _GATED
 
 
 def aligned_size(size: int) -> int:
@@ -146,8 +138,8 @@ class FusedActivations(Tuning):
             kind = type(act).__name__
             if not is_from_vllm(act, kind):
                 return f"{kind} is not vLLM's"
-            if has_hooks(act):
-                return "its activation has hooks"
+            if not is_untouched(act):
+                return "its activation has hooks, or somebody put something in the place of its forward"
             if not only_calls(module, name):
                 return f"{type(module).__name__} does more with {name} than to call it"
             if any(getattr(child, "_input_quant_key", None) is not None for child in module.children()):
@@ -181,16 +173,18 @@ class GeluEpilogue(Tuning):
         why = plain_linear(first)
         if why is not None:
             return why
-        if type(act) is not nn.GELU or has_hooks(act):
+        if type(act) is not nn.GELU or not is_untouched(act):
             return "its activation is a subclass or has hooks"
         return "its first layer has no bias" if first.bias is None or getattr(first, "skip_bias_add", False) else None
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
-        first, _, second = parts(module)
+        first, act, second = parts(module)
         steps: list[Link] = chain_of(module) or []
-        unpack = steps[2].unpack
+        unpack, original = steps[2].unpack, module.forward
 
         def forward(x: torch.Tensor) -> torch.Tensor:
+            if x.dtype is not first.weight.dtype or not (is_untouched(first) and is_untouched(act)):
+                return original(x)
             hidden = linear_gelu(x, first.weight, first.bias)
             out = second(hidden)
             return out[0] if unpack else out

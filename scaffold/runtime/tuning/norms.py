@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.base import Modules, Tuning, Undo, has_hooks, is_layer_norm, is_norm
+from scaffold.runtime.tuning.base import Modules, Tuning, Undo, is_layer_norm, is_norm
 from scaffold.runtime.tuning.blocks import Block, block_of, known_block
-from scaffold.runtime.tuning.forwards import hands_through
+from scaffold.runtime.tuning.forwards import is_untouched
 
 #: The name under which a norm has the least number of rows from which the layer behind it takes them in FP8.
 FP8_ROWS = "_vitcg_fp8_rows"
@@ -23,8 +23,8 @@ _WIDEST = 16384
 
 def norm_refusal(module: nn.Module) -> str | None:
     """The reason why the fused kernel cannot compute a norm; None if it can."""
-    if has_hooks(module):
-        return "it has hooks"
+    if not is_untouched(module):
+        return "it has hooks, or somebody put something in the place of its forward"
     if is_layer_norm(module):
         if len(module.normalized_shape) != 1:
             return "it normalises over several dimensions"
@@ -59,10 +59,10 @@ class Norm:
         return kernels.norm(x, *self.numbers, fp8=self._in_fp8(x))
 
     def of_sum(
-        self, x: torch.Tensor, branch: torch.Tensor, scale: torch.Tensor | None = None
+        self, x: torch.Tensor, branch: torch.Tensor, scale: torch.Tensor | None = None, in_place: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`x + branch * scale`, and the norm of that sum."""
-        return kernels.add_norm(x, branch, scale, *self.numbers, fp8=self._in_fp8(x))
+        return kernels.add_norm(x, branch, scale, *self.numbers, fp8=self._in_fp8(x), in_place=in_place)
 
     def added_to(self, x: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
         """`x` plus the norm of `branch`."""
@@ -74,9 +74,12 @@ class Norm:
         return least is not None and kernels.count_rows(x) >= least
 
     def fits(self, x: torch.Tensor) -> bool:
-        """Whether the weight has the type of the rows. Mixed types round elsewhere: then the module's own code runs."""
+        """Whether the kernel may stand for the module: mixed types round elsewhere, autocast changes them, and somebody
+        may have put something around the module since.
+        """
         weight = self.numbers[0]
-        return weight is None or weight.dtype is x.dtype
+        alike = weight is None or weight.dtype is x.dtype
+        return alike and is_untouched(self.module) and not torch.is_autocast_enabled(x.device.type)
 
 
 class FusedNorms(Tuning):
@@ -98,45 +101,24 @@ class FusedNorms(Tuning):
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         norm, original = Norm(module), module.forward
+        takes = {"x"} if norm.kind == "layer" else {"x", "residual"}
 
-        def layer(x: torch.Tensor) -> torch.Tensor:
-            return norm.of(x) if norm.fits(x) else original(x)
-
-        def rms(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-            if not norm.fits(x):
-                return original(x, residual)
+        def forward(*arguments: Any, **keywords: Any) -> Any:
+            given = dict(zip(("x", "residual"), arguments, strict=False)) | keywords
+            residual = given.get("residual")
+            known = len(given) == len(arguments) + len(keywords) and given.keys() <= takes and "x" in given
+            if not known or not norm.fits(given["x"]):
+                return original(*arguments, **keywords)
             if residual is None:
-                return norm.of(x)
-            total, out = norm.of_sum(x, residual)
+                return norm.of(given["x"])
+            total, out = norm.of_sum(given["x"], residual)
             return out, total
 
-        undo.set(module, "forward", layer if norm.kind == "layer" else rms)
-
-
-class _Handover:
-    """A sum that one block has already normalised for the next one: the sum by identity, and its norm.
-
-    Holding the sum keeps Python from giving its identity to another tensor. `hands_through` has proved that nothing
-    changes it between the blocks.
-    """
-
-    __slots__ = ("normed", "total")
-
-    def __init__(self) -> None:
-        self.total: torch.Tensor | None = None
-        self.normed: torch.Tensor | None = None
-
-    def put(self, total: torch.Tensor, normed: torch.Tensor) -> None:
-        self.total, self.normed = total, normed
-
-    def take(self, x: torch.Tensor) -> torch.Tensor | None:
-        normed = self.normed if x is self.total else None
-        self.total = self.normed = None
-        return normed
+        undo.set(module, "forward", forward)
 
 
 class FusedResiduals(Tuning):
-    """Run the residual sum (with its layer scale) and the norm after it in one kernel, across blocks, too."""
+    """Run the residual sum inside a block (with its layer scale) and the norm after it in one kernel."""
 
     name = "fused-residuals"
     summary = "add a residual and normalise the sum in one kernel"
@@ -160,65 +142,37 @@ class FusedResiduals(Tuning):
             if why is not None:
                 return f"{name}: {why}"
         for scale in known.scales:
-            if scale is not None and not isinstance(getattr(module, scale, None), torch.Tensor):
+            held = {**vars(module), **module._parameters, **module._buffers}
+            if scale is not None and not isinstance(held.get(scale), torch.Tensor):
                 return f"{scale} is no layer scale"
         return None
 
     def apply(self, path: str, module: nn.Module, tower: Modules, undo: Undo) -> None:
         block = known_block(module)
-        if block.norms_behind:
-            forward = _norm_behind(module, block)
-        else:
-            following = self._next(path, tower)
-            nearby = None if following is None else Norm(getattr(following, known_block(following).norm1))
-            forward = _norm_before(module, block, nearby, _handover(path, tower, undo))
-        undo.set(module, "forward", forward)
-
-    def _next(self, path: str, tower: Modules) -> nn.Module | None:
-        """The block that provably reads the result of this one, if any."""
-        layers, _, index = path.rpartition(".")
-        owner_path, _, name = layers.rpartition(".")
-        owner, following = tower.get(owner_path), tower.get(f"{layers}.{int(index) + 1}" if index.isdigit() else "")
-        if owner is None or following is None or not isinstance(tower.get(layers), nn.ModuleList):
-            return None
-        same = block_of(following) is not None and self.refusal(path, following, tower) is None
-        return following if same and hands_through(owner, name) else None
+        undo.set(module, "forward", (_norm_behind if block.norms_behind else _norm_before)(module, block))
 
 
-def _handover(path: str, tower: Modules, undo: Undo) -> _Handover:
-    """The handover of a list of blocks. They share one, since they run one after the other."""
-    layers = tower.get(path.rpartition(".")[0])
-    if layers is None:
-        return _Handover()
-    found = vars(layers).get("_vitcg_handover")
-    if found is None:
-        found = _Handover()
-        undo.set(layers, "_vitcg_handover", found)
-    return found  # type: ignore[no-any-return]
-
-
-def _norm_before(module: nn.Module, block: Block, following: Norm | None, handover: _Handover) -> Any:
+def _norm_before(module: nn.Module, block: Block) -> Any:
     """`x += scale1 * attention(norm1(x)); x += scale2 * mlp(norm2(x))`."""
     original = module.forward
     norm1, norm2 = Norm(getattr(module, block.norm1)), Norm(getattr(module, block.norm2))
     named = _names(original)
 
+    def is_same(module: Any) -> bool:
+        return getattr(module, block.norm1) is norm1.module and getattr(module, block.norm2) is norm2.module
+
     def forward(*arguments: Any, **keywords: Any) -> Any:
         x, given = named(arguments, keywords)
-        normed = handover.take(x)
-        if not (norm1.fits(x) and norm2.fits(x)):
+        if not (norm1.fits(x) and norm2.fits(x) and is_same(module)):
             return original(*arguments, **keywords)
         scale1, scale2 = (None if name is None else getattr(module, name) for name in block.scales)
-        if normed is None:
-            normed = norm1.of(x)
-        branch = block.attention.run(module, normed, given)
-        x, normed = norm2.of_sum(x, branch, scale1)
+        branch = block.attention.run(module, norm1.of(x), given)
+        x, normed = norm2.of_sum(x, branch, scale1, block.in_place[0])
         branch = block.mlp.run(module, normed, given)
-        if following is None or not following.fits(x):
-            return block.result(x + branch if scale2 is None else torch.addcmul(x, branch, scale2))
-        x, normed = following.of_sum(x, branch, scale2)
-        handover.put(x, normed)
-        return block.result(x)
+        if block.in_place[1]:
+            branch += x
+            return block.result(branch)
+        return block.result(x + branch if scale2 is None else torch.addcmul(x, branch, scale2))
 
     return forward
 
@@ -229,9 +183,12 @@ def _norm_behind(module: nn.Module, block: Block) -> Any:
     norm1, norm2 = Norm(getattr(module, block.norm1)), Norm(getattr(module, block.norm2))
     named = _names(original)
 
+    def is_same(module: Any) -> bool:
+        return getattr(module, block.norm1) is norm1.module and getattr(module, block.norm2) is norm2.module
+
     def forward(*arguments: Any, **keywords: Any) -> Any:
         x, given = named(arguments, keywords)
-        if not (norm1.fits(x) and norm2.fits(x)):
+        if not (norm1.fits(x) and norm2.fits(x) and is_same(module)):
             return original(*arguments, **keywords)
         x = norm1.added_to(x, block.attention.run(module, x, given))
         return block.result(norm2.added_to(x, block.mlp.run(module, x, given)))

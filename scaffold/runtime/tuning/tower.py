@@ -85,7 +85,7 @@ class Tuned:
     @property
     def is_in_place(self) -> bool:
         """Whether any module is tuned now."""
-        return bool(self._changes) and any(outcome.applied for outcome in self.outcomes)
+        return self._host is not None and any(outcome.applied for outcome in self.outcomes)
 
     def undo(self) -> None:
         """Take all tunings back. The caller must not replay graphs of the tuned tower any more."""
@@ -93,6 +93,7 @@ class Tuned:
             self._changes.pop().roll_back()
         if self._host is not None and vars(self._host).get(_MARK) is self:
             delattr(self._host, _MARK)
+        self._host = None
 
 
 def vision_modules(host: Any) -> dict[str, nn.Module]:
@@ -202,7 +203,7 @@ class _Tuner:
             self._want = self._outputs()
             tuned.rounding = largest_error(self._outputs(torch.finfo(dtype).eps), self._want)
         except Exception as error:
-            logger.warning("no tuning: it was to be proved, and the untuned tower failed: %s", error)
+            logger.info("no tuning: it was to be proved, and the untuned tower failed: %s", error)
             return False
         if not tuned.rounding < 1.0:
             logger.warning(

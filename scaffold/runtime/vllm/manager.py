@@ -299,22 +299,20 @@ class EncoderCudaGraphManager:
             core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
             return
         core.capture(graph_pool)
-        # Spread ranks must capture the same graphs, so none of them tries again.
-        if not core.graphs and self.options.retry and self.untune("no graph could be captured with them"):
-            core.clear()
-            core.capture(graph_pool)
-        self.graph_pool = core.pool
+        pool = core.pool
+        if not core.graphs:
+            self.untune("no graph could be captured")
+        self.graph_pool = core.pool = pool
         if self.settings.self_check:
             self._check()
         self._publish_graphs()
 
-    def untune(self, why: str) -> bool:
-        """Make the model as vLLM made it. The caller must not replay any graph of before. Whether it was tuned."""
-        if self.tuned is None or not self.tuned.is_in_place:
-            return False
-        self.tuned.undo()
-        logger.warning("the tunings of the tower are taken back: %s", why)
-        return True
+    def untune(self, why: str) -> None:
+        """Make the model as vLLM made it, and drop the graphs of the tuned tower."""
+        if self.tuned is not None and self.tuned.is_in_place:
+            self.clear()
+            self.tuned.undo()
+            logger.info("the tunings of the tower are taken back: %s", why)
 
     def _proof(self) -> Proof | None:
         """The forward that proves the tunings: random pixels, a small and a large budget of each path. None if the

@@ -242,8 +242,7 @@ class ServedManager(EncoderCudaGraphManager):
 
     def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
         self.fault = f"{what}: {_words(error)}"
-        if self.untune("there are no encoder graphs"):
-            self.clear()
+        self.untune("there are no encoder graphs")
         logger.log(level, "there are no encoder graphs, and every image runs eager; %s", self.fault)
         logger.debug("where it happened", exc_info=error)
 
