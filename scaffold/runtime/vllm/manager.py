@@ -34,8 +34,8 @@ from scaffold.runtime.vllm.settings import Settings, read_settings
 logger = logging.getLogger("scaffold.runtime.vllm")
 
 #: The proof of the tunings runs on the smallest budget, and on the smallest one of at least so many tokens. With four
-#: rows each, these are more rows than FP8 needs (`tuning.fp8.LEAST_ROWS`).
-PROOF_TOKENS = 1024
+#: rows each, these are as many rows as FP8 needs (`tuning.fp8.LEAST_ROWS`).
+PROOF_TOKENS = 512
 
 
 def _in_words(ladders: Mapping[str, Sequence[int]]) -> str:
