@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scaffold.runtime.tuning.base import Outcome, Tuning, Undo
     from scaffold.runtime.tuning.choice import DEFAULT, NAMES, TuningChoice, read_choice
-    from scaffold.runtime.tuning.tower import BOUNDS, TUNINGS, Proof, Tuned, largest_error, moved, tune
+    from scaffold.runtime.tuning.tower import BOUNDS, TUNINGS, Proof, Tuned, largest_error, moved, tune, tuning_of
 
 _HOME = {
     "base": ("Outcome", "Tuning", "Undo"),
     "choice": ("DEFAULT", "NAMES", "TuningChoice", "read_choice"),
-    "tower": ("BOUNDS", "TUNINGS", "Proof", "Tuned", "largest_error", "moved", "tune"),
+    "tower": ("BOUNDS", "TUNINGS", "Proof", "Tuned", "largest_error", "moved", "tune", "tuning_of"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -36,6 +36,7 @@ __all__ = [
     "moved",
     "read_choice",
     "tune",
+    "tuning_of",
 ]
 
 

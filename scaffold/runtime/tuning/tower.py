@@ -96,6 +96,12 @@ class Tuned:
         self._host = None
 
 
+def tuning_of(host: Any) -> Tuned | None:
+    """The tunings that are in place in a host, whoever put them there."""
+    found: Tuned | None = getattr(host, "__dict__", {}).get(_MARK)
+    return found
+
+
 def vision_modules(host: Any) -> dict[str, nn.Module]:
     """The modules of a host outside its language model, by path. Empty if the language model cannot be found."""
     if not isinstance(host, nn.Module):

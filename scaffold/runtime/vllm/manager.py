@@ -24,7 +24,7 @@ from scaffold.runtime.options import Options
 from scaffold.runtime.selfcheck import check_graphs
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
-from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune
+from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune, tuning_of
 from scaffold.runtime.vllm import weights
 from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect
 from scaffold.runtime.vllm.model import VllmAdapter, sync_allowed
@@ -309,9 +309,10 @@ class EncoderCudaGraphManager:
 
     def untune(self, why: str) -> None:
         """Make the model as vLLM made it, and drop the graphs of the tuned tower."""
-        if self.tuned is not None and self.tuned.is_in_place:
+        tuned = tuning_of(getattr(self, "model", None))
+        if tuned is not None and tuned.is_in_place:
             self.clear()
-            self.tuned.undo()
+            tuned.undo()
             logger.info("the tunings of the tower are taken back: %s", why)
 
     def _proof(self) -> Proof | None:
