@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import csv
+import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -200,7 +200,7 @@ def _controls(environ: Mapping[str, str], problems: list[Diagnostic]) -> Control
 
 
 def _options(environ: Mapping[str, str], problems: list[Diagnostic]) -> Mapping[str, Any]:
-    """The settings of the manager that differ from their defaults. Imports torch when the variable is set."""
+    """The settings of the manager that differ from their defaults."""
     if not environ.get(OPTIONS):
         return {}
     try:
@@ -212,8 +212,6 @@ def _options(environ: Mapping[str, str], problems: list[Diagnostic]) -> Mapping[
         given: dict[str, Any] = json.loads(environ[OPTIONS])
     except (ValueError, TypeError) as error:
         problems.append(Diagnostic("VCG492", str(error), help="docs/reference/settings.md lists the settings"))
-        return {}
-    except ImportError:
         return {}
     return given
 
@@ -393,8 +391,12 @@ def _eager_with(tree: SourceTree) -> Iterator[EagerOption]:
             yield option
 
 
+#: Where systems put the driver's own program: on Linux, under WSL and under NixOS. Not PATH, which may lead anywhere.
+NVIDIA_SMI = ("/usr/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/run/current-system/sw/bin/nvidia-smi")
+
+
 def _gpus() -> Iterator[Gpu]:
-    program = shutil.which("nvidia-smi")
+    program = next((path for path in NVIDIA_SMI if os.access(path, os.X_OK)), None)
     if program is None:
         return
     query = "--query-gpu=name,memory.total,compute_cap,driver_version"

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 class NotRegularError(OSError):
@@ -16,20 +17,25 @@ class NotRegularError(OSError):
 MAX_BYTES = 10_000_000
 
 
+def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
+    """A regular file, to be read in parts. A link is followed unless `follow` is false.
+
+    Raises OSError, NotRegularError among them. A pipe is not waited for: opened as usual, it would be until somebody
+    writes to it.
+    """
+    return open(_open(path, follow), "rb")
+
+
 def read_regular(path: str | Path, *, limit: int = MAX_BYTES, follow: bool = True) -> bytes:
     """The bytes of a regular file. A link is followed unless `follow` is false.
 
     Raises OSError: NotRegularError; EFBIG for a file of more than `limit` bytes, whatever size it claims; and EAGAIN
     for one that would wait for somebody, as some files of /proc do that look regular.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags)
+    descriptor = _open(path, follow)
     try:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            number = errno.EISDIR if stat.S_ISDIR(state.st_mode) else errno.EINVAL
-            raise NotRegularError(number, "it is not a regular file", str(path))
-        data = os.read(descriptor, state.st_size + 1) if state.st_size <= limit else None
+        size = os.fstat(descriptor).st_size
+        data = os.read(descriptor, size + 1) if size <= limit else None
         while data is not None and len(data) <= limit:  # a file of /proc claims to be empty
             part = os.read(descriptor, 1 << 20)
             if not part:
@@ -38,3 +44,13 @@ def read_regular(path: str | Path, *, limit: int = MAX_BYTES, follow: bool = Tru
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
     finally:
         os.close(descriptor)
+
+
+def _open(path: str | Path, follow: bool) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise NotRegularError(number, "it is not a regular file", str(path))

@@ -12,7 +12,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,15 +143,20 @@ def _bytes(tree: SourceTree, path: str) -> bytes | None:
 class ProofOnRecord:
     """The last findings of `verify` for these files: nothing of the tree is run for it.
 
-    `missing` are the attention kernels and modalities of the port that it has no comparison of.
+    `missing` are the attention kernels and modalities of the port that it has no comparison of. `basis` is what else
+    the result depends on, and `outdated` says what of it is another one now: then there are no reports.
     """
 
     reports: tuple[NumericReport, ...]
     missing: tuple[str, ...]
+    basis: Mapping[str, str] = field(default_factory=dict)
+    outdated: tuple[str, ...] = ()
 
     def rule(self, command: str) -> RuleResult:
         """As one of the rules, open where something was not run on these files; `command` runs it."""
         rule = "the numerical proof of these files passed"
+        if self.outdated:
+            return RuleResult(rule, None, f"not proven: {'; '.join(self.outdated)}; run `{command}`")
         if not self.reports:
             return RuleResult(rule, None, f"none is on record; run `{command}`")
         if not all(report.passed for report in self.reports):
@@ -163,12 +168,22 @@ class ProofOnRecord:
 
 def find_proof(change: PortChange, port: AnyPort) -> ProofOnRecord:
     """The last result of `verify` for the changed files and the tree before them."""
-    from scaffold.verify.proofs import find_reports, identify_proof
+    from scaffold.verify.proofs import Basis, identify_proof
+    from scaffold.verify.proofs import find_proof as find_kept
     from scaffold.workflow import tails_of
 
     before = {file.path: file.before or b"" for file in change.files}
     after = {file.path: file.after for file in change.files if file.after}
-    reports = find_reports(identify_proof(port.name, change.base, before, after))
+    kept = find_kept(identify_proof(port.name, change.base, before, after))
+    reports = () if kept is None else kept.reports
+    facts: Mapping[str, str] = {}
+    if kept is not None:
+        then = kept.basis
+        real = any(report.machine for report in reports)
+        now = Basis.today(then.recipe, then.config, then.remote_code, port.verify, real=real)
+        if outdated := then.differences(now):
+            return ProofOnRecord((), (), outdated=outdated)
+        facts = then.facts
     done = {(report.tail, check.modality) for report in reports if not report.machine for check in report.checks}
     missing = [
         f"{tail} {modality}"
@@ -176,7 +191,7 @@ def find_proof(change: PortChange, port: AnyPort) -> ProofOnRecord:
         for modality in port.modalities
         if (tail, modality) not in done
     ]
-    return ProofOnRecord(reports, tuple(missing))
+    return ProofOnRecord(reports, tuple(missing), facts)
 
 
 # -- the target's rules ------------------------------------------------------------------------------------------------
@@ -408,6 +423,9 @@ def _test_plan(port: AnyPort, change: PortChange, command: str) -> Iterator[str]
 
 
 def _verification(proof: ProofOnRecord) -> Iterator[str]:
+    if proof.outdated:
+        yield f"Not proven: the last numerical proof was of something else ({'; '.join(proof.outdated)})."
+        return
     if not proof.reports:
         yield "The numerical proof was not run on these files."
         return
@@ -425,6 +443,8 @@ def _verification(proof: ProofOnRecord) -> Iterator[str]:
             yield f"| {kernel} | {modality} | {passed} of {len(checks)} | {worst:.3g} |"
     for report in proof.reports:
         yield f"\n{report.verdict}" + ("" if report.machine else f" ({report.tail})")
+    if proof.basis:
+        yield "\nIt was run with " + ", ".join(f"{name} `{value}`" for name, value in proof.basis.items()) + "."
     if proof.missing:
         yield f"\nNot run: {', '.join(proof.missing)}."
 

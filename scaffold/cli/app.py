@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import io
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from scaffold import __version__
 from scaffold.cli.console import Console
 from scaffold.cli.options import PROGRAM
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
+from scaffold.report.plain import one_line
 
 #: command -> (module below scaffold.cli, summary), in the order of use.
 COMMANDS = {
@@ -181,7 +183,12 @@ def _run(console: Console, arguments: list[str] | None) -> tuple[int, list[Diagn
     except _Terminated:
         return _stopped("Terminated.", signal.SIGTERM), None
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        text = shown.getvalue()
+        for word in sys.argv[1:] if arguments is None else arguments:
+            text = text.replace(word, one_line(word)) if not word.isprintable() else text
+        console.fault(text)
         return error.exit_code, None
     except DiagnosticError as error:
         return int(error.exit), [*error.diagnostics, *_dump(error)]
@@ -192,13 +199,13 @@ def _run(console: Console, arguments: list[str] | None) -> tuple[int, list[Diagn
         if console.debug:
             import traceback
 
-            traceback.print_exc()
+            console.fault(traceback.format_exc())
         if isinstance(error, OSError):
             return int(Exit.IO), [_io_failure(error)]
         what = f"{type(error).__name__}: {error}"
-        click.echo(
-            f"error: {what}\nThis is a bug of vitcg-scaffold. Run again with --debug and report the traceback.",
-            err=True,
+        console.fault(
+            f"error: {one_line(what)}\n"
+            "This is a bug of vitcg-scaffold. Run again with --debug and report the traceback."
         )
         own = [] if console.is_text else [Diagnostic("VCG625", what, help="run again with --debug")]
         return int(Exit.PROOF), own

@@ -78,7 +78,7 @@ def command(
     if markdown is not None:
         write_output(markdown, to_markdown(benchmark))
     else:
-        console.result(to_markdown(benchmark).rstrip())
+        console.block(to_markdown(benchmark).rstrip())
 
 
 def read_benchmark(path: Path) -> Benchmark:

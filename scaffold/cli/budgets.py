@@ -73,7 +73,7 @@ def command(
     if as_json:
         console.document(json.dumps(_facts(traces, trace, curves, chosen), indent=2) + "\n")
     else:
-        console.result("\n".join(_table(traces, trace, curves, chosen)))
+        console.block("\n".join(_table(traces, trace, curves, chosen)))
     if plot is not None:
         console.note(f"plot written to {plot}")
 

@@ -21,6 +21,7 @@ import click
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.files import read_regular
+from scaffold.report.plain import lines_of, one_line, without_commands
 
 
 @dataclass
@@ -48,20 +49,41 @@ class Console:
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def result(self, text: str) -> None:
-        """A result for people."""
-        self._used = True
-        _write(text, err=self._stdout_taken or not self.is_text)
+        """A line of the result for people. Whatever is in it stays in that line (`report.plain`)."""
+        self.block(one_line(text))
 
-    def document(self, text: str) -> None:
-        """A result for a program: stdout holds documents and nothing else from now on. Written byte for byte."""
+    def block(self, text: str) -> None:
+        """A result for people that was laid out in lines."""
+        self._used = True
+        self._write(text, err=self._stdout_taken or not self.is_text)
+
+    def document(self, text: str, paint: Callable[[str], str] | None = None) -> None:
+        """A result for a program: stdout holds documents and nothing else from now on. Written byte for byte, except
+        for people (on a terminal, or with colours: `paint` colours a line) and for the log of a workflow.
+        """
         self._stdout_taken = True
+        if paint is not None or sys.stdout.isatty() or self.output_format == "github":
+            text = self._harmless(text)
+        if paint is not None:
+            text = "\n".join(map(paint, text.split("\n")))
         click.echo(_encode(text), nl=False)
 
     def note(self, text: str) -> None:
-        """Progress or a hint; `--quiet` drops it."""
+        """A line of progress or a hint; `--quiet` drops it."""
         self._used = True
         if not self.quiet:
-            _write(text, err=True)
+            self._write(one_line(text), err=True)
+
+    def fault(self, text: str) -> None:
+        """Lines for people about what has no diagnostic: a wrong use of the command line, a bug."""
+        self._write(text.rstrip("\n"), err=True)
+
+    def _write(self, text: str, *, err: bool) -> None:
+        click.echo(_encode(self._harmless(text)).decode(), err=err)
+
+    def _harmless(self, text: str) -> str:
+        text = lines_of(text)
+        return without_commands(text) if self.output_format == "github" else text
 
     def report(self, diagnostics: Sequence[Diagnostic]) -> None:
         """Diagnostics: at once as text, at the end of the run in a machine format."""
@@ -105,7 +127,7 @@ class Console:
     @contextmanager
     def progress(self, label: str) -> Iterator[Callable[[int, int | None], None]]:
         """A callback `(done bytes, total bytes or None)` that draws a bar on a terminal and one line elsewhere."""
-        counter = _Counter(label, quiet=self.quiet)
+        counter = _Counter(one_line(label), quiet=self.quiet)
         try:
             yield counter.show
         finally:
@@ -149,13 +171,8 @@ class _Counter:
             click.echo(err=True)
 
 
-def _write(text: str, *, err: bool) -> None:
-    """As it is: a caller asks `wants_color` before it styles a text."""
-    click.echo(_encode(text).decode(), err=err, color=True)
-
-
 def _encode(text: str) -> bytes:
-    """UTF-8. A file name that is not UTF-8 appears as its escape in JSON."""
+    """UTF-8. A file name that is no text appears as its escape."""
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -15,9 +15,8 @@ from scaffold.cli.console import Console
 def show_differences(console: Console, changes: Sequence[FileChange]) -> None:
     """Print the changes as one patch that `git apply` and `patch -p1` take: stdout then holds nothing else."""
     lines = [line for change in changes for line in unified_difference(change)]
-    if console.wants_color(sys.stdout):
-        lines = [_coloured(line) for line in lines]
-    console.document("".join(f"{line}\n" for line in lines))
+    paint = _coloured if console.wants_color(sys.stdout) else None
+    console.document("".join(f"{line}\n" for line in lines), paint)
 
 
 def unified_difference(change: FileChange) -> Iterator[str]:

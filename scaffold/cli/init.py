@@ -129,7 +129,7 @@ def command(
     if yes:
         draft = interview(tree, model, answers, partial(_take_first, console), layout)
     elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
-        draft = interview(tree, model, answers, _ask, layout, _refuse)
+        draft = interview(tree, model, answers, partial(_ask, console), layout, partial(_refuse, console))
     else:
         draft = draft_descriptor(tree, model, answers, layout)
     _check_answers(draft)
@@ -154,8 +154,10 @@ def _show_recording(console: Console, tree: SourceTree, model: str, as_json: boo
     request = recording_request(tree, model, **building)
     with StatusLine(console) as status:
         recording = record_run(request, watch=status)
-    text = json.dumps(recording.to_json(), indent=1) if as_json else "\n".join(show_recording(recording))
-    console.document(f"{text}\n")
+    if as_json:
+        console.document(json.dumps(recording.to_json(), indent=1) + "\n")
+    else:
+        console.block("\n".join(show_recording(recording)))
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -165,21 +167,22 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _ask(question: Question) -> str | None:
+def _ask(console: Console, question: Question) -> str | None:
     """The answer that is typed on the terminal; `-` leaves the question open."""
-    click.echo(f"\n{question.key}: {question.what}", err=True)
+    console.fault("")
+    console.fault(f"{question.key}: {question.what}")
     for candidate in question.candidates:
-        click.echo(f"  candidate: {candidate}", err=True)
+        console.fault(f"  candidate: {candidate}")
     for look in question.look:
-        click.echo(f"  look at: {look}", err=True)
+        console.fault(f"  look at: {look}")
     default = question.candidates[0].value if question.candidates else "-"
     answer = str(click.prompt(question.key, default=default, err=True)).strip()
     return None if answer in ("", "-") else answer
 
 
-def _refuse(problem: Diagnostic) -> None:
+def _refuse(console: Console, problem: Diagnostic) -> None:
     """Say why the answer that was typed cannot be; its question follows once more."""
-    click.echo(f"  this cannot be: {problem.message} (`-` leaves the question open)", err=True)
+    console.fault(f"  this cannot be: {problem.message} (`-` leaves the question open)")
 
 
 def _take_first(console: Console, question: Question) -> str | None:

@@ -298,7 +298,8 @@ def _name_missing(console: Console, prepared: PreparedPort) -> None:
     if missing:
         console.note("Still missing from this port:")
     for note in missing:
-        console.note(f"  - {note.message}\n    {note.help}")
+        console.note(f"  - {note.message}")
+        console.note(f"    {note.help}")
 
 
 def _generate_adapters(console: Console, descriptor: str, mode: str | None, folder: Path, *, allow_dirty: bool) -> None:

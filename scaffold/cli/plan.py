@@ -36,7 +36,9 @@ def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose
         for fact in plan.facts:
             console.result(f"  {fact.name} = {fact.value}  ({fact.evidence})")
     for file in plan.files:
-        console.result(f"\n{file.path}\n  {file.reason}")
+        console.result("")
+        console.result(file.path)
+        console.result(f"  {file.reason}")
         for edit in file.edits:
             console.result(f"  - {_describe(edit)}")
 

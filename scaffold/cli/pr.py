@@ -10,6 +10,7 @@ from scaffold.cli.console import Console
 from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
 from scaffold.cli.output import write_output
 from scaffold.diagnostics import Exit
+from scaffold.report.plain import lines_of
 
 
 @click.command(
@@ -60,12 +61,14 @@ def command(
     measured = None if benchmark is None else read_benchmark(benchmark)
     change = find_change(port, tree, before)
     proof = find_proof(change, port)
-    text = describe_change(
-        change,
-        port,
-        proof=proof,
-        benchmark=measured,
-        command=command_line("verify", descriptor, "--vllm", ".", "--tail", "all"),
+    text = lines_of(
+        describe_change(
+            change,
+            port,
+            proof=proof,
+            benchmark=measured,
+            command=command_line("verify", descriptor, "--vllm", ".", "--tail", "all"),
+        )
     )
     console.note(f"Title: {pull_request_title(port)}")
     verify = command_line("verify", descriptor, "--vllm", base or vllm, "--tail", "all")

@@ -82,7 +82,7 @@ def command(
     if markdown is not None:
         write_output(markdown, text)
     else:
-        console.result(text)
+        console.block(text)
 
 
 def _error(code: str, message: str, help: str, *notes: str) -> DiagnosticError:

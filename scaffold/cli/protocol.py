@@ -45,14 +45,14 @@ def command(console: Console, vllm: str, as_json: bool) -> None:
     console.result(f"  protocol     {profile.interfaces_module}")
     console.result(f"  definitions  {profile.defs_module}")
     console.result(f"  manager      {profile.manager_module}")
-    console.result("\nMethods")
+    console.block("\nMethods")
     for method in profile.methods:
         console.result(f"  {'  ' if method.has_default else '* '}{method}")
-    console.result("  (* must be implemented)\n\nData classes")
+    console.block("  (* must be implemented)\n\nData classes")
     for entry in profile.dataclasses:
         console.result(f"  {entry.name}")
         for field in entry.fields:
             console.result(f"    {field}")
-    console.result("\nDialect")
+    console.block("\nDialect")
     for name, value in dialect.items():
         console.result(f"  {name:<24} {getattr(value, 'value', value)}")

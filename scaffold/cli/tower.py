@@ -66,7 +66,7 @@ def command(
     if as_json:
         console.document(json.dumps(_facts(tower), indent=2) + "\n")
     else:
-        console.result(tower_report(tower, verbose=verbose).rstrip("\n"))
+        console.block(tower_report(tower, verbose=verbose).rstrip("\n"))
     console.report(tower.warnings if as_json else ())
 
 

@@ -81,7 +81,7 @@ def command(
     A port in the tree is compared with the files that `new` found there. `pr` uses the result.
     """
     from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
-    from scaffold.verify.proofs import identify_proof, keep_reports
+    from scaffold.verify.proofs import Basis, KeptProof, identify_proof, keep_proof
     from scaffold.workflow import failures_of, load_port, numeric_requests, tails_of
 
     port = load_port(descriptor, report=console.report)
@@ -111,7 +111,15 @@ def command(
         )
     if not (asked.overlay or as_is):
         console.note("No record shows the tree before this port: it is compared with itself alone.")
-    identity = identify_proof(port.name, asked.tree, asked.before, asked.overlay)
+
+    def depends_on() -> tuple[str, Basis]:
+        """The name of the files that run, and everything else that the result depends on."""
+        identity = identify_proof(port.name, asked.tree, asked.before, asked.overlay)
+        given, trusted = (asked.automatic.config, trust_remote_code) if asked.automatic else ("", False)
+        real = not isinstance(installed, Missing)
+        return identity, Basis.today(asked.recipe, given, trusted, port.verify, real=real)
+
+    begun = depends_on()
     shown = _Shown(console, verbose, as_json)
     with shown:
         reports = list(check_numerics_all(requests, watch=shown))
@@ -121,10 +129,14 @@ def command(
             shown.begin(f"{asked.recipe} on {asked.release}, real CUDA graphs")
             reports.append(check_real_graphs(asked, installed, watch=shown))
             shown.ended(reports[-1])
-    try:
-        keep_reports(identity, reports)
-    except OSError as error:
-        console.note(f"`pr` cannot quote this result: {error}")
+    if depends_on() != begun:
+        console.note("`pr` cannot quote this result: the tree, or what else it depends on, changed during the run")
+    else:
+        identity, basis = begun
+        try:
+            keep_proof(identity, KeptProof(basis, tuple(reports)))
+        except OSError as error:
+            console.note(f"`pr` cannot quote this result: {error}")
     if as_json:
         console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
     console.report(failures_of(port, reports))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scaffold.report.plain import one_line
+
 if TYPE_CHECKING:
     from scaffold.cli.console import Console
     from scaffold.verify.numeric import NumericReport, NumericRequest, Property
@@ -50,4 +52,4 @@ class StatusLine:
         """Redraw the last line of a terminal; nothing elsewhere."""
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            click.echo(f"\r\x1b[K{text[:width]}", err=True, nl=False, color=True)
+            click.echo(f"\r\x1b[K{one_line(text)[:width]}", err=True, nl=False, color=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 from scaffold.descriptor.port import CropsPort, CutPort, PackedPort, PathsPort, RowsPort, TilesPort, read_port
@@ -42,6 +43,15 @@ def load_descriptor(reference: str | Path) -> AnyPort:
     Raises `DiagnosticError` with everything that is wrong with it, in the order of the text.
     """
     path = _resolve(reference)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", path.stem):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG114",
+                f"a descriptor cannot be called `{path.stem}`: the generated files and messages have its name",
+                Span(str(path), 1, 1, 1, 1),
+                help="rename the file: letters without accents, digits, `_`, `-` and `.`",
+            )
+        )
     file = str(path) if path.parent != _SHIPPED else f"{path.stem}.yaml"
     try:
         data = read_regular(path, limit=MAX_BYTES)

@@ -5,6 +5,7 @@ Layout of the cache (`VITCG_CACHE_DIR`, else the user's cache folder):
 * `trees/vllm-X.Y.Z/`: a complete tree. It appears by one rename, and nothing writes into it afterwards.
 * `downloads/`: sdists on their way. A finished one survives a killed run; the next run checks it and uses it again.
 * `seals/vllm-X.Y.Z.json`: the digests of the tree after unpacking. Each later use compares them (`seal`).
+* `lab-bytecode/` and `proofs/` belong to `scaffold.verify`.
 * `locks/vllm-X.Y.Z.lock`: one run at a time fetches a release.
 
 Only this module and `index` use the network.
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.protocol.cache import PROJECT, cache_root, cached_tree, seal_file
+from scaffold.protocol.cache import PROJECT, cache_root, checked_tree, known_digest, made_folder, seal_file
 from scaffold.protocol.index import (
     HTTP_TIMEOUT,
     Sdist,
@@ -39,7 +40,7 @@ from scaffold.protocol.index import (
     reason,
     stable_versions,
 )
-from scaffold.protocol.seal import check_tree, seal_tree
+from scaffold.protocol.seal import digest_of, seal_tree
 from scaffold.protocol.tree import is_tree
 
 if TYPE_CHECKING:
@@ -61,23 +62,22 @@ def fetch_release(version: str, *, progress: DownloadProgress | None = None) -> 
     `version` as the index spells it (`0.22.0`). `progress(done, total)` counts bytes of the download.
 
     Raises DiagnosticError: VCG403 (no such release), VCG404 (no index can be reached), VCG405 (digest differs, or is
-    not given), VCG406 (the archive is damaged or unsafe), VCG407 (the cached tree was changed), VCG711 (the cache
-    cannot be written), VCG408 (another run holds the lock).
+    not given), VCG406 (the archive is damaged or unsafe), VCG407 (the cached tree was changed). The cache adds VCG711
+    (it cannot be written), VCG712 (others can write it), VCG408 (another run holds its lock).
     """
-    found = cached_tree(version)
+    found = checked_tree(version)
     if found is not None:
-        check_tree(found, seal_file(version))
         return found
     from filelock import FileLock, Timeout
 
     root = cache_root()
     with _write_errors(root, "set `VITCG_CACHE_DIR` to another folder"):
         for folder in ("trees", "downloads", "locks"):
-            (root / folder).mkdir(parents=True, exist_ok=True)
+            made_folder(folder)
         lock = FileLock(root / "locks" / f"{PROJECT}-{version}.lock", timeout=_LOCK_TIMEOUT)
         try:
             with lock:
-                return cached_tree(version) or _fetch(version, root, progress)
+                return checked_tree(version) or _fetch(version, root, progress)
         except Timeout as error:
             raise DiagnosticError(
                 Diagnostic(
@@ -107,7 +107,8 @@ def unpack_release(version: str, destination: Path, *, progress: DownloadProgres
         destination.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as scratch:
             copy = Path(scratch) / "tree"
-            shutil.copytree(source, copy, symlinks=True)
+            # Nobody checks the bytecode in a tree. A copy would run it: it has the times of its source.
+            shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
             for folder, _, files in os.walk(copy):
                 for path in (Path(folder), *(Path(folder, name) for name in files)):
                     if not path.is_symlink():
@@ -141,11 +142,22 @@ def _fetch(version: str, root: Path, progress: DownloadProgress | None) -> Path:
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{tree.name}-", dir=tree.parent) as scratch:
         unpacked = _unpack(archive, Path(scratch), version)
-        if tree.exists():  # it is incomplete, or we would have used it
+        contents = digest_of(unpacked)
+        if contents != (known_digest(version) or contents):
+            archive.unlink()
+            raise DiagnosticError(
+                Diagnostic(
+                    "VCG405",
+                    f"`{chosen.filename}` is not the vLLM {version} that this tool knows: its files differ",
+                    help="name an index that serves vLLM's own sdist; to use another build, unpack it and give its "
+                    "folder, `--vllm PATH`",
+                )
+            )
+        if tree.exists():  # it is incomplete or of unknown origin, or we would have used it
             shutil.rmtree(tree)
         seal_file(version).unlink(missing_ok=True)
         unpacked.rename(tree)
-    seal_tree(tree, seal_file(version))
+    seal_tree(tree, seal_file(version), contents)
     archive.unlink(missing_ok=True)
     return tree
 
@@ -259,6 +271,8 @@ def _unpack(archive: Path, scratch: Path, version: str) -> Path:
 
     if not hasattr(tarfile, "data_filter"):
         raise damaged("this Python cannot unpack archives safely; use 3.10.12, 3.11.4, 3.12 or newer")
+    before = os.umask(0)
+    os.umask(before | 0o022)  # else folders would let the user's group write
     try:
         with _Stream(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
             tar.extractall(scratch, filter=_Limits())
@@ -270,6 +284,8 @@ def _unpack(archive: Path, scratch: Path, version: str) -> Path:
             archive.unlink(missing_ok=True)
             raise damaged(str(error)) from error
         raise
+    finally:
+        os.umask(before)
     tops = [path for path in scratch.iterdir() if path.is_dir()]
     if len(tops) != 1 or not is_tree(tops[0]):
         archive.unlink(missing_ok=True)

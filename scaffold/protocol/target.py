@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.files import read_regular
-from scaffold.protocol.cache import cached_tree, seal_file
-from scaffold.protocol.seal import check_tree
+from scaffold.protocol.cache import checked_tree
 from scaffold.protocol.tree import LANDMARKS, SourceTree, is_tree
 
 if TYPE_CHECKING:
@@ -45,19 +44,17 @@ def resolve_target(text: str, *, progress: DownloadProgress | None = None) -> Ta
     or `./0.22.0` for a folder of that name. A release comes from the index once, and then from the cache.
     `progress(done, total)` counts bytes; `total` is None when the index does not tell it.
 
-    Raises DiagnosticError: VCG400, VCG401 (path), VCG402 (nothing installed), VCG403 to VCG408 (release).
+    Raises DiagnosticError: VCG400, VCG401 (path), VCG402 (nothing installed), VCG403 to VCG408 and VCG712 (release).
     """
     if text == "installed":
         return Target(TargetKind.INSTALLED, _installed_tree())
     version = as_version(text)
     if version is not None:
-        root = cached_tree(version)
+        root = checked_tree(version)
         if root is None:
             from scaffold.protocol.releases import fetch_release
 
             root = fetch_release(version, progress=progress)
-        else:
-            check_tree(root, seal_file(version))
         return Target(TargetKind.RELEASE, SourceTree(root, f"vllm-{version}", version, read_only=True))
     return Target(TargetKind.PATH, open_tree(Path(text).expanduser(), label=text))
 

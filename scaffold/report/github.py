@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.report.listing import by_place, plain_text
+from scaffold.report.plain import one_line
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
@@ -22,7 +23,7 @@ def _command(diagnostic: Diagnostic) -> str:
     properties: dict[str, str] = {}
     span = diagnostic.span
     if span is not None:
-        properties = {"file": span.file, "line": str(span.line), "endLine": str(span.end_line)}
+        properties = {"file": one_line(span.file), "line": str(span.line), "endLine": str(span.end_line)}
         if span.line == span.end_line:  # GitHub understands columns only within one line
             properties |= {"col": str(span.column), "endColumn": str(max(span.end_column - 1, span.column))}
     properties["title"] = diagnostic.code

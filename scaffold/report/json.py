@@ -10,19 +10,19 @@ Lines and columns count from 1 in characters; the end column is exclusive. `exit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.report.listing import by_place
+from scaffold.report.plain import json_of
 
 FORMAT, VERSION = "vitcg-diagnostics", 1
 
 
 def render_json(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> str:
     """One JSON document with keys in a fixed order, and diagnostics in the order of the text."""
-    return json.dumps(payload(diagnostics, exit_code), indent=2, ensure_ascii=False) + "\n"
+    return json_of(payload(diagnostics, exit_code))
 
 
 def payload(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from scaffold.diagnostics import Diagnostic, Span
+from scaffold.report.plain import one_line
 
 #: Gives the text of a file by the name that spans use, or None if it is not at hand.
 Sources = Callable[[str], "str | None"]
@@ -18,4 +19,4 @@ def by_place(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 def plain_text(diagnostic: Diagnostic) -> str:
     """Message, notes and help, one line each, for formats that have one field for all of it."""
     help = [f"help: {diagnostic.help}"] if diagnostic.help else []
-    return "\n".join([diagnostic.message, *(f"note: {note}" for note in diagnostic.notes), *help])
+    return "\n".join(map(one_line, [diagnostic.message, *(f"note: {note}" for note in diagnostic.notes), *help]))

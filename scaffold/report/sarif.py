@@ -5,7 +5,6 @@ Columns in SARIF count UTF-16 code units unless a run declares another unit. Our
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import PurePath, PurePosixPath
@@ -15,6 +14,7 @@ from urllib.parse import quote
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.diagnostics.catalogue import all_codes
 from scaffold.report.listing import by_place, plain_text
+from scaffold.report.plain import json_of
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -35,7 +35,7 @@ def render_sarif(diagnostics: Iterable[Diagnostic]) -> str:
             }
         ],
     }
-    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+    return json_of(log)
 
 
 def _rule(code: str) -> dict[str, Any]:

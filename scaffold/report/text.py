@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 from scaffold.diagnostics import Diagnostic, Severity, Span
 from scaffold.report.listing import Sources, by_place
+from scaffold.report.plain import one_line
 
 _TAB = 4
 _WIDTH = 160
@@ -40,9 +41,9 @@ def _block(
     diagnostic: Diagnostic, lines_of: Callable[[str], list[str] | None], paint: Callable[[str, str], str]
 ) -> str:
     tone = _COLORS[diagnostic.severity]
-    place = f"{_clean(str(diagnostic.span))}: " if diagnostic.span is not None else ""
+    place = f"{one_line(str(diagnostic.span))}: " if diagnostic.span is not None else ""
     label = paint(f"{diagnostic.severity.value}[{diagnostic.code}]", tone)
-    out = [f"{place}{label}: {_clean(diagnostic.message)}"]
+    out = [f"{place}{label}: {one_line(diagnostic.message)}"]
     margin = 3
     span = diagnostic.span
     if span is not None:
@@ -53,9 +54,9 @@ def _block(
             text, start, width = _window(lines[span.line - 1], span)
             out.append(f"{paint(number.rjust(margin), '34;1')} {paint('|', '34;1')} {text}")
             out.append(f"{' ' * margin} {paint('|', '34;1')} {' ' * start}{paint('^' * width, tone)}")
-    out += [f"{' ' * margin} {paint('=', '34;1')} note: {_clean(note)}" for note in diagnostic.notes]
+    out += [f"{' ' * margin} {paint('=', '34;1')} note: {one_line(note)}" for note in diagnostic.notes]
     if diagnostic.help:
-        out.append(f"{' ' * margin} {paint('=', '34;1')} {paint('help', '36;1')}: {_clean(diagnostic.help)}")
+        out.append(f"{' ' * margin} {paint('=', '34;1')} {paint('help', '36;1')}: {one_line(diagnostic.help)}")
     return "\n".join(line.rstrip() for line in out)
 
 
@@ -76,7 +77,7 @@ def _window(line: str, span: Span) -> tuple[str, int, int]:
 
 
 def _expand(text: str) -> str:
-    return _clean(text.replace("\t", " " * _TAB))
+    return one_line(text.replace("\t", " " * _TAB))
 
 
 def _cells(text: str) -> int:
@@ -86,13 +87,6 @@ def _cells(text: str) -> int:
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
-
-
-def _clean(text: str) -> str:
-    """Text that cannot move the cursor or forge a line: control characters are shown as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == " " else f"\\x{ord(char):02x}" for char in text)
 
 
 def _line_reader(sources: Sources) -> Callable[[str], list[str] | None]:

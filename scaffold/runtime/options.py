@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from scaffold.runtime.adapter import GraphKey
+if TYPE_CHECKING:
+    from scaffold.runtime.adapter import GraphKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,111 @@
 """The last result of `verify` for a port in a tree, kept in the user's cache folder: `pr` tells it, and runs nothing.
 
-A result is kept under a name that says what was proven, so that another descriptor, another port or another tree finds
-none.
+A result is kept under a name that says which files ran, with everything else that it depends on. So another port or
+another tree finds none, and of another torch or recipe `pr` says that nothing is proven.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import scaffold
 from scaffold.files import read_regular
-from scaffold.protocol.cache import cache_root
-from scaffold.protocol.seal import digest_of
-from scaffold.verify.numeric.model import NumericReport
+from scaffold.protocol.cache import cache_folder, made_folder
+from scaffold.protocol.seal import digest_as_run, digest_of_file
+from scaffold.verify.numeric.model import SEARCHED, SETTINGS, NumericReport
+
+if TYPE_CHECKING:
+    from scaffold.descriptor.model import Verify
 
 _PACKAGE = "vllm/"
+#: The packages that classes, processors and recipes compute with.
+_COMPUTING = ("torch", "transformers", "tokenizers", "torchvision", "timm", "einops", "numpy", "pillow")
+#: Files of a checkpoint that the lab never reads, and that take minutes to hash.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """All that a proof depends on beside the tree: where recipe and configuration lie, and facts by their names.
+
+    `recipe` is a file, or what the lab calls another one.
+    """
+
+    recipe: str
+    config: str
+    remote_code: bool
+    facts: Mapping[str, str]
+
+    @classmethod
+    def today(cls, recipe: str, config: str, remote_code: bool, section: Verify | None, *, real: bool) -> Basis:
+        """That of a run which starts now; `real` with real CUDA graphs."""
+        return cls(recipe, config, remote_code, dict(_facts(recipe, config, remote_code, section, real)))
+
+    def differences(self, now: Basis) -> tuple[str, ...]:
+        """The facts that are others now, in words."""
+        return tuple(
+            f"{name} was {self.facts.get(name, 'absent')}, now {now.facts.get(name, 'absent')}"
+            for name in dict.fromkeys((*self.facts, *now.facts))
+            if self.facts.get(name) != now.facts.get(name)
+        )
+
+
+def _facts(
+    recipe: str, config: str, remote_code: bool, section: Verify | None, real: bool
+) -> Iterator[tuple[str, str]]:
+    yield "Python", f"{platform.python_implementation()} {platform.python_version()}"
+    for package in _COMPUTING:
+        try:
+            yield package, metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    tool = digest_as_run(Path(scaffold.__file__).parent, {})
+    yield "vitcg-scaffold", f"{scaffold.__version__} ({tool[:16]})"
+    name = Path(recipe).name
+    yield "recipe", f"{name} ({_content(recipe)})" if recipe.endswith(".py") else recipe
+    if config:
+        yield "configuration", f"{Path(config).name} ({_content(config, everything=remote_code)})"
+        yield "remote code", "run" if remote_code else "not run"
+    if section is not None:
+        yield "verify section", json.dumps({name: getattr(section, name) for name in section.by_name}, sort_keys=True)
+    for variable, value in sorted(os.environ.items()):
+        if value and variable.startswith((*SEARCHED, *(SETTINGS if real else ()))):
+            yield (
+                variable,
+                hashlib.sha256(os.fsencode(value)).hexdigest()[:16],
+            )  # paths of a machine are nobody's business
+
+
+def _content(name: str, *, everything: bool = True) -> str:
+    path = Path(name)
+    if not path.is_dir():
+        try:
+            return digest_of_file(path).hex()
+        except OSError as error:
+            return f"not readable: {error.strerror}"
+    left_out = () if everything else (file for file in path.rglob("*") if file.suffix in _WEIGHTS)
+    return digest_as_run(path, {file.relative_to(path).as_posix(): None for file in left_out})
+
+
+@dataclass(frozen=True)
+class KeptProof:
+    """Reports, with what they depend on."""
+
+    basis: Basis
+    reports: tuple[NumericReport, ...]
 
 
 def identify_proof(model: str, root: Path, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """A hash of the package's Python files before a port, and of those that the port of `model` changed.
+    """A hash of the package's files before a port, as the lab runs them, and of those that the port of `model` changed.
 
     `root` is a tree; of the paths in `before` it may hold another content. An empty one is a file that was not there.
     """
@@ -31,23 +115,25 @@ def identify_proof(model: str, root: Path, before: Mapping[str, bytes], after: M
 
     changed = sorted((path, hashlib.sha256(data).hexdigest()) for path, data in of_package(after).items())
     replaced = {path: data or None for path, data in of_package(before).items()}
-    state = digest_of(root / _PACKAGE, ".py", replaced=replaced)
+    state = digest_as_run(root / _PACKAGE, replaced)
     return hashlib.sha256(json.dumps([model, state, changed]).encode()).hexdigest()
 
 
-def keep_reports(identity: str, reports: Sequence[NumericReport]) -> None:
-    """Put the reports in the place of an earlier result, as `verify --json` prints them. Raises OSError."""
-    folder = cache_root() / "proofs"
-    folder.mkdir(parents=True, exist_ok=True)
+def keep_proof(identity: str, proof: KeptProof) -> None:
+    """Put a result in the place of an earlier one. Raises OSError, and VCG712 where others can write the cache."""
+    folder = made_folder("proofs")
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as draft:
-        json.dump([report.document() for report in reports], draft)
+        json.dump({"basis": asdict(proof.basis), "reports": [report.document() for report in proof.reports]}, draft)
     Path(draft.name).replace(folder / f"{identity}.json")
 
 
-def find_reports(identity: str) -> tuple[NumericReport, ...]:
-    """The last result for that port in that tree; none if there is none that can be read."""
+def find_proof(identity: str) -> KeptProof | None:
+    """The last result for that port in that tree; None if there is none that can be read. Raises VCG712."""
+    path = cache_folder("proofs") / f"{identity}.json"
     try:
-        found = json.loads(read_regular(cache_root() / "proofs" / f"{identity}.json"))
-        return tuple(NumericReport.from_document(document) for document in found)
+        found = json.loads(read_regular(path))
+        reports = tuple(NumericReport.from_document(document) for document in found["reports"])
+        basis = Basis(**found["basis"])
+        return KeptProof(basis, reports) if isinstance(basis.facts, dict) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ()
+        return None

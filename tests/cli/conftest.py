@@ -13,6 +13,11 @@ from scaffold.cli.app import main
 from scaffold.verify import proofs
 
 
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @pytest.fixture
 def run(capfdbinary, monkeypatch, tmp_path) -> Run:
     """`run("new", "internvl", ...)` in this process, in an empty current folder."""
@@ -20,7 +25,9 @@ def run(capfdbinary, monkeypatch, tmp_path) -> Run:
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(proofs, "cache_root", lambda: tmp_path / "cache")  # what a test proves is no proof for others
+    # What a test proves is no proof for others. The releases are in the user's cache all the same.
+    monkeypatch.setattr(proofs, "cache_folder", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(proofs, "made_folder", lambda name: made(tmp_path / "cache" / name))
 
     def call(*arguments: str | Path) -> Outcome:
         capfdbinary.readouterr()

@@ -98,7 +98,8 @@ def test_what_a_port_lacks_is_said_last(run, small_tree):
 def test_commands_to_paste_are_quoted(run, small_tree, name):
     """What a message says to run works as it stands, whatever the tree and the descriptor are called."""
     root = small_tree.rename(small_tree.with_name(name))
-    descriptor = Path(f"{name} model.yaml")
+    descriptor = Path(name) / "model.yaml"
+    descriptor.parent.mkdir()
     descriptor.write_bytes(shipped_path("internvl").read_bytes())
     before = contents(root)
 

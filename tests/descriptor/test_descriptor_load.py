@@ -62,6 +62,8 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     )
     (tmp_path / "latin.yaml").write_bytes("schema: 1 # é\n".encode("latin-1"))
     assert _code_of(tmp_path / "latin.yaml")[0] == "VCG102"
+    (tmp_path / "größe.yaml").write_bytes(b"")
+    assert _code_of(tmp_path / "größe.yaml")[0] == "VCG114"
     (tmp_path / "huge.yaml").write_bytes(b"#" * 10_000_000)
     assert _code_of(tmp_path / "huge.yaml")[0] == "VCG105"
 
@@ -151,7 +153,7 @@ def test_codes_are_listed_and_used() -> None:
 def test_every_code_but_those_of_files_has_a_mistake() -> None:
     shown = set(re.findall(r"\[(VCG\d{3})\]", " ".join(str(mistake.report) for mistake in MISTAKES)))
     listed = {code for code in all_codes() if code[3] in "123"}
-    elsewhere = {"VCG100", "VCG102", "VCG105"}
+    elsewhere = {"VCG100", "VCG102", "VCG105", "VCG114"}
     assert listed - shown == elsewhere
 
 

@@ -19,6 +19,8 @@ ARCHITECTURES = ("InternVLChatModel", "Qwen2VLForConditionalGeneration", "Qwen2_
 
 
 def look() -> dict[str, object]:
+    connected: list[str] = []
+    sys.addaudithook(lambda event, _: connected.append(event) if event.startswith("socket.") else None)
     from vllm.model_executor.models.registry import ModelRegistry
     from vllm.plugins import load_general_plugins
 
@@ -29,6 +31,7 @@ def look() -> dict[str, object]:
     return {
         "adapters": [c.__name__ for c in classes if c.__module__.startswith("vitcg_adapters.")],
         "ours": encoder_cudagraph.EncoderCudaGraphManager.__module__.startswith("scaffold."),
+        "network": [event for event in connected if event in ("socket.connect", "socket.getaddrinfo", "socket.bind")],
     }
 
 

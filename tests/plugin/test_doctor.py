@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def installed(monkeypatch, release_tree):
     """`installed("0.33.0")`: the environment holds this release and the plugin."""
     monkeypatch.setattr(doctor, "entry_points", lambda group: [_Entry()])
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "NVIDIA_SMI", ())
 
     def install(release: str | None, says: str | None = None) -> None:
         def resolve(text: str):
@@ -141,6 +141,9 @@ def test_gpus_are_what_the_driver_says(monkeypatch, tmp_path):
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 9.0, 570.86'\necho 'broken'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(doctor, "NVIDIA_SMI", (str(tmp_path / "none"),))
+    assert list(doctor._gpus()) == [], "a program of that name in PATH is not run"
+    monkeypatch.setattr(doctor, "NVIDIA_SMI", (str(tmp_path / "none"), str(program)))
 
     assert [gpu.name for gpu in doctor._gpus()] == ["NVIDIA H200"]
     assert next(doctor._gpus()).memory_mib == 143771
@@ -169,16 +172,18 @@ def test_options_that_mean_eager_are_the_managers_and_the_releases(tmp_path):
 
 
 @pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra")
-def test_the_command_loads_neither_vllm_nor_torch(tmp_path):
+@pytest.mark.parametrize("settings", [{}, {"VITCG_ENCODER_GRAPHS": '{"steps": 2, "tuning": "off"}'}])
+def test_the_command_loads_neither_vllm_nor_torch(tmp_path, settings):
     code = (
         "import atexit, sys\natexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
         "from scaffold.cli import main\nmain(['doctor', '--json'])"
     )
-    done = cpu_wheel.run_python(code, env=cpu_wheel.environment(tmp_path))
+    done = cpu_wheel.run_python(code, env=cpu_wheel.environment(tmp_path) | settings)
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["active"] is True
+    assert bool(found["options"]) == bool(settings)
     assert found["problems"] == []
     assert not set(done.stderr.split()) & {"torch", "vllm", "numpy", "libcst"}
 

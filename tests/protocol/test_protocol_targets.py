@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import os
 import re
 import resource
@@ -17,6 +18,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace as Struct
 
 import pytest
 
@@ -29,10 +31,13 @@ from scaffold.protocol import (
     stable_releases,
     unpack_release,
 )
+from scaffold.protocol import cache as cache_module
 from scaffold.protocol import index as index_module
 from scaffold.protocol import releases as releases_module
 from scaffold.protocol import seal as seal_module
+from scaffold.protocol.cache import made_folder
 from scaffold.protocol.index import IndexSettings, read_settings
+from scaffold.protocol.seal import digest_of, seal_tree
 from scaffold.protocol.target import as_version
 
 FILES = {"vllm/__init__.py": b"", "vllm/model_executor/models/interfaces.py": b"", "PKG-INFO": b"Version: 0.22.0\n\n"}
@@ -266,9 +271,18 @@ class Index:
         return path
 
     @staticmethod
-    def sdist(version: str, extra: dict[str, bytes] | None = None, links: dict[str, str] | None = None) -> bytes:
+    def sdist(
+        version: str,
+        extra: dict[str, bytes] | None = None,
+        links: dict[str, str] | None = None,
+        folders: tuple[str, ...] = (),
+    ) -> bytes:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
+            for name in folders:
+                info = tarfile.TarInfo(f"vllm-{version}/{name}".rstrip("/"))
+                info.type, info.mode = tarfile.DIRTYPE, 0o777
+                tar.addfile(info)
             for name, data in {**FILES, "PKG-INFO": f"Version: {version}\n".encode(), **(extra or {})}.items():
                 info = tarfile.TarInfo(f"vllm-{version}/{name}")
                 info.size = len(data)
@@ -288,6 +302,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("VITCG_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "known.json").write_text("{}")  # the sdists of these tests are no vLLM
+    monkeypatch.setattr(cache_module, "KNOWN_TREES", tmp_path / "known.json")
     return tmp_path / "cache"
 
 
@@ -537,14 +553,14 @@ def test_a_cache_that_was_copied_is_the_same(index: Index, cache: Path, monkeypa
     shutil.copytree(cache, copy)
     monkeypatch.setenv("VITCG_CACHE_DIR", str(copy))
     read: list[Path] = []
-    original = seal_module.read_regular
-    monkeypatch.setattr(seal_module, "read_regular", lambda path: (read.append(path), original(path))[1])
+    original = seal_module.open_regular
+    monkeypatch.setattr(seal_module, "open_regular", lambda path: (read.append(path), original(path))[1])
     assert resolve_target("0.22.0").tree.root == copy / "trees/vllm-0.22.0"
     assert len(read) > 2
     read.clear()
     (copy / "trees/vllm-0.22.0/vllm/__pycache__").mkdir()
     resolve_target("0.22.0")
-    assert read == [copy / "seals/vllm-0.22.0.json"]
+    assert read == []
 
 
 def test_what_a_linter_leaves_changes_no_release(index: Index, cache: Path) -> None:
@@ -558,19 +574,192 @@ def test_what_a_linter_leaves_changes_no_release(index: Index, cache: Path) -> N
     _fails(resolve_target, "0.22.0", code="VCG407")
 
 
-@pytest.mark.parametrize("record", [None, "", "[" * 100_000, "{}"])
-def test_a_release_of_an_older_cache_is_sealed_as_it_is(index: Index, cache: Path, record: str | None) -> None:
+#: What a cache may have in the place of a record.
+RECORDS = {"none": None, "empty": "", "deep": "[" * 100_000, "no digests": "{}", "of something else": "forged"}
+
+
+def _put_record(cache: Path, record: str | None) -> None:
+    seal = cache / "seals/vllm-0.22.0.json"
+    seal.unlink()
+    if record == "forged":
+        seal_tree(cache / "trees/vllm-0.22.0", seal, digest_of(cache / "trees/vllm-0.22.0"))
+    elif record is not None:
+        seal.write_text(record)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("use", [fetch_release, resolve_target], ids=["fetch", "resolve"])
+def test_a_planted_release_is_fetched_again(index: Index, cache: Path, record: str, use, monkeypatch) -> None:
+    """Somebody put a tree into the cache, with no record or with one of its own."""
     index.add("0.22.0")
     root = fetch_release("0.22.0")
-    seal = cache / "seals/vllm-0.22.0.json"
-    written = seal.read_text()
-    seal.unlink()
-    if record is not None:
-        seal.write_text(record)
+    (cache.parent / "known.json").write_text(json.dumps({"0.22.0": digest_of(root)}))
+    EDITS["edited"](root)
+    _put_record(cache, RECORDS[record])
+
+    monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere/")
+    _fails(use, "0.22.0", code="VCG403")
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+    use("0.22.0")
+
+    assert (root / "vllm/__init__.py").read_bytes() == b""
+    use("0.22.0")
+
+
+@pytest.mark.parametrize("record", [name for name in RECORDS if name != "of something else"])
+def test_a_known_release_without_a_record_is_used_if_it_is_that_release(index: Index, cache: Path, record: str) -> None:
+    archive = index.add("0.22.0")
+    root = fetch_release("0.22.0")
+    (cache.parent / "known.json").write_text(json.dumps({"0.22.0": digest_of(root)}))
+    written = (cache / "seals/vllm-0.22.0.json").read_text()
+    _put_record(cache, RECORDS[record])
+    archive.unlink()  # nothing is fetched
+
     resolve_target("0.22.0")
-    assert seal.read_text() == written
+
+    assert (cache / "seals/vllm-0.22.0.json").read_text() == written
     EDITS["edited"](root)
     _fails(resolve_target, "0.22.0", code="VCG407")
+
+
+def test_an_unknown_release_without_a_record_is_fetched_again(index: Index, cache: Path) -> None:
+    archive = index.add("0.22.0")
+    root = fetch_release("0.22.0")
+    resolve_target("0.22.0")
+    _put_record(cache, None)
+    EDITS["edited"](root)
+    resolve_target("0.22.0")
+    assert (root / "vllm/__init__.py").read_bytes() == b""
+    _put_record(cache, None)
+    archive.unlink()
+    with pytest.raises((DiagnosticError, OSError)):  # nothing is left to fetch, and what is there is not used
+        resolve_target("0.22.0")
+
+
+def test_an_index_with_another_tree_of_a_known_release(index: Index, cache: Path) -> None:
+    """Its digest of the sdist is right, and the sdist is not vLLM's."""
+    index.add("0.22.0")
+    (cache.parent / "known.json").write_text(json.dumps({"0.22.0": "0" * 64}))
+    assert "its files differ" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert _cached(cache) == []
+
+
+def test_a_working_copy_has_no_bytecode_of_the_cache(index: Index, cache: Path, tmp_path: Path) -> None:
+    """Python takes it for that of the source beside it, by time and size; the check of a tree passes it over."""
+    index.add("0.22.0")
+    planted = fetch_release("0.22.0") / "vllm/__pycache__/__init__.cpython-311.pyc"
+    planted.parent.mkdir()
+    planted.write_bytes(b"planted")
+    copy = unpack_release("0.22.0", tmp_path / "copy")
+    assert not [*copy.rglob("*.pyc")]
+    planted.rename(planted.with_name("module.pyc"))  # importable as `vllm.__pycache__.module`
+    _fails(resolve_target, "0.22.0", code="VCG407")
+
+
+def test_the_known_releases() -> None:
+    minor = {f"0.{minor}.0" for minor in range(20, 34)}
+    patches = {"0.20.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1"}
+    known = json.loads(cache_module.KNOWN_TREES.read_text())
+    assert {*known} >= minor | patches
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in known.values())
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
+def test_the_digest_of_a_known_release(release_tree, version: str) -> None:
+    assert digest_of(release_tree(version).root) == cache_module.known_digest(version)
+
+
+# --- whose cache it is -----------------------------------------------------------------------------------------------
+
+
+def _give_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a folder belong to somebody who is neither the user nor root."""
+    if os.geteuid() == 0:
+        os.chown(folder, 4242, -1)
+    else:
+        monkeypatch.setattr(cache_module.os, "geteuid", lambda: 4242)
+
+
+@pytest.mark.parametrize("folder", ["", "trees", "trees/vllm-0.22.0", "seals"])
+@pytest.mark.parametrize(
+    ("mode", "why"), [(0o757, "by everybody"), (0o1777, "by everybody"), (0o775, "by the group"), (None, "belongs to")]
+)
+def test_a_cache_that_others_can_write(index: Index, cache: Path, folder: str, mode, why: str, monkeypatch) -> None:
+    index.add("0.22.0")
+    fetch_release("0.22.0")
+    if mode is None:
+        _give_away(cache / folder, monkeypatch)
+    else:
+        monkeypatch.setattr(cache_module, "_is_private", lambda group, user: False)
+        (cache / folder).chmod(mode)
+    for use in (resolve_target, fetch_release):
+        diagnostic = _fails(use, "0.22.0", code="VCG712")
+        assert why in diagnostic.message
+        assert "`VITCG_CACHE_DIR`" in (diagnostic.help or "")
+
+
+@pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o1777, False), (0o775, False)])
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_folder_above_a_cache(
+    index: Index, cache: Path, mode: int, refused: bool, linked: bool, monkeypatch
+) -> None:
+    """Who can write to it can put another folder in the place of the cache, unless it is sticky."""
+    index.add("0.22.0")
+    fetch_release("0.22.0")
+    above = cache.parent / "open"
+    above.mkdir()
+    if linked:
+        cache.rename(above / "cache")
+        cache.symlink_to(above / "cache")
+    else:
+        monkeypatch.setenv("VITCG_CACHE_DIR", str(above / "cache"))
+        cache.rename(above / "cache")
+    above.chmod(mode)
+    if refused:
+        _fails(resolve_target, "0.22.0", code="VCG712")
+    else:
+        resolve_target("0.22.0")
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o022, 0o077])
+def test_a_cache_is_made_for_its_user_alone(index: Index, cache: Path, umask: int, monkeypatch) -> None:
+    """Whatever the user's umask and groups are: `new` must not refuse what it made itself."""
+    index.add("0.22.0", Index.sdist("0.22.0", folders=("vllm", "")))
+    monkeypatch.setattr(cache_module, "_is_private", lambda group, user: False)
+    before = os.umask(umask)
+    try:
+        fetch_release("0.22.0")
+        made_folder("lab-bytecode", "cpython")
+    finally:
+        os.umask(before)
+    resolve_target("0.22.0")
+    open_to_others = [path for path in cache.rglob("*") if path.is_dir() and path.stat().st_mode & 0o022]
+    assert open_to_others == []
+
+
+GROUPS = {
+    "a user's own": (Struct(gr_name="ann", gr_mem=[]), Struct(pw_name="ann", pw_gid=1000), 1000, True),
+    "named as a member of it": (Struct(gr_name="ann", gr_mem=["ann"]), Struct(pw_name="ann", pw_gid=1000), 1000, True),
+    "with a friend in it": (Struct(gr_name="ann", gr_mem=["bob"]), Struct(pw_name="ann", pw_gid=1000), 1000, False),
+    "of all users": (Struct(gr_name="users", gr_mem=[]), Struct(pw_name="ann", pw_gid=1000), 100, False),
+    "not the user's first": (Struct(gr_name="ann", gr_mem=[]), Struct(pw_name="ann", pw_gid=7), 1000, False),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_of_one_user(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, user, number, private = GROUPS[name]
+    monkeypatch.setattr(cache_module.grp, "getgrgid", lambda _: group)
+    monkeypatch.setattr(cache_module.pwd, "getpwuid", lambda _: user)
+    assert cache_module._is_private(number, number if private else 1000) is private
+
+
+def test_a_container_without_names() -> None:
+    assert cache_module._is_private(987_654, 987_654)
+    assert not cache_module._is_private(987_654, 987_655)
+    assert cache_module._user(987_654) == "user 987654"
+    assert cache_module._group(987_654) == "987654"
 
 
 def test_archive_of_something_else(index: Index, cache: Path) -> None:
@@ -594,6 +783,7 @@ def test_full_disk(index: Index, cache: Path, monkeypatch) -> None:
     assert "free some space" in (diagnostic.help or "")
     assert not list((cache / "trees").iterdir())
     monkeypatch.undo()
+    monkeypatch.setattr(cache_module, "KNOWN_TREES", cache.parent / "known.json")
     monkeypatch.setenv("VITCG_CACHE_DIR", str(cache))
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
     assert fetch_release("0.22.0").is_dir()

@@ -195,7 +195,7 @@ def test_github_annotations() -> None:
 def test_github_values_are_escaped() -> None:
     evil = Diagnostic("VCG101", "100% a\n::error::b\rc", Span("a,b:c%.yaml", 1, 1, 1, 2), "x\ny")
     assert render_diagnostics([evil], format="github") == snapshot(
-        "::error file=a%2Cb%3Ac%25.yaml,line=1,endLine=1,col=1,endColumn=1,title=VCG101::100%25 a%0A::error::b%0Dc%0Ahelp: x%0Ay\n"
+        "::error file=a%2Cb%3Ac%25.yaml,line=1,endLine=1,col=1,endColumn=1,title=VCG101::100%25 a\\n::error::b\\rc%0Ahelp: x\\ny\n"
     )
 
 

@@ -89,6 +89,12 @@ CODES: tuple[Code, ...] = (
         "is 80 in base 60, `1_000` is a number, `2024-01-01` a date. So that all readers agree, quote a text and "
         "write numbers as plain digits and booleans as true or false.",
     ),
+    Code(
+        "VCG114",
+        "the descriptor's file has an odd name",
+        "Generated files, tests and messages are called as the descriptor is, without its ending. So that the name is "
+        "the same everywhere, and a command nowhere, it has letters from A to Z, digits, `_`, `-` and `.` only.",
+    ),
     # --- schema
     Code(
         "VCG201",

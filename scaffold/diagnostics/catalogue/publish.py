@@ -64,4 +64,12 @@ CODES: tuple[Code, ...] = (
         "The disk is full or the folder may not be written. Nothing incomplete was left under the final name. "
         "VITCG_CACHE_DIR moves the cache.",
     ),
+    Code(
+        "VCG712",
+        "others can write the cache folder",
+        "The tool runs release trees and their bytecode from its cache folder, and `pr` quotes the proofs in it. So "
+        "only you and root may put files there. The folder must belong to one of you, and only you and a group of your "
+        "own may write to it. A folder above it that everybody can write to needs the sticky bit, as /tmp has. If the "
+        "folder belongs to somebody else, set VITCG_CACHE_DIR to a folder of your own.",
+    ),
 )

@@ -7,18 +7,20 @@ importable. Each trick says which release or environment needs it; nothing here 
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import importlib._bootstrap_external as bootstrap
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
+import marshal
 import os
 import sys
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 #: Python bodies of custom operators, by qualified name. The emulated graph records what they do inside instead of
 #: recording them as one opaque step (`scaffold.verify.numeric.graphs`).
@@ -44,7 +46,7 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
     """Make `import vllm` mean the package under `root`, on the CPU. Must run before torch is imported."""
     os.environ.update(_ENVIRONMENT)
     gc.set_threshold(200_000, 10, 10)  # an import makes little garbage, and 1,600 looks for it took a second of seven
-    redirect_bytecode(root, bytecode_cache)
+    keep_bytecode(bytecode_cache)
     _report_cpu_build()
     # torchvision is often a CUDA build that does not load beside a CPU torch; transformers only needs its Python code.
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
@@ -58,41 +60,38 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
     _remember_python_operators(torch)
 
 
-class _Roots:
-    """Directories of links whose files are cached under their real paths."""
+def keep_bytecode(cache: Path | None) -> None:
+    """Keep bytecode of the tree's modules out of the tree, by the content of their sources.
 
-    redirected: ClassVar[list[str]] = []
-
-
-def redirect_bytecode(root: Path, cache: Path | None) -> None:
-    """Keep bytecode of the tree out of the tree, and share it between overlays.
-
-    A file is cached under its real path, so a link in an overlay finds what the pristine tree compiled.
+    Python itself takes bytecode for that of a source of the same time and size, wherever it comes from. Here another
+    source has another name, so what runs is what the proof is of, and all trees share what they have in common.
     """
-    original = bootstrap.cache_from_source
-    _Roots.redirected.append(os.fspath(root) + os.sep)
+    original = bootstrap.SourceFileLoader.get_code
 
-    def cache_from_source(path: str, *args: Any, **kwargs: Any) -> str:
-        path = os.fspath(path)
-        # Looked at before any link is followed: most of what is imported lies elsewhere, and following takes a second.
-        if cache is None or not path.startswith(tuple(_Roots.redirected)):
-            return str(original(path, *args, **kwargs))
-        real = os.path.realpath(path)
-        if real == path:  # a replaced file is compiled once and thrown away with the overlay
-            return str(original(path, *args, **kwargs))
-        directory = cache / Path(real).parent.relative_to("/")
-        return str(directory / Path(str(original(real, *args, **kwargs))).name)
+    def get_code(self: Any, fullname: str) -> types.CodeType | None:
+        if fullname.partition(".")[0] != "vllm":
+            return original(self, fullname)
+        path = self.get_filename(fullname)
+        source = self.get_data(path)
+        if cache is None:
+            return _compiled(self, source, path)
+        stored = cache / hashlib.sha256(source).hexdigest()
+        try:
+            return bootstrap._compile_bytecode(stored.read_bytes(), fullname, str(stored), path)  # type: ignore[attr-defined, no-any-return]
+        except (OSError, EOFError, ValueError, TypeError, ImportError):
+            code = _compiled(self, source, path)
+            with suppress(OSError):
+                draft = cache / f"{stored.name}.{os.getpid()}"
+                draft.write_bytes(marshal.dumps(code))
+                draft.replace(stored)
+            return code
 
-    bootstrap.cache_from_source = cache_from_source  # type: ignore[assignment]
-    write_elsewhere, sys.dont_write_bytecode = not sys.dont_write_bytecode, cache is None
-    original_write = bootstrap.SourceFileLoader._cache_bytecode  # type: ignore[attr-defined]
+    bootstrap.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
 
-    def _cache_bytecode(self: Any, source_path: str, bytecode_path: str, data: bytes) -> None:
-        # Our own cache is written even where the user forbids bytecode beside sources.
-        if write_elsewhere or (cache is not None and bytecode_path.startswith(os.fspath(cache))):
-            original_write(self, source_path, bytecode_path, data)
 
-    bootstrap.SourceFileLoader._cache_bytecode = _cache_bytecode  # type: ignore[attr-defined]
+def _compiled(loader: Any, source: bytes, path: str) -> types.CodeType:
+    code: types.CodeType = loader.source_to_code(source, path)
+    return code
 
 
 def switch_tree(old: Path, new: Path) -> None:
@@ -102,7 +101,6 @@ def switch_tree(old: Path, new: Path) -> None:
         if name.partition(".")[0] == "vllm" and hasattr(module, "__path__"):
             module.__path__ = [entry.replace(before, after, 1) for entry in module.__path__]
     sys.path[sys.path.index(os.fspath(old))] = os.fspath(new)
-    _Roots.redirected.append(after)
     importlib.invalidate_caches()
 
 

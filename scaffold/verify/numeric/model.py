@@ -17,6 +17,13 @@ Tail = Literal["fa2", "fa3", "cudnn"]
 #: For readers: FlashAttention's kernels differ in the rows after a sequence's end.
 TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tails", "cudnn": "FlashInfer's attention"}
 Progress = Callable[[str], None]
+#: How the names of variables begin that decide which code Python and the system find.
+SEARCHED = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "LD_", "DYLD_")
+#: The same of all that reach a tree in the CPU lab: it needs them to find programs, libraries and folders. Others could
+#: change a result, and no proof would name them.
+ENVIRONMENT = (*SEARCHED, "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_", "TZ", "TMP", "TEMP", "XDG_")
+#: Further ones that change what a GPU computes, where all reach the tree.
+SETTINGS = ("VLLM_", "TORCH", "PYTORCH_", "VITCG_ENCODER", "NVIDIA_TF32")
 
 
 @dataclass(frozen=True, slots=True)

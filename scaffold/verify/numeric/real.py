@@ -64,7 +64,7 @@ def main() -> int:
 def _import(tree: dict[str, Any]) -> None:
     from scaffold.verify.numeric import cpu_imports
 
-    cpu_imports.redirect_bytecode(Path(tree["root"]), Path(tree["bytecode_cache"]) if tree["bytecode_cache"] else None)
+    cpu_imports.keep_bytecode(Path(tree["bytecode_cache"]) if tree["bytecode_cache"] else None)
     sys.path.insert(0, tree["root"])
     sys.meta_path.append(cpu_imports.MissingPackages())
     import torch  # noqa: F401

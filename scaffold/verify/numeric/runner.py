@@ -23,8 +23,9 @@ from typing import Any
 
 import scaffold
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.protocol.cache import cache_root
+from scaffold.protocol.cache import made_folder
 from scaffold.verify.numeric.model import (
+    ENVIRONMENT,
     NoteTaker,
     NumericReport,
     NumericRequest,
@@ -318,10 +319,12 @@ class _Child:
         self._stderr = directory / f"stderr-{next(_NUMBERS)}"
         self._request: NumericRequest | None = None
         self._deadline = 0.0
-        environment = dict(os.environ)
+        environment = self.environment()
         source = str(Path(scaffold.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
         environment.update(_KEEP_MEMORY)
+        # Else transformers would take the remote code of an earlier run if its time and size are the same.
+        environment["HF_MODULES_CACHE"] = str(directory / "remote-code")
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 self.command,
@@ -334,6 +337,11 @@ class _Child:
             )
         threading.Thread(target=self._read, daemon=True).start()
         self._tell({"root": str(root), "bytecode_cache": _bytecode_cache()})
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """The variables of the child."""
+        return {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)}
 
     def ask(self, request: NumericRequest, role: str, directory: Path, probes: Sequence[Probe] = ()) -> None:
         """Hand over one request; its time limit starts now."""
@@ -464,6 +472,11 @@ class _RealChild(_Child):
 
     command = (sys.executable, "-m", "scaffold.verify.numeric.real")
 
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """All: drivers and kernels need many."""
+        return dict(os.environ)
+
     def _cause(self, role: str, stage: str, kind: str, message: str) -> tuple[str, str]:
         if role == "tree":
             return "VCG656", "`python -c 'import vllm'` has to work here, with the vLLM that serves models"
@@ -515,5 +528,8 @@ def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, 
 
 
 def _bytecode_cache() -> str:
-    """Where compiled files of release trees are kept, so that the second import is fast and no tree is written to."""
-    return str(cache_root() / "lab-bytecode" / f"cpython-{sys.hexversion:x}")
+    """Where compiled modules of release trees are kept, so that the second import is fast and no tree is written to.
+
+    Raises VCG712, OSError.
+    """
+    return str(made_folder("lab-bytecode", f"{sys.implementation.cache_tag}-{sys.hexversion:x}"))

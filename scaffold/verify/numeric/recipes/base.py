@@ -11,7 +11,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, get_origin
@@ -339,9 +338,8 @@ def load_recipe(name: str) -> Recipe:
 
 @cache
 def _load_file(path: Path) -> ModuleType:
-    spec = spec_from_file_location(f"recipe_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # Not as an import, which would take bytecode beside it for that of any file of the same time and size.
+    module = ModuleType(f"recipe_{path.stem}")
+    module.__file__ = str(path)
+    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     return module
