@@ -13,7 +13,7 @@ TORCH_INDEX ?=
 RELEASE ?= 0.22.0
 # The release that `make reach` surveys.
 SURVEYED ?= 0.33.0
-FUZZED  = descriptor:100000 port:2000 trace:100000 store:2000 kill:500
+FUZZED  = descriptor:100000 port:2000 trace:100000 store:2000 kill:500 call:20000
 FUZZ_RESULTS = benchmarks/results/fuzz.json
 # Workers of the test suite.
 JOBS   ?= 2

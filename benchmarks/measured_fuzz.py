@@ -11,6 +11,7 @@ WHAT = {
     "port": "ports of changed descriptors into changed files of vLLM 0.22 and 0.33, published and undone",
     "trace": "changed traces, read and fitted",
     "store": "damaged records of a finished or a killed run, then `recover`, a run, `revert`, `recover`",
+    "call": "calls of names that real classes have, on real classes of torch and transformers where they are accepted",
     "kill": "runs killed at a random moment, then `recover`",
 }
 
