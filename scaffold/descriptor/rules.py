@@ -269,7 +269,7 @@ _MODEL_PACKAGES = ("vllm.model_executor.models.", "vllm.models.", "vllm.transfor
 
 
 def _modules_are_models(context: Context) -> Problems:
-    """What a port imports besides the model comes from vLLM's models and processors."""
+    """Ports import nothing but vLLM's models and processors."""
     port = context.port
     tokens = port.item.tokens if isinstance(port, RowsPort) and port.item else None
     for at, section in (("processor.module", port.processor), ("item.tokens.module", tokens)):

@@ -61,7 +61,7 @@ def _uses(port: AnyPort, paths: ModelPaths, model: ModelAnchor) -> Iterator[Diag
 
 
 def _passed(paths: ModelPaths, path: str, at: Span, model: ModelAnchor) -> Iterator[Diagnostic]:
-    """What a call hands over is a part of the model or a value, and no method."""
+    """A call hands over parts of the model and values, and no method."""
     yield from _problem(paths.value(path), path, at, "passes", model)
     if not any(map(is_no_part, path.split("."))) and paths.is_method(path):
         yield Diagnostic("VCG464", f"`{path}` is a method, which no call passes", at, "pass a part of the model")

@@ -1,4 +1,4 @@
-"""What a path of a model leads to (`self.visual.spatial_merge_size`), read from the source of its classes.
+"""Looks up paths of a model (`self.visual.spatial_merge_size`) in the source of its classes.
 
 One look-up for the calls and for the values of a descriptor. Classes of configurations are read where the tree or the
 installed transformers has them. Nothing is imported.
@@ -79,7 +79,7 @@ class _Class:
 
     @property
     def attributes(self) -> frozenset[str]:
-        """What the class and its bases define, set, or take as a configuration's keys."""
+        """Names that the class and its bases define or set, and the keys of a configuration."""
         names = {name for _, node in self.program.lineage(self.owner) for name in _defined(node)}
         if self.is_configuration:
             base = _installed("transformers.configuration_utils", _CONFIGURATIONS[0])
@@ -132,13 +132,13 @@ class ModelPaths:
 
     @property
     def names(self) -> frozenset[str]:
-        """What the model's class and its bases in the tree define and set."""
+        """Names that the model's class and its bases in the tree define or set."""
         return self._model.attributes
 
     def call(self, path: str) -> Found:
         """Whether a path leads to a part of the model, or to a method that a class of the tree defines.
 
-        What a class of another package has counts only where the model's own code calls it.
+        A method of another package's class counts only where the model's own code calls it.
         """
         *above, last = path.split(".")[1:]
         holder = self._holder(above)

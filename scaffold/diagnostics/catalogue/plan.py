@@ -67,8 +67,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG463",
         "a name could not be checked",
-        "No source that the tool reads says whether the name is there: the class of the configuration is in neither "
-        "the tree nor the installed transformers, the model's own code does not read such a name, or a processor puts "
+        "No source that the tool reads says whether the name is there. The class of the configuration is in neither "
+        "the tree nor the installed transformers, and the model's own code reads no such name. Or a processor puts "
         "the keys of its inputs together when it runs. Look the name up in the checkpoint's configuration; `verify` "
         "fails if it is wrong.",
     ),
