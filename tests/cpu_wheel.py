@@ -33,6 +33,7 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_NO_USAGE_STATS": "1",
+    "VITCG_CPU": "1",  # or the plugin leaves this platform alone
 }
 
 

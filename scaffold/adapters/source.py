@@ -3,8 +3,9 @@
 An adapter class is a subclass of the release's own class, which may implement the protocol itself; a port changes that
 class. So nothing of the release's implementation may shine through: `super()` in a protocol method would reach it and
 becomes the protocol class by name, unless the mixin has the method, which comes before the release's class. And a
-method that the adapter leaves to the protocol's default is bound to that default. An adapter has an `__init__` for the
-changes that a port makes beside the protocol methods: it makes them when the model is made.
+method that the adapter leaves to the protocol's default is bound to that default. An adapter has no constructor: a
+model of the release's own class is adapted when a manager is about to be made for it (`scaffold.tower.adapt`). The
+changes that a port makes beside the protocol methods are made then, in `_adapt_encoder`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
     cut = _cut(port) if isinstance(port, ReentryPort) else None
     if cut:
         imports.add(("scaffold.cut", "cut_at_load"))
-    if cut or answer.splits or answer.keeps_model_config:
-        imports.add(("vllm.config", "VllmConfig"))
+    if answer.keeps_model_config:
+        imports.add(("typing", "Any"))
     loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     generation = profile.generation
     text = render_template(

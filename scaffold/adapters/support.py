@@ -23,7 +23,7 @@ def refusal(port: AnyPort, generation: Generation) -> str | None:
 
 
 def tower_answer(port: AnyPort, generation: Generation) -> tuple[TreeFacts, TowerAnswer]:
-    """The facts in every release of a generation that was not refused, and what is done when a model is made."""
+    """The facts in every release of a generation that was not refused, and what is done when a model is adapted."""
     answer = known_tower(port, generation)
     assert answer.facts is not None, "the generation was refused"
     return answer.facts, answer

@@ -1,7 +1,7 @@
 """Facts about the towers in the releases of each generation, so that adapters need no tree.
 
 An adapter carries none of vLLM's statements. If some release of the generation has a pristine tower, the adapter splits
-it when the model is made (`scaffold.tower.split_at_load`). It also keeps a configuration then that the class does not
+it when a model is adapted (`scaffold.tower.split_at_load`). It also keeps a configuration then that the class does not
 keep. Other facts about a tree that the generated methods need are recorded where all releases agree.
 
 `python -m scaffold.adapters.towers`, a command for maintainers that reads every stable release, makes `towers.json`.

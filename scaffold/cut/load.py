@@ -1,4 +1,4 @@
-"""Cuts the encoder of a model of the installed vLLM when it is made: what a stand-alone adapter does about the way."""
+"""Cuts the encoder of a model of the installed vLLM when it is adapted: what an adapter does about the way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cut_at_load(
     through: str | None = None,
     per_item: bool = False,
 ) -> None:
-    """Give the methods of `model` (which was just made) on the way to its encoder the parameter `encode`.
+    """Give the methods of `model` on the way to its encoder the parameter `encode`.
 
     `owner` is the release's class of the model; `entries` and `call` are what the descriptor says: where embeddings are
     made (`self._process_image_input`), and the encoder's call, or the encoder alone where all of its arguments are

@@ -15,6 +15,7 @@ from scaffold.tower.model import (
 )
 from scaffold.tower.proof import prove_split
 from scaffold.tower.report import tower_report
+from scaffold.tower.running import adapt
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, slice_tower
 from scaffold.tower.splitting import split_tower
 from scaffold.tower.tail import attention_leaves_rows
@@ -32,6 +33,7 @@ __all__ = [
     "Place",
     "TowerSlice",
     "TowerSplit",
+    "adapt",
     "attention_leaves_rows",
     "prove_split",
     "slice_tower",

@@ -1,4 +1,4 @@
-"""Splits the tower of the installed vLLM when a model is made: what a stand-alone adapter does about a pristine tower.
+"""Splits the tower of the installed vLLM when a model is adapted: what an adapter does about a pristine tower.
 
 An adapter is generated without a tree and carries none of vLLM's statements. So the statements come from the class that
 runs: its module is sliced and split like that of a tree, the split is proven, and the result becomes a subclass of the
@@ -30,7 +30,7 @@ def split_at_load(
     parameters: Sequence[str],
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Give `tower` (a module that was just made) a metadata method, unless its class has one.
+    """Give `tower` a metadata method, unless its class has one.
 
     `data` and `metadata` are names of the parameters of `entry`; `keys` and `parameters` are what the caller will ask
     of the metadata method, and `names` the variables whose keys are called otherwise. Raises `DiagnosticError` VCG462

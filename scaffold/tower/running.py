@@ -1,14 +1,13 @@
 """Other methods for the classes of a model that runs, in the namespaces of the modules that they come from.
 
-A stand-alone adapter changes the installed vLLM when a model is made, and for that model alone. The source of the class
-that runs is read, edited and proven like that of a tree, and the result becomes a subclass.
+A stand-alone adapter changes a model of the installed vLLM before a manager is made for it, and that model alone. The
+source of the class that runs is read, edited and proven like that of a tree, and the result becomes a subclass.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
-import inspect
 import linecache
 import sys
 import textwrap
@@ -30,35 +29,88 @@ _HELP = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Replaced:
-    """A class of the release, and its new methods; the first of them is the one that is replaced."""
-
-    owner: type[Any]
-    methods: dict[str, Callable[..., Any]]
-
-    def run_by(self, cls: type[Any]) -> bool:
-        """Whether instances of `cls` run the replaced method, not one of a class between."""
-        name = next(iter(self.methods))
-        return issubclass(cls, self.owner) and getattr(cls, name) is getattr(self.owner, name)
-
-
 @dataclass(frozen=True)
 class ReplacedFunction:
     """A function of a module and the new one, which only new methods call: other callers keep the old one."""
 
+    module: Any
     old: Callable[..., Any]
     new: Callable[..., Any]
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the module still has the old one, so that nobody else replaced it."""
+        return vars(self.module).get(self.old.__name__) is self.old
+
+
+@dataclass(frozen=True, eq=False)
+class Replaced:
+    """A class of the release, and its new methods. The first of them replaces `old`, and they call new `functions`."""
+
+    owner: type[Any]
+    methods: dict[str, Callable[..., Any]]
+    old: Any
+    functions: tuple[ReplacedFunction, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The method that is replaced."""
+        return next(iter(self.methods))
+
+    def run_by(self, cls: type[Any]) -> bool:
+        """Whether instances of `cls` run the replaced method, not one of a class between."""
+        return issubclass(cls, self.owner) and getattr(cls, self.name) is getattr(self.owner, self.name)
+
+    def check(self, module: Any) -> None:
+        """Refuse a module of the class whose method somebody replaced since it was read: on the class, between, or on
+        the module itself."""
+        if not isinstance(module, self.owner):
+            return
+        is_read = vars(self.owner).get(self.name) is self.old and all(one.is_running for one in self.functions)
+        if not is_read or not self.run_by(type(module)) or self.name in vars(module):
+            raise refused(self.owner, f"{self.owner.__name__}.{self.name} is not the one of its source: {_REPLACED}")
+
 
 NO_FUNCTIONS: Mapping[str, ReplacedFunction] = MappingProxyType({})
+_REPLACED = "something replaced it"
+
+
+def adapt(model: Any, adapter: type[Any]) -> None:
+    """Let `model`, of a release's own class, be of its subclass `adapter`, which may change parts of it.
+
+    Raises whatever the adapter cannot do with this model; `model` is then as it was.
+    """
+    own: Any = type(model)
+    if not issubclass(adapter, own):
+        raise ValueError(f"{adapter.__module__}.{adapter.__qualname__} is no subclass of {own.__qualname__}")
+    model.__class__ = adapter
+    try:
+        if hasattr(adapter, ADAPT):
+            getattr(model, ADAPT)()
+    except BaseException:
+        model.__class__ = own
+        raise
+
+
+#: The method of adapters that change parts of their model.
+ADAPT = "_adapt_encoder"
 
 
 def give_methods(model: Any, replaced: Sequence[Replaced]) -> None:
-    """Let `model` and its submodules run the new methods. Other models keep their classes as they are."""
+    """Let `model` and its submodules run the new methods. Other models keep their classes as they are.
+
+    Raises VCG462 where somebody else replaced one of the old methods; nothing is changed then.
+    """
+    changes = []
     for module in model.modules():
+        for one in replaced:
+            one.check(module)
         old: Any = type(module)
-        module.__class__ = subclass(old, tuple(replaced))
+        new = subclass(old, tuple(replaced))
+        if new is not old:
+            changes.append((module, new))
+    for module, new in changes:
+        module.__class__ = new
 
 
 def edited_files(tree: SourceTree, edits: Sequence[MethodEdit]) -> dict[str, tuple[str, str]]:
@@ -110,22 +162,26 @@ def compiled(
     cls = getattr(module, edit.class_name, None)
     if module is None or not isinstance(cls, type):
         raise refused(owner, f"{edit.class_name} of {edit.file} is not what was imported")
-    _check_running(owner, tree, edit, module, vars(cls).get(edit.replaces, cls))
+    running = vars(cls).get(edit.replaces, cls)
+    _check_running(owner, tree, edit, module, running)
     names = (edit.replaces, *edit.adds)
     parsed = ast.parse(after)
     methods: list[ast.stmt] = [_method(parsed, edit.class_name, name) for name in names]
+    called: list[ReplacedFunction] = []
     for node in (inner for method in methods for inner in ast.walk(method)):
         if isinstance(node, ast.Name) and node.id in ("super", "__class__"):
             raise refused(owner, f"{edit.class_name}.{edit.replaces} uses `{node.id}`, which means another class")
         name = node.id if isinstance(node, ast.Name) else ""
-        if name in functions and vars(module).get(name) is not functions[name].old:
-            raise refused(owner, f"`{name}` of {edit.file} is not what was imported")
+        if name in functions:
+            if vars(module).get(name) is not functions[name].old:
+                raise refused(owner, f"`{name}` of {edit.file} is not what was imported")
+            called.append(functions[name])
     # In a class of its old name, so that private names are the old ones; nothing lands in the module.
     block = ast.ClassDef(edit.class_name, bases=[], keywords=[], body=methods, decorator_list=[])
     if sys.version_info >= (3, 12):
         block.type_params = []
     made = _made(block, module, after, {name: function.new for name, function in functions.items()})
-    return Replaced(cls, {name: vars(made)[name] for name in names})
+    return Replaced(cls, {name: vars(made)[name] for name in names}, running, tuple(called))
 
 
 def compiled_function(owner: type[Any], tree: SourceTree, edit: MethodEdit, after: str) -> ReplacedFunction:
@@ -135,7 +191,7 @@ def compiled_function(owner: type[Any], tree: SourceTree, edit: MethodEdit, afte
     if module is None or old is None:
         raise refused(owner, f"{edit.replaces} of {edit.file} is not what was imported")
     _check_running(owner, tree, edit, module, old)
-    return ReplacedFunction(old, _made(_function(ast.parse(after), edit), module, after, {}))
+    return ReplacedFunction(module, old, _made(_function(ast.parse(after), edit), module, after, {}))
 
 
 def _imported(file: str) -> Any:
@@ -144,12 +200,16 @@ def _imported(file: str) -> Any:
 
 
 def _check_running(owner: type[Any], tree: SourceTree, edit: MethodEdit, module: Any, running: Any) -> None:
-    """Refuse code that is not the one of its source."""
+    """Refuse code that is not the one of its source, and a wrapper that the source does not have: it would be lost."""
     before = _function(ast.parse(read_text(tree, edit.file)), edit)
-    code = getattr(inspect.unwrap(running), "__code__", None)
-    if code is None or code.co_firstlineno != first_line(before) or not _same_file(code.co_filename, module):
+    inner, wrappers = running, 0
+    while hasattr(inner, "__wrapped__"):
+        inner, wrappers = inner.__wrapped__, wrappers + 1
+    code = getattr(inner, "__code__", None)
+    is_source = code is not None and code.co_firstlineno == first_line(before) and _same_file(code.co_filename, module)
+    if not is_source or wrappers > len(before.decorator_list):
         name = f"{edit.class_name}.{edit.replaces}" if edit.class_name else edit.replaces
-        raise refused(owner, f"{name} is not the one of its source: something replaced it")
+        raise refused(owner, f"{name} is not the one of its source: {_REPLACED}")
 
 
 def _made(node: ast.ClassDef | FunctionNode, module: Any, text: str, known: Mapping[str, Any]) -> Any:

@@ -100,13 +100,12 @@ class Engine:
 
 
 def adapter_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
-    import scaffold.plugin
+    from torch import nn
+    from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 
-    scaffold.plugin.register()
-    from vllm.model_executor.models.registry import ModelRegistry
+    from scaffold.plugin import Controls, adapt_model
 
     model = "vitcg_adapters.v0_30.qwen2_5_vl"
-    entry = ModelRegistry.models["Qwen2_5_VLForConditionalGeneration"]
     found: dict[str, Any] = {}
     module = __import__(model, fromlist=["x"])
     sound = module.Qwen2_5_VLForConditionalGeneration
@@ -121,10 +120,13 @@ def adapter_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
     }.items():
         module.Qwen2_5_VLForConditionalGeneration = type("Qwen2_5_VLForConditionalGeneration", (sound,), body)
         module.Qwen2_5_VLForConditionalGeneration.__module__ = model
-        loaded = entry.load_model_cls()
-        found[name] = {"module": loaded.__module__, "warnings": warnings.take()}
+        made = object.__new__(Qwen2_5_VLForConditionalGeneration)
+        nn.Module.__init__(made)
+        adapt_model(made, "v0_30", Controls())
+        found[name] = {"module": type(made).__module__, "warnings": warnings.take()}
     sys.modules["vitcg_adapters.v0_30.qwen2_vl"] = None  # type: ignore[assignment]
     engine = Engine(folder)
+    found["configured"] = warnings.take()
     before = engine.ask()
     manager = engine.start_graphs()
     found["import"] = {
@@ -187,7 +189,7 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
             planted(model, "get_encoder_cudagraph_item_specs", bad, times=1), planted(kernels, "add_norm", bad)
         ),
     }
-    found: dict[str, Any] = {"module": type(model).__module__}
+    found: dict[str, Any] = {}
     warnings.take()
     for name, plant in start.items():
         with plant():
@@ -195,6 +197,7 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
             answers = [engine.ask() for _ in range(2)]
         found[name] = _outcome(manager, answers, eager, warnings, tower)
         manager.keep_files()  # it had images, but the last one's files are looked at
+    found["module"] = type(model).__module__
     run["nothing while running"] = contextlib.nullcontext
     for name, plant in run.items():
         found["profiling managers alive"] = engine.profile_graphs()

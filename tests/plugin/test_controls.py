@@ -83,7 +83,7 @@ def vllm(monkeypatch):
     monkeypatch.setattr(plugin, "_told", set())
     monkeypatch.setattr(plugin, "_join_vllms_log", lambda: None)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    for name in ("VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS"):
+    for name in ("VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS", "VITCG_CPU"):
         monkeypatch.delenv(name, raising=False)
     return module
 

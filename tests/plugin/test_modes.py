@@ -9,7 +9,11 @@ from types import SimpleNamespace
 import cpu_wheel
 import pytest
 
-from scaffold.runtime.vllm.served import ServedManager, served_manager
+from scaffold.plugin import Controls, make_manager
+from scaffold.runtime.vllm.served import ServedManager
+
+#: vLLM's own manager is made where we make none.
+VLLMS = type(None)
 
 INTERN, QWEN2, QWEN2_5 = (
     "InternVLChatModel", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
@@ -24,26 +28,22 @@ def test_every_mode_changes_what_it_says(tmp_path):
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:]
 
+    everything = [INTERN, QWEN2, QWEN2_5]
     found = json.loads(lines[-1].removeprefix("RESULT "))
-    assert [mode.pop("network") for mode in found.values()] == [[]] * 7
+    assert [mode.pop("network") for mode in found.values()] == [[]] * 8
     assert found == {
-        "all": {"adapters": [INTERN, QWEN2, QWEN2_5], "ours": True},
-        "off": {"adapters": [], "ours": False},
-        "adapters": {"adapters": [INTERN, QWEN2, QWEN2_5], "ours": False},
-        "manager": {"adapters": [], "ours": True},
-        "some": {"adapters": [INTERN, QWEN2], "ours": True},
-        "wrong": {"adapters": [], "ours": False},
-        "left out": {"adapters": [], "ours": False},
+        "all": {"adapters": everything, "ours": everything},
+        "off": {"adapters": [], "ours": []},
+        "adapters": {"adapters": everything, "ours": []},
+        "manager": {"adapters": [], "ours": everything},
+        "some": {"adapters": [INTERN, QWEN2], "ours": [INTERN, QWEN2]},
+        "wrong": {"adapters": [], "ours": []},
+        "left out": {"adapters": [], "ours": []},
+        "no GPU": {"adapters": [], "ours": []},
     }
-    (said,) = [line for line in done.stderr.splitlines() if "vitcg" in line]
-    assert "VITCG_MODE is one of all, adapters, manager, not 'everything'" in said
-
-
-class Original:
-    """Stands for vLLM's manager."""
-
-    def __init__(self, vllm_config, device, dtype, model) -> None:
-        self.model = model
+    wrong, no_gpu = [line for line in done.stderr.splitlines() if "vitcg" in line]
+    assert "VITCG_MODE is one of all, adapters, manager, not 'everything'" in wrong
+    assert "vLLM runs untouched: vitcg-scaffold serves NVIDIA GPUs only" in no_gpu
 
 
 class InternVLChatModel:
@@ -61,8 +61,8 @@ class Other(InternVLChatModel):
         (("InternVLChatModel",), InternVLChatModel, ServedManager),
         (("test_modes",), InternVLChatModel, ServedManager),  # as `internvl`: the module that holds the class
         # What derives from a chosen model was not chosen.
-        (("InternVLChatModel",), Other, Original),
-        (("qwen2_vl",), InternVLChatModel, Original),
+        (("InternVLChatModel",), Other, VLLMS),
+        (("qwen2_vl",), InternVLChatModel, VLLMS),
     ],
 )
 def test_a_model_that_is_not_chosen_gets_vllms_manager(only, model, expected, caplog):
@@ -73,11 +73,12 @@ def test_a_model_that_is_not_chosen_gets_vllms_manager(only, model, expected, ca
         model_config=SimpleNamespace(multimodal_config=SimpleNamespace(mm_encoder_tp_mode="weights")),
     )
 
-    manager = served_manager(Original, frozenset(only))(vllm_config=config, device=None, dtype=None, model=chosen)
+    controls = Controls(models=frozenset(only))
+    manager = make_manager(controls, vllm_config=config, device=None, dtype=None, model=chosen)
 
     assert isinstance(manager, expected)
-    assert manager.model is chosen
     if expected is ServedManager:
+        assert manager.model is chosen
         # A manager that cannot be set up is still one that a runner can ask.
         assert manager.fault is not None
         assert manager.supports_modality("image") is False
@@ -101,4 +102,4 @@ def test_a_setting_that_means_nothing_stops_the_start(given, said):
     config = SimpleNamespace(additional_config=given)
 
     with pytest.raises(ValueError, match=said):
-        served_manager(Original, frozenset())(config, None, None, InternVLChatModel())
+        make_manager(Controls(), config, None, None, InternVLChatModel())

@@ -1,19 +1,17 @@
-"""A fault that only an engine process meets is said by that process: the user's own loads neither model nor manager."""
+"""A fault that only an engine process meets is said by that process: the user's own makes neither model nor manager."""
 
 from __future__ import annotations
 
 import multiprocessing
 
 import pytest
+import vitcg_adapters
 
 from scaffold import plugin
 
 
-class _Entry:
-    """A registry entry of vLLM's own for a class that has no adapter."""
-
-    def load_model_cls(self) -> type:
-        return int
+class NoSuchModel:
+    """A model whose adapter cannot be imported."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +20,11 @@ def _a_process_that_vllm_started(monkeypatch):
     monkeypatch.setattr(plugin, "_told", set())
 
 
-def test_an_adapter_that_cannot_be_used_is_warned_of_where_the_model_is_loaded(caplog):
-    entry = plugin.AdaptedModel(_Entry(), "v0_30", "NoSuchModel")
-    assert entry.load_model_cls() is int
+def test_an_adapter_that_cannot_be_used_is_warned_of_where_the_model_is(caplog, monkeypatch):
+    monkeypatch.setitem(vitcg_adapters.ADAPTERS["v0_30"], "NoSuchModel", "no_such_module")
+    model = NoSuchModel()
+    plugin.adapt_model(model, "v0_30", plugin.Controls())
+    assert type(model) is NoSuchModel
     assert [(r.levelname, "NoSuchModel" in r.message) for r in caplog.records] == [("WARNING", True)]
 
 

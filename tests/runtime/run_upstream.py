@@ -27,8 +27,9 @@ from pathlib import Path
 if not os.environ.get("VITCG_GPU"):
     from release_process import prepare_release
     prepare_release(Path(os.environ["VITCG_TREE"]))
-from scaffold.runtime.vllm import install
-install()
+import vllm.v1.worker.encoder_cudagraph
+from scaffold.runtime.vllm import EncoderCudaGraphManager
+vllm.v1.worker.encoder_cudagraph.EncoderCudaGraphManager = EncoderCudaGraphManager
 if not os.environ.get("VITCG_GPU"):
     import contextlib
     import torch

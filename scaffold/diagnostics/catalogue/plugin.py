@@ -41,6 +41,14 @@ CODES: tuple[Code, ...] = (
         "vLLM's V2 model runner captures no encoder graphs",
         "vLLM 0.25 to 0.27 serve models with dense language models by their V2 runner by default, which has encoder "
         "graphs from 0.28 on only: `cudagraph_mm_encoder` has no effect there, with this plugin or without. "
-        "VLLM_USE_V2_MODEL_RUNNER=0 chooses the other runner. The plugin warns when the runner is made.",
+        "VLLM_USE_V2_MODEL_RUNNER=0 chooses the other runner. The plugin warns when vLLM reads its configuration.",
+    ),
+    Code(
+        "VCG496",
+        "the plugin serves NVIDIA GPUs only",
+        "The plugin ran on NVIDIA GPUs only. So it asks vLLM for its platform before it does anything, and leaves "
+        "ROCm, XPU, TPU, NPU, the CPU and unknown platforms alone: model classes and managers are vLLM's, or those of "
+        "the platform's own package. `doctor` knows the platform from the build of vLLM, or from a package that "
+        "brings one.",
     ),
 )

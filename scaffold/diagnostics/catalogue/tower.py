@@ -87,9 +87,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG462",
         "a stand-alone adapter cannot use the installed tower",
-        "Where the installed tower has no metadata method, an adapter splits the tower when vLLM makes the model, and "
-        "proves the move. The message says why it could not. The adapter changed nothing: the release's own class "
-        "works on, and so does a port into a tree.",
+        "Where the installed tower has no metadata method, an adapter splits the tower before a manager is made "
+        "for the model, and proves the move. The message says why it could not. The adapter changed nothing: the "
+        "release's own class works on, and so does a port into a tree.",
     ),
     Code(
         "VCG640",

@@ -24,6 +24,9 @@ class Refusal:
 
 def refusal_of(vllm_config: Any, model: Any) -> Refusal | None:
     """Why this model can have no graphs with this configuration; None if it can."""
+    missing = left_out(model)
+    if missing is not None:
+        return Refusal("no-tower", f"vLLM left {missing} out of this model (a limit of 0 images)", tunable=False)
     lora = getattr(vllm_config, "lora_config", None)
     if getattr(lora, "enable_tower_connector_lora", False):
         return Refusal(
@@ -46,4 +49,15 @@ def refusal_of(vllm_config: Any, model: Any) -> Refusal | None:
             "FP8 attention in the tower finds its scales on the host (mm_encoder_attn_dtype without "
             "mm_encoder_fp8_scale_path) and cannot be captured; give a file of scales",
         )
+    return None
+
+
+def left_out(model: Any) -> str | None:
+    """The name of a tower that vLLM left out: limits of 0, text only, or a later pipeline stage. None if all are there.
+
+    Without its language model (an instance that only encodes), or without ears, a model encodes images as ever.
+    """
+    for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
+        if type(module).__name__ == "StageMissingLayer" and module.stage_name not in ("language_model", "audio_tower"):
+            return str(name)
     return None

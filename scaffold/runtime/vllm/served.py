@@ -51,6 +51,7 @@ class ServedManager(EncoderCudaGraphManager):
     _writer: threading.Timer | None = None
     _logged: float = 0.0
     _said: str = ""
+    _told_of_large_images: bool = False
     _at_end: Finalize | None = None
     #: Whether the settings name files, and they can be written.
     _writes: bool = False
@@ -239,6 +240,12 @@ class ServedManager(EncoderCudaGraphManager):
         if said != self._said:
             logger.info("encoder graphs: %s", said)
             self._said = said
+        if self.stats.reasons["over-budget"] and not self._told_of_large_images:
+            self._told_of_large_images = True
+            logger.warning(
+                "images of more than %d tokens have no graph and run eager: --max-num-batched-tokens or "
+                "--max-model-len is smaller than they are", max(self.token_budgets),
+            )  # fmt: skip
 
     def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
         self.fault = f"{what}: {_words(error)}"
@@ -251,23 +258,6 @@ def _save(manager: weakref.ref[ServedManager]) -> None:
     alive = manager()
     if alive is not None and alive._writer is not None:
         alive.save()
-
-
-def served_manager(original: type[Any], models: frozenset[str]) -> type[ServedManager]:
-    """The manager class for vLLM. A model that is not in `models` (empty: all are) gets vLLM's own manager."""
-
-    class PluginManager(ServedManager):
-        def __new__(cls, vllm_config: Any, device: Any, dtype: Any, model: Any) -> Any:
-            if models.isdisjoint(model_names(model)) and models:
-                return original(vllm_config, device, dtype, model)
-            return super().__new__(cls)
-
-    return PluginManager
-
-
-def model_names(model: Any) -> set[str]:
-    """The names of a model in `VITCG_MODELS`: its class, and the module of that class."""
-    return {type(model).__name__, type(model).__module__.rpartition(".")[2]}
 
 
 def words(stats: Stats) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.tower import adapt
 from scaffold.verify.numeric.automatic import inputs
 from scaffold.verify.numeric.automatic.configuration import find_configuration, repaired
 from scaffold.verify.numeric.automatic.inputs import Size
@@ -82,7 +83,9 @@ class AutomaticRecipe(Recipe):
         if self._facts is None:
             self._learn(survey(lambda attempt: make_model(host, host, source, attempt), source))
         attempt = source.attempts()[self._known.attempt]
-        self._model = make_model(host, self.load_class(host_class), source, attempt, self._known.guessed)
+        self._model = make_model(host, host, source, attempt, self._known.guessed)
+        if host_class is not None:
+            adapt(self._model.host, self.load_class(host_class))
         with torch.device("cpu"):
             self._run_processor_once()
         self._model.answer_processing_info()

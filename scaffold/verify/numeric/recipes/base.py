@@ -18,6 +18,7 @@ from typing import Any, get_origin
 import torch
 from torch import nn
 
+from scaffold.tower import adapt
 from scaffold.verify.numeric.model import Automatic
 
 #: One item's size, in the model's own terms: a tile count, or a grid `(t, h, w)` in patches.
@@ -99,14 +100,19 @@ class Recipe(ABC):
         return cls
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        """The host, or a subclass `module:class` of it, made by its own `__init__`, and the configuration it was given.
+        """The host, made by its own `__init__` and adapted to a subclass `module:class` if one is given, and the
+        configuration it was given.
 
         Only the language model, the tokenizer and the processor are stand-ins.
         """
-        cls = self.load_class(host_class)
+        cls = self.load_class()
         config = engine_config(self.model_config(), self.modalities)
-        with without_language_model(sys.modules[self.load_class().__module__], self.stand_ins):
+        with without_language_model(sys.modules[cls.__module__], self.stand_ins):
             host = cls(vllm_config=config, prefix="")
+        if host_class is not None:
+            adapt(host, self.load_class(host_class))
+            if getattr(host, "model_config", host) is None:
+                host.model_config = config.model_config
         _answer_processing_info(cls, config, self.video_frames)
         return host, config
 

@@ -1,0 +1,62 @@
+"""Run every situation of `tests/harm` on releases, and write the results for docs/measured/harm.md.
+
+python benchmarks/harm.py [RELEASE...]     # all that are supported, if none is named; others keep their results
+VITCG_SLOW=1 python benchmarks/harm.py     # every model in every situation
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+HARM = ROOT / "tests" / "harm"
+RESULT = Path(__file__).with_name("results") / "harm.json"
+RELEASES = tuple(f"0.{minor}.0" for minor in range(23, 34))
+sys.path[:0] = [str(ROOT / "tests"), str(HARM)]
+
+from judging import harm  # noqa: E402
+
+from scaffold.protocol import resolve_target  # noqa: E402
+
+
+def verdict(name: str, sides: dict[str, dict[str, Any]]) -> str:
+    """`worse`, `starts` (where vLLM alone does not), `served` by an adapter or our manager, or `same`."""
+    if harm(name, sides["without"], sides["with"]):
+        return "worse"
+    if "error" in sides["without"]:
+        return "same" if "error" in sides["with"] else "starts"
+    chosen = ("class", "manager")
+    is_same = all(sides["with"].get(fact) == sides["without"].get(fact) for fact in chosen)
+    return "same" if is_same else "served"
+
+
+def run(release: str) -> dict[str, dict[str, int]]:
+    """Situation -> verdict -> models, of one release."""
+    path = os.pathsep.join(str(folder) for folder in (ROOT / "tests", ROOT, ROOT / "generated"))
+    done = subprocess.run(
+        [sys.executable, str(HARM / "situations.py"), str(resolve_target(release).tree.root), release],
+        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return {name: dict(Counter(verdict(name, sides) for sides in models.values())) for name, models in found.items()}
+
+
+def main() -> int:
+    known = json.loads(RESULT.read_text(encoding="utf-8"))["releases"] if RESULT.exists() else {}
+    for release in sys.argv[1:] or RELEASES:
+        today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        known[release] = {"date": today, "situations": run(release)}
+        ordered = {name: known[name] for name in RELEASES if name in known}
+        RESULT.write_text(json.dumps({"releases": ordered}, indent=1) + "\n", encoding="utf-8")
+    return int(any("worse" in found for release in known.values() for found in release["situations"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,704 @@
+"""Situations that a server can be in, each run once without and once with the plugin, on a release's own classes.
+
+    python tests/harm/situations.py TREE RELEASE [SITUATION...] [-- MODEL...]
+
+Prints JSON objects, the last of which has everything: situation -> model ("" where a situation is of no one model) -> what came of it without and with
+the plugin. `test_harm.py` compares them, and `benchmarks/harm.py` makes the page's table of them.
+
+A situation is a function with the mark `@situation(...)`. It does what vLLM does in that situation with the release's
+own code, and returns facts that can be compared: JSON values, by name. It is called in a fork of its own: whatever it
+changes is gone afterwards. A fact `error` means that the server did not start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import logging
+import os
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import prepare_release
+
+Facts = dict[str, Any]
+
+#: One adapter of each layout, for situations that take long.
+REPRESENTATIVES = ("qwen2_vl", "internvl", "llava_next", "kimi_vl", "step3_vl", "ernie45_vl")
+#: Classes that a GPU gets, of architectures for which the CPU gets one that refuses to be built.
+ON_A_GPU = {"DeepseekV4ForConditionalGeneration": "vllm.models.deepseek_v4.common.vl_model"}
+#: What vLLM makes of a model: all of it, without towers (limits of 0, text only, V2's later stages), or without the
+#: language model.
+WHOLE, LEFT_OUT, ENCODER_ONLY = "whole", "left out", "encoder only"
+#: Where adapters begin on their way to the encoder; the first that a class has is changed by "other plugins".
+ENTRIES = ("_process_image_input", "_process_vision_input", "get_multimodal_embeddings", "embed_multimodal")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`models`: every model with an adapter, one of each layout, or none (the function takes no model).
+
+    `left_alone`: class and manager must be the same with the plugin; else an adapter and our manager may serve.
+    """
+
+    name: str
+    run: Callable[..., Facts]
+    models: str = "all"
+    left_alone: bool = True
+    #: Our manager must serve: the other half of the comparison, or a plugin that did nothing would pass.
+    must_serve: bool = False
+    since: tuple[int, int] = (0, 23)
+    until: tuple[int, int] = (0, 99)
+    #: Without this, the CPU of the tests stands for the platform that the plugin serves.
+    on_cpu: bool = True
+
+
+SITUATIONS: dict[str, Situation] = {}
+
+
+def situation(name: str, **options: Any) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
+    """Note a function as a situation of this name."""
+
+    def note(run: Callable[..., Facts]) -> Callable[..., Facts]:
+        SITUATIONS[name] = Situation(name, run, **options)
+        return run
+
+    return note
+
+
+# -- a server: model, manager and answers, by the release's own code
+
+
+class Server:
+    """One model of a release with the sizes of its recipe, and what vLLM's runner does with it."""
+
+    def __init__(self, name: str) -> None:
+        from scaffold.workflow import load_port
+
+        self.recipe = import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE
+        port = load_port(name)
+        self.architecture = port.architecture
+        self.own: Any = self.recipe.load_class()
+        self.config: Any = None
+        self.model: Any = None
+        self.manager: Any = None
+        self.state = WHOLE
+        self.graphs = True
+        self.eager = False
+        self.after_init: Callable[[Any], None] = lambda model: None
+
+    @property
+    def entry(self) -> str:
+        """The method that other plugins change."""
+        return next(name for name in ENTRIES if hasattr(self.own, name))
+
+    def load(self) -> Any:
+        """Make the model of the class that vLLM's registry loads, as its loader does."""
+        from scaffold.verify.numeric.recipes import base
+
+        cls = load_class(self.architecture, self.own)
+        self.model, self.config = build(self.recipe, self.own, self.state)
+        if cls is not self.own:
+            self.model.__class__ = cls  # none of them has a constructor of its own
+        base.configure(self.config, self.recipe.sessions()[0], self.recipe.modalities)
+        self.config.compilation_config.cudagraph_mm_encoder = self.graphs
+        self.config.model_config.enforce_eager = self.eager
+        self.after_init(self.model)
+        return self.model
+
+    def make_manager(self, runner: str = "V1") -> Any:
+        """The manager that the release's runner makes for the model, None where it makes none."""
+        make = {"V1": self._make_in_v1, "V2": self._make_in_v2}[runner]
+        self.manager = make()
+        return self.manager
+
+    def _make_in_v1(self) -> Any:
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+        return GPUModelRunner._create_encoder_cudagraph_manager(self.runner())
+
+    def runner(self) -> Any:
+        """What a V1 runner has that makes a manager."""
+        import torch
+
+        return SimpleNamespace(
+            compilation_config=self.config.compilation_config, vllm_config=self.config, supports_mm_inputs=True,
+            get_model=lambda: self.model, device=torch.device("cpu"), dtype=torch.float32,
+            encoder_cudagraph_manager=None, is_pooling_model=False,
+        )  # fmt: skip
+
+    def _make_in_v2(self) -> Any:
+        from unittest.mock import patch
+
+        import torch
+        from vllm.v1.worker.gpu.model_states import interface
+
+        config = self.config
+        config.scheduler_config.max_num_seqs = 8
+        config.model_config.get_inputs_embeds_size = lambda: self.recipe.hidden_size
+        config.observability_config = None
+        made: list[Any] = []
+        with patch.object(interface, "EncoderRunner", lambda **named: made.append(named["cudagraph_manager"])):
+            state = type("State", (interface.ModelState,), {})
+            state.__abstractmethods__ = frozenset()
+            state(config, self.model, SimpleNamespace(), torch.device("cpu"))
+        return made[0]
+
+    def encode(self) -> list[Any]:
+        """A batch of images, by the graphs where the runner would ask the manager, else by the model itself."""
+        import torch
+
+        case = next(case for case in self.recipe.sessions()[0].cases if case.modality == "image")
+        inputs = self.recipe.make_inputs("image", case.items[:1], torch.Generator().manual_seed(0))
+        with torch.inference_mode():
+            outputs = None
+            if self.manager is not None and origin(self.manager) == "ours" and self.manager.supports_modality("image"):
+                outputs = self.manager.execute(dict(inputs))
+            if outputs is None:
+                outputs = self.model.embed_multimodal(**inputs)
+        return [tensor.double().flatten()[:64].tolist() for tensor in outputs]
+
+    def facts(self) -> Facts:
+        return {"class": kind_of(self.model, self.own), "manager": origin(self.manager)}
+
+
+@functools.cache
+def build(recipe: Any, cls: type[Any], state: str) -> tuple[Any, Any]:
+    """A tiny model of a class by its own constructor, and its configuration.
+
+    Made once, before the forks.
+    """
+    import torch
+
+    from scaffold.verify.numeric.child import process_weights
+    from scaffold.verify.numeric.recipes import base
+
+    original, own_load_class = base.engine_config, recipe.load_class
+
+    def engine_config(*arguments: Any) -> Any:
+        made = original(*arguments)
+        multimodal = made.model_config.multimodal_config
+        if state == LEFT_OUT:
+            multimodal.get_limit_per_prompt = lambda modality: 0
+        multimodal.mm_encoder_only = state == ENCODER_ONLY
+        return made
+
+    torch.manual_seed(0)
+    base.engine_config = engine_config
+    try:
+        recipe.load_class = lambda host=None: cls
+        model, config = recipe.build()
+    finally:
+        base.engine_config = original
+        recipe.load_class = own_load_class
+    model.eval().requires_grad_(False)
+    if state == WHOLE:
+        base.randomise(model, 0)
+        process_weights(model)
+    return model, config
+
+
+def kind_of(model: Any, own: type[Any]) -> str:
+    """Whose class a model is of: "vllm", "adapter", or its name."""
+    if type(model) is own:
+        return "vllm"
+    module = type(model).__module__
+    return "adapter" if module.startswith("vitcg_adapters.") else f"{module}.{type(model).__qualname__}"
+
+
+def origin(manager: Any) -> str:
+    """Whose manager it is: "none", "vllm", "ours", or its module."""
+    if manager is None:
+        return "none"
+    module = type(manager).__module__
+    return {"vllm": "vllm", "scaffold": "ours"}.get(module.partition(".")[0], module)
+
+
+def load_class(architecture: str, own: type[Any]) -> type[Any]:
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    entry = ModelRegistry.models[architecture]
+    if architecture in ON_A_GPU and hasattr(entry, "module_name"):
+        entry = SimpleNamespace(load_model_cls=lambda: own)
+    return entry.load_model_cls()
+
+
+# -- models
+
+
+@situation("graphs asked for", left_alone=False, must_serve=True)
+def as_it_is(server: Server) -> Facts:
+    server.load()
+    server.make_manager()
+    return server.facts()
+
+
+@situation("graphs asked for, V2 runner", left_alone=False, must_serve=True, since=(0, 28))
+def as_it_is_in_v2(server: Server) -> Facts:
+    server.load()
+    server.make_manager("V2")
+    return server.facts()
+
+
+@situation("graphs not asked for")
+def graphs_off(server: Server) -> Facts:
+    server.graphs = False
+    server.load()
+    server.make_manager()
+    return server.facts()
+
+
+@situation("--enforce-eager, V2 runner", since=(0, 28))
+def enforce_eager(server: Server) -> Facts:
+    server.eager = True
+    server.load()
+    server.make_manager("V2")
+    return server.facts()
+
+
+@situation("tower left out, graphs off (limit 0, --language-model-only)")
+def tower_left_out(server: Server) -> Facts:
+    server.state, server.graphs = LEFT_OUT, False
+    server.load()
+    server.make_manager()
+    return {**server.facts(), "missing": missing_layers(server.model)}
+
+
+@situation("tower left out, graphs asked for", left_alone=False)
+def tower_left_out_with_graphs(server: Server) -> Facts:
+    server.state = LEFT_OUT
+    server.load()
+    server.make_manager()
+    kind = server.facts()["class"]
+    if origin(server.manager) == "ours":
+        server.manager.capture(graph_pool=None)
+        assert not server.manager.get_cumulative_stats()["num_budgets"]
+    return {"class": kind, "manager": origin(server.manager), "missing": missing_layers(server.model)}
+
+
+def missing_layers(model: Any) -> list[str]:
+    """Parts that vLLM left out."""
+    from vllm.model_executor.models.utils import StageMissingLayer
+
+    return sorted(name for name, module in model.named_modules() if isinstance(module, StageMissingLayer))
+
+
+# -- other plugins
+
+
+class Other:
+    """Another plugin, which changes a method of vLLM's class and counts its calls."""
+
+    def __init__(self, server: Server) -> None:
+        self.calls = 0
+        self.name = server.entry
+        self.original = getattr(server.own, self.name)
+
+    def plain(self) -> Callable[..., Any]:
+        def _changed(model: Any, *arguments: Any, **named: Any) -> Any:
+            self.calls += 1
+            return self.original(model, *arguments, **named)
+
+        return _changed
+
+    def wrapped(self) -> Callable[..., Any]:
+        return functools.wraps(self.original)(self.plain())
+
+
+def served_with(server: Server, other: Other) -> Facts:
+    """As the server starts and answers one request: with vLLM's own graphs nobody counts."""
+    server.load()
+    server.make_manager()
+    facts = server.facts()
+    if facts["manager"] == "vllm":
+        return facts
+    if facts["manager"] == "ours":
+        server.manager.capture(graph_pool=None)
+    other.calls = 0
+    return {**facts, "outputs": server.encode(), "calls": other.calls}
+
+
+@situation("method replaced by a plain function", models="some")
+def plain_function(server: Server) -> Facts:
+    other = Other(server)
+    setattr(server.own, other.name, other.plain())
+    return served_with(server, other)
+
+
+@situation("method wrapped with functools.wraps", models="some")
+def wrapped_function(server: Server) -> Facts:
+    other = Other(server)
+    setattr(server.own, other.name, other.wrapped())
+    return served_with(server, other)
+
+
+@situation("method wrapped after the model was made", models="some")
+def wrapped_later(server: Server) -> Facts:
+    other = Other(server)
+    server.after_init = lambda model: setattr(server.own, other.name, other.wrapped())
+    return served_with(server, other)
+
+
+@situation("method set on the instance", models="some")
+def on_the_instance(server: Server) -> Facts:
+    other = Other(server)
+    server.after_init = lambda model: setattr(model, other.name, types.MethodType(other.wrapped(), model))
+    return served_with(server, other)
+
+
+@situation("class replaced by a subclass", models="some")
+def subclass(server: Server) -> Facts:
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    other = Other(server)
+    sys.modules["other_plugin"] = types.ModuleType("other_plugin")
+    theirs = type(server.own.__name__, (server.own,), {other.name: other.wrapped(), "__module__": "other_plugin"})
+    ModelRegistry.register_model(server.architecture, theirs)
+    return served_with(server, other)
+
+
+# -- managers of other projects
+
+
+def other_managers() -> dict[str, Callable[..., Any]]:
+    """Subclasses of vLLM's manager as public projects have them, and how each is made: other constructors and hooks."""
+    import torch
+    from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
+
+    cpu, dtype = torch.device("cpu"), torch.float32
+
+    class Tpu(EncoderCudaGraphManager):
+        """As tpu-inference: takes a runner and parameters."""
+
+        def __init__(self, vllm_config: Any, vllm_runner: Any, vllm_model: Any, params_and_buffers: Any) -> None:
+            super().__init__(vllm_config=vllm_config, device=cpu, dtype=dtype, model=vllm_model)
+
+    class TorchTpu(EncoderCudaGraphManager):
+        """As vllm_torchtpu: three arguments."""
+
+        def __init__(self, vllm_config: Any, device: Any, vllm_model: Any) -> None:
+            super().__init__(vllm_config=vllm_config, device=device, dtype=dtype, model=vllm_model)
+            self.compiled = dict.fromkeys(self.token_budgets)
+
+    class Ascend(EncoderCudaGraphManager):
+        """As vllm-ascend: captures each budget by itself."""
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self.captured: list[int] = []
+
+        def _capture_budget_graph(self, token_budget: int, *further: Any, **named: Any) -> None:
+            self.captured.append(token_budget)
+
+    class Omni(Ascend):
+        """As vllm-omni: a subclass of a subclass, with a replay of its own."""
+
+        def _run_budget_graph(self, *arguments: Any, **named: Any) -> Any:
+            return "omni"
+
+    return {
+        "tpu-inference": lambda config, model: Tpu(
+            vllm_config=config, vllm_runner=None, vllm_model=model, params_and_buffers={}
+        ),
+        "vllm_torchtpu": lambda config, model: TorchTpu(config, cpu, model),
+        "vllm-ascend": lambda config, model: Ascend(config, cpu, dtype, model),
+        "vllm-omni": lambda config, model: Omni(vllm_config=config, device=cpu, dtype=dtype, model=model),
+    }
+
+
+@situation("manager subclassed by another project", models="none")
+def subclassed_managers() -> Facts:
+    """Defined before and after a runner has made the stock class."""
+    import torch
+    from vllm.v1.worker import encoder_cudagraph
+
+    server = Server("qwen2_vl")
+    server.load()
+    before = other_managers()
+    server.make_manager()
+    model = build(server.recipe, server.own, WHOLE)[0]
+    facts: Facts = {}
+    torch.cuda.graph_pool_handle = lambda: (0, 1)
+    for when, makers in (("before", before), ("after", other_managers())):
+        for project, make in makers.items():
+            made = make(server.config, model)
+            parts = [part.__name__ for part in type(made).__mro__]
+            if hasattr(made, "captured"):
+                made.capture(**({"graph_pool": None} if "graph_pool" in capture_parameters(made) else {}))
+            facts[f"{project} {when}"] = [parts, getattr(made, "captured", None), made.token_budgets]
+    stock = encoder_cudagraph.EncoderCudaGraphManager
+    facts["stock"] = [stock.__module__, stock.__qualname__, sorted(n for n in vars(stock) if n != "__new__")]
+    return facts
+
+
+def capture_parameters(manager: Any) -> set[str]:
+    import inspect
+
+    return set(inspect.signature(manager.capture).parameters)
+
+
+# -- platforms
+
+
+def on_platform(name: str) -> Callable[[Server], Facts]:
+    def run(server: Server) -> Facts:
+        from vllm.platforms import current_platform
+        from vllm.platforms.interface import PlatformEnum
+
+        server.load()
+        type(current_platform)._enum = getattr(PlatformEnum, name)
+        server.make_manager()
+        return server.facts()
+
+    return run
+
+
+for _name, _title in {
+    "XPU": "XPU", "OOT": "NPU and other platforms of plugins", "TPU": "TPU", "ROCM": "ROCm", "CPU": "CPU",
+    "UNSPECIFIED": "an unknown platform",
+}.items():  # fmt: skip
+    situation(f"platform: {_title}", models="some", on_cpu=False)(on_platform(_name))
+situation("platform: CUDA", models="some", on_cpu=False, left_alone=False, must_serve=True)(on_platform("CUDA"))
+
+
+# -- configurations
+
+
+@situation("cudagraph_mode NONE, V1 runner", models="some")
+def cudagraph_mode_none(server: Server) -> Facts:
+    from vllm.config.compilation import CUDAGraphMode
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    server.load()
+    server.config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+    runner = server.runner()
+    captured = GPUModelRunner.capture_model(runner)
+    server.manager = runner.encoder_cudagraph_manager
+    return {**server.facts(), "captured": captured}
+
+
+@situation("later pipeline stage, V1 runner", models="some")
+def later_stage(server: Server) -> Facts:
+    from vllm.distributed import parallel_state
+
+    server.load()
+    parallel_state._PP = SimpleNamespace(is_first_rank=False, is_last_rank=True, rank_in_group=1, world_size=2)
+    server.make_manager()
+    return server.facts()
+
+
+@situation("encoder-only instance", models="some", left_alone=False, must_serve=True)
+def encoder_only(server: Server) -> Facts:
+    server.state = ENCODER_ONLY
+    server.load()
+    server.make_manager()
+    return {**server.facts(), "missing": missing_layers(server.model)}
+
+
+@situation("encoder-only instance, whose runner captures nothing", models="none", since=(0, 29), until=(0, 30))
+def encoder_only_captures_nothing() -> Facts:
+    from vllm.v1.worker.mm_encoder_model_runner import MMEncoderModelRunner
+
+    return {"captured": MMEncoderModelRunner.capture_model(SimpleNamespace())}
+
+
+# -- serving
+
+
+def served(server: Server, change: Callable[[Server], None] = lambda server: None) -> Facts:
+    """Answers before and after a change of a running server."""
+    server.make_manager()
+    facts = server.facts()
+    if facts["manager"] == "ours":
+        server.manager.capture(graph_pool=None)
+    elif facts["manager"] == "vllm":  # it cannot capture here: what the runner does without graphs
+        server.manager = None
+    first = server.encode()
+    change(server)
+    return {**facts, "outputs": [*first, *server.encode()]}
+
+
+@situation("requests with images", models="some", left_alone=False, must_serve=True)
+def requests(server: Server) -> Facts:
+    server.load()
+    return served(server)
+
+
+@situation("LoRA on the tower", models="some", left_alone=False)
+def lora(server: Server) -> Facts:
+    server.load()
+    server.config.lora_config = SimpleNamespace(enable_tower_connector_lora=True)
+    return served(server)
+
+
+@situation("sleep: weights discarded and put back in place (levels 1 and 2)", models="some", left_alone=False)
+def sleep(server: Server) -> Facts:
+    def discard_and_restore(server: Server) -> None:
+        tensors = [*server.model.parameters(), *server.model.buffers()]
+        saved = [tensor.clone() for tensor in tensors]
+        for tensor in tensors:
+            tensor.data.fill_(float("nan") if tensor.is_floating_point() else 0)
+        for tensor, value in zip(tensors, saved, strict=True):
+            tensor.data.copy_(value)
+
+    server.load()
+    server.config.model_config.enable_sleep_mode = True
+    return served(server, discard_and_restore)
+
+
+@situation("files that cannot be written (stats, record)", models="some", left_alone=False)
+def unwritable_files(server: Server) -> Facts:
+    server.load()
+    server.config.additional_config = {
+        "encoder_graphs": {"stats": "/proc/none/stats.json", "record": str(Path(os.devnull) / "sizes.json")}
+    }
+
+    def save(server: Server) -> None:
+        if server.manager is not None:
+            server.manager.save()
+
+    return served(server, save)
+
+
+@situation("two engines in one process", models="none", left_alone=False)
+def two_engines() -> Facts:
+    outputs = []
+    servers = [Server(name) for name in ("qwen2_vl", "internvl", "qwen2_vl")]
+    for server in servers:
+        build.cache_clear()
+        server.load()
+        outputs += served(server)["outputs"]
+    for server in servers:
+        outputs += server.encode()
+    return {"outputs": outputs}
+
+
+# -- running
+
+
+@contextlib.contextmanager
+def warnings_of_ours() -> Iterator[list[str]]:
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    listener = Listener(logging.WARNING)
+    logging.getLogger("scaffold").addHandler(listener)
+    try:
+        yield said
+    finally:
+        logging.getLogger("scaffold").removeHandler(listener)
+
+
+def run_one(what: Situation, model: str, release: str, with_plugin: bool) -> Facts:
+    """The facts of a situation, in this process."""
+    import vllm
+
+    vllm.__version__ = release  # an unpacked sdist does not know
+    os.environ["VITCG_CPU"] = "1" if what.on_cpu else ""
+    arguments: list[Any] = []
+    with warnings_of_ours() as said:
+        try:
+            if with_plugin:
+                from scaffold import plugin
+
+                plugin.register()
+            if model:
+                arguments = [Server(model)]
+            facts = what.run(*arguments)
+        except Exception as error:
+            facts = {"error": f"{type(error).__name__}: {error}"}
+    if with_plugin:
+        facts["warnings"] = said
+    return facts
+
+
+def in_a_fork(action: Callable[[], Facts]) -> Facts:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            text = json.dumps(action()).encode()
+            with os.fdopen(write, "wb") as pipe:
+                pipe.write(text)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"error": "the process died"}
+
+
+def chosen(what: Situation, models: tuple[str, ...], release: str, every: bool) -> list[str]:
+    """The models of a situation in a release; [""] where it is of no one model."""
+    number = tuple(int(part) for part in release.split(".")[:2])
+    if not what.since <= number <= what.until:
+        return []
+    if what.models == "none":
+        return [""]
+    return [name for name in models if every or what.models == "all" or name in REPRESENTATIVES]
+
+
+def main() -> int:
+    tree, release, *rest = sys.argv[1:]
+    split = rest.index("--") if "--" in rest else len(rest)
+    names, models = " ".join(rest[:split]), " ".join(rest[split + 1 :])
+    os.environ.setdefault("VITCG_ENCODER_GRAPHS", json.dumps({"calibration_ms": 0, "trials": 0, "steps": 1}))
+    prepare_release(Path(tree))
+    # A fusion of all-reduces, which MiniMax-M3's decoder imports, asks for compiled operators. It is optional.
+    sys.modules["vllm.compilation.passes.fusion.allreduce_rms_fusion"] = None  # type: ignore[assignment]
+    import vitcg_adapters
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+    from scaffold.plugin import generation_of
+    from scaffold.verify.numeric.attention import set_tail
+    from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
+
+    patch_vllm()
+    set_tail("fa3")
+    every = os.environ.get("VITCG_SLOW") == "1"
+    known = tuple(models.split()) or tuple(dict.fromkeys(vitcg_adapters.ADAPTERS[generation_of(release)].values()))
+    found: dict[str, dict[str, Any]] = {}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))),
+    ):
+        start_distributed(Path(scratch))
+        import_module("vllm.v1.worker.gpu_model_runner")
+        wanted = [what for what in SITUATIONS.values() if names in ("", what.name)]
+        for model in ("", *known):
+            if model:
+                recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
+                for state in (WHOLE, LEFT_OUT):
+                    build(recipe, recipe.load_class(), state)
+                gc.collect()
+                gc.freeze()
+            for what in wanted:
+                if model not in chosen(what, known, release, every):
+                    continue
+                found.setdefault(what.name, {})[model] = {
+                    side: in_a_fork(functools.partial(run_one, what, model, release, side == "with"))
+                    for side in ("without", "with")
+                }
+            print(json.dumps(found), flush=True)  # so far: the last line has everything
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""A server with the plugin is never worse than the same server without it: every situation, on the releases' classes.
+
+One model of each layout in a sample of releases; every model in every release with VITCG_SLOW=1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import release_process
+from judging import harm
+
+SITUATIONS = Path(__file__).with_name("situations.py")
+RELEASES = tuple(f"0.{minor}.0" for minor in range(23, 34))
+#: One release of each generation that is served.
+SAMPLE = ("0.23.0", "0.26.0", "0.29.0", "0.33.0")
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("release", [r if r in SAMPLE else pytest.param(r, marks=pytest.mark.slow) for r in RELEASES])
+def test_no_situation_is_worse_with_the_plugin(release, release_tree):
+    done = release_process.run_script(SITUATIONS, Path(release_tree(release).root), release)
+    found = release_process.last_line(done)
+
+    worse = {
+        f"{name}, {model}": reason
+        for name, models in found.items()
+        for model, sides in models.items()
+        if (reason := harm(name, sides["without"], sides["with"]))
+    }
+    assert worse == {}
+    assert len(found) > 20
+
+
+SERVED, OWN = {"class": "adapter", "manager": "ours"}, {"class": "vllm", "manager": "none"}
+ALONE, FREE = "graphs not asked for", "graphs asked for"
+
+
+@pytest.mark.parametrize(
+    ("name", "without", "with_plugin", "reason"),
+    [
+        (ALONE, OWN, OWN, ""),
+        (FREE, OWN, SERVED, ""),
+        (FREE, {"error": "no"}, {"error": "no"}, ""),
+        (FREE, {"error": "no"}, SERVED, ""),
+        (ALONE, OWN, SERVED, "class is adapter, not vllm"),
+        (ALONE, OWN, {**OWN, "manager": "ours"}, "manager is ours, not none"),
+        (FREE, OWN, {"error": "no"}, "it does not start: no"),
+        (FREE, {**OWN, "outputs": [[1.0]]}, {**SERVED, "outputs": [[1.1]]}, "outputs differ"),
+        (FREE, {**OWN, "outputs": [[1.0]]}, {**SERVED, "outputs": [[1.0], [1.0]]}, "outputs differ"),
+        (FREE, {**OWN, "outputs": [[1.0]]}, {**SERVED, "outputs": [[float("nan")]]}, "outputs differ"),
+        (FREE, {**OWN, "calls": 1}, {**SERVED, "calls": 0}, "calls is 0, not 1"),
+        (FREE, {**OWN, "missing": ["a"]}, SERVED, "missing is None, not ['a']"),
+        (FREE, OWN, OWN, "nothing serves"),
+    ],
+)
+def test_what_counts_as_worse(name: str, without: dict[str, Any], with_plugin: dict[str, Any], reason: str):
+    assert harm(name, without, {**with_plugin, "warnings": []}).startswith(reason)
+    assert bool(harm(name, without, {**with_plugin, "warnings": []})) is bool(reason)
