@@ -1,7 +1,7 @@
 """Run every situation of `tests/harm` on releases, and write the results for docs/measured/harm.md.
 
-python benchmarks/harm.py [RELEASE...]     # all that are supported, if none is named; others keep their results
-VITCG_SLOW=1 python benchmarks/harm.py     # every model in every situation
+python benchmarks/harm.py [RELEASE...] [-- MODEL...]  # all, if none is named; other releases keep their results
+VITCG_SLOW=1 python benchmarks/harm.py                # every model in every situation
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def verdict(name: str, sides: dict[str, dict[str, Any]]) -> str:
     return "same" if is_same else "served"
 
 
-def run(release: str) -> dict[str, dict[str, int]]:
-    """Situation -> verdict -> models, of one release."""
+def run(release: str, models: list[str]) -> dict[str, dict[str, int]]:
+    """Situation -> verdict -> number of models, of one release; no models: all."""
     path = os.pathsep.join(str(folder) for folder in (ROOT / "tests", ROOT, ROOT / "generated"))
     done = subprocess.run(
-        [sys.executable, str(HARM / "situations.py"), str(resolve_target(release).tree.root), release],
+        [sys.executable, str(HARM / "situations.py"), str(resolve_target(release).tree.root), release, "--", *models],
         env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout.strip().splitlines()[-1])
@@ -50,9 +50,10 @@ def run(release: str) -> dict[str, dict[str, int]]:
 
 def main() -> int:
     known = json.loads(RESULT.read_text(encoding="utf-8"))["releases"] if RESULT.exists() else {}
-    for release in sys.argv[1:] or RELEASES:
+    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    for release in sys.argv[1:split] or RELEASES:
         today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        known[release] = {"date": today, "situations": run(release)}
+        known[release] = {"date": today, "situations": run(release, sys.argv[split + 1 :])}
         ordered = {name: known[name] for name in RELEASES if name in known}
         RESULT.write_text(json.dumps({"releases": ordered}, indent=1) + "\n", encoding="utf-8")
     return int(any("worse" in found for release in known.values() for found in release["situations"].values()))

@@ -10,8 +10,8 @@ def pages() -> list[Page]:
     dates = sorted({found["date"] for found in releases.values()})
     text = document(
         "# The plugin does no harm",
-        """Each situation ran twice on the classes of the release, without and with the plugin: once for every model
-        with an adapter, for one of each layout, or once in all. A number counts models.""",
+        """Each situation ran twice on the classes of the release, without and with the plugin. A number counts the
+        models that it ran with.""",
         """* *same*: the same class and the same manager, the same outputs, and every other fact the same
 * *served*: an adapter or our manager serves, with the same outputs
 * *starts*: the server starts with the plugin, and not without it
@@ -20,7 +20,8 @@ def pages() -> list[Page]:
         "## How it was measured",
         """`benchmarks/harm.py` runs `tests/harm/situations.py` on the CPU: a release's own runner makes the manager of
         a small model, and recorded graphs stand for CUDA's. The CPU stands for a GPU, but in the situations of
-        platforms, where vLLM is told that it has found another one. The tests run a sample of the releases in CI.""",
+        platforms, where vLLM is told that it has found another one. The tests run a sample of the releases in CI,
+        with every model that has an adapter, and with one of each layout in the longer situations.""",
         f"The results are in `benchmarks/results/harm.json`, from {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
     )
     question = "Is a server with the plugin ever worse than the same server without it?"

@@ -14,7 +14,7 @@ def harm(name: str, without: dict[str, Any], with_plugin: dict[str, Any]) -> str
     """Why a server is worse with the plugin in this situation; empty if it is not.
 
     With the plugin it may start where it does not without. An adapter and our manager may serve where the situation
-    does not demand that vLLM is left alone; where it is left alone, nothing may differ.
+    says so; else nothing may differ.
     """
     if "error" in without:
         return ""
@@ -26,7 +26,7 @@ def harm(name: str, without: dict[str, Any], with_plugin: dict[str, Any]) -> str
         if fact == "outputs":
             if not _are_close(value, now):
                 return "outputs differ"
-        elif now != value and (what.left_alone or fact not in ("class", "manager")):
+        elif now != value and fact not in what.free:
             return f"{fact} is {now}, not {value}"
     if what.must_serve and with_plugin.get("manager") != "ours":
         return f"nothing serves: {with_plugin.get('warnings')}"

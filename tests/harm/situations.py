@@ -2,8 +2,9 @@
 
     python tests/harm/situations.py TREE RELEASE [SITUATION...] [-- MODEL...]
 
-Prints JSON objects, the last of which has everything: situation -> model ("" where a situation is of no one model) -> what came of it without and with
-the plugin. `test_harm.py` compares them, and `benchmarks/harm.py` makes the page's table of them.
+Prints JSON objects, the last of which has everything: situation -> model ("" where a situation is of no one model) ->
+what came of it without and with the plugin. `test_harm.py` compares them, and `benchmarks/harm.py` makes the table of
+docs/measured/harm.md.
 
 A situation is a function with the mark `@situation(...)`. It does what vLLM does in that situation with the release's
 own code, and returns facts that can be compared: JSON values, by name. It is called in a fork of its own: whatever it
@@ -49,13 +50,13 @@ ENTRIES = ("_process_image_input", "_process_vision_input", "get_multimodal_embe
 class Situation:
     """`models`: every model with an adapter, one of each layout, or none (the function takes no model).
 
-    `left_alone`: class and manager must be the same with the plugin; else an adapter and our manager may serve.
+    `free`: facts that may differ with the plugin: whose class and whose manager serve.
     """
 
     name: str
     run: Callable[..., Facts]
     models: str = "all"
-    left_alone: bool = True
+    free: tuple[str, ...] = ()
     #: Our manager must serve: the other half of the comparison, or a plugin that did nothing would pass.
     must_serve: bool = False
     since: tuple[int, int] = (0, 23)
@@ -64,6 +65,8 @@ class Situation:
     on_cpu: bool = True
 
 
+#: An adapter and our manager may serve; or our manager alone, the release's own port, as vLLM's manager would.
+SERVED, OUR_MANAGER = ("class", "manager"), ("manager",)
 SITUATIONS: dict[str, Situation] = {}
 
 
@@ -237,14 +240,14 @@ def load_class(architecture: str, own: type[Any]) -> type[Any]:
 # -- models
 
 
-@situation("graphs asked for", left_alone=False, must_serve=True)
+@situation("graphs asked for", free=SERVED, must_serve=True)
 def as_it_is(server: Server) -> Facts:
     server.load()
     server.make_manager()
     return server.facts()
 
 
-@situation("graphs asked for, V2 runner", left_alone=False, must_serve=True, since=(0, 28))
+@situation("graphs asked for, V2 runner", free=SERVED, must_serve=True, since=(0, 28))
 def as_it_is_in_v2(server: Server) -> Facts:
     server.load()
     server.make_manager("V2")
@@ -275,7 +278,7 @@ def tower_left_out(server: Server) -> Facts:
     return {**server.facts(), "missing": missing_layers(server.model)}
 
 
-@situation("tower left out, graphs asked for", left_alone=False)
+@situation("tower left out, graphs asked for", free=SERVED)
 def tower_left_out_with_graphs(server: Server) -> Facts:
     server.state = LEFT_OUT
     server.load()
@@ -329,35 +332,35 @@ def served_with(server: Server, other: Other) -> Facts:
     return {**facts, "outputs": server.encode(), "calls": other.calls}
 
 
-@situation("method replaced by a plain function", models="some")
+@situation("method replaced by a plain function", models="some", free=OUR_MANAGER)
 def plain_function(server: Server) -> Facts:
     other = Other(server)
     setattr(server.own, other.name, other.plain())
     return served_with(server, other)
 
 
-@situation("method wrapped with functools.wraps", models="some")
+@situation("method wrapped with functools.wraps", models="some", free=OUR_MANAGER)
 def wrapped_function(server: Server) -> Facts:
     other = Other(server)
     setattr(server.own, other.name, other.wrapped())
     return served_with(server, other)
 
 
-@situation("method wrapped after the model was made", models="some")
+@situation("method wrapped after the model was made", models="some", free=OUR_MANAGER)
 def wrapped_later(server: Server) -> Facts:
     other = Other(server)
     server.after_init = lambda model: setattr(server.own, other.name, other.wrapped())
     return served_with(server, other)
 
 
-@situation("method set on the instance", models="some")
+@situation("method set on the instance", models="some", free=OUR_MANAGER)
 def on_the_instance(server: Server) -> Facts:
     other = Other(server)
     server.after_init = lambda model: setattr(model, other.name, types.MethodType(other.wrapped(), model))
     return served_with(server, other)
 
 
-@situation("class replaced by a subclass", models="some")
+@situation("class replaced by a subclass", models="some", free=OUR_MANAGER)
 def subclass(server: Server) -> Facts:
     from vllm.model_executor.models.registry import ModelRegistry
 
@@ -469,7 +472,7 @@ for _name, _title in {
     "UNSPECIFIED": "an unknown platform",
 }.items():  # fmt: skip
     situation(f"platform: {_title}", models="some", on_cpu=False)(on_platform(_name))
-situation("platform: CUDA", models="some", on_cpu=False, left_alone=False, must_serve=True)(on_platform("CUDA"))
+situation("platform: CUDA", models="some", on_cpu=False, free=SERVED, must_serve=True)(on_platform("CUDA"))
 
 
 # -- configurations
@@ -498,7 +501,7 @@ def later_stage(server: Server) -> Facts:
     return server.facts()
 
 
-@situation("encoder-only instance", models="some", left_alone=False, must_serve=True)
+@situation("encoder-only instance", models="some", free=SERVED, must_serve=True)
 def encoder_only(server: Server) -> Facts:
     server.state = ENCODER_ONLY
     server.load()
@@ -529,20 +532,20 @@ def served(server: Server, change: Callable[[Server], None] = lambda server: Non
     return {**facts, "outputs": [*first, *server.encode()]}
 
 
-@situation("requests with images", models="some", left_alone=False, must_serve=True)
+@situation("requests with images", models="some", free=SERVED, must_serve=True)
 def requests(server: Server) -> Facts:
     server.load()
     return served(server)
 
 
-@situation("LoRA on the tower", models="some", left_alone=False)
+@situation("LoRA on the tower", models="some", free=SERVED)
 def lora(server: Server) -> Facts:
     server.load()
     server.config.lora_config = SimpleNamespace(enable_tower_connector_lora=True)
     return served(server)
 
 
-@situation("sleep: weights discarded and put back in place (levels 1 and 2)", models="some", left_alone=False)
+@situation("sleep: weights discarded and put back in place (levels 1 and 2)", models="some", free=SERVED)
 def sleep(server: Server) -> Facts:
     def discard_and_restore(server: Server) -> None:
         tensors = [*server.model.parameters(), *server.model.buffers()]
@@ -557,7 +560,7 @@ def sleep(server: Server) -> Facts:
     return served(server, discard_and_restore)
 
 
-@situation("files that cannot be written (stats, record)", models="some", left_alone=False)
+@situation("files that cannot be written (stats, record)", models="some", free=SERVED)
 def unwritable_files(server: Server) -> Facts:
     server.load()
     server.config.additional_config = {
@@ -571,7 +574,7 @@ def unwritable_files(server: Server) -> Facts:
     return served(server, save)
 
 
-@situation("two engines in one process", models="none", left_alone=False)
+@situation("two engines in one process", models="none", free=SERVED)
 def two_engines() -> Facts:
     outputs = []
     servers = [Server(name) for name in ("qwen2_vl", "internvl", "qwen2_vl")]

@@ -36,7 +36,7 @@ def test_no_situation_is_worse_with_the_plugin(release, release_tree):
 
 
 SERVED, OWN = {"class": "adapter", "manager": "ours"}, {"class": "vllm", "manager": "none"}
-ALONE, FREE = "graphs not asked for", "graphs asked for"
+ALONE, FREE, PATCHED = "graphs not asked for", "graphs asked for", "method set on the instance"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,8 @@ ALONE, FREE = "graphs not asked for", "graphs asked for"
         (FREE, {"error": "no"}, SERVED, ""),
         (ALONE, OWN, SERVED, "class is adapter, not vllm"),
         (ALONE, OWN, {**OWN, "manager": "ours"}, "manager is ours, not none"),
+        (PATCHED, {**OWN, "manager": "vllm"}, {**OWN, "manager": "ours"}, ""),
+        (PATCHED, OWN, SERVED, "class is adapter, not vllm"),
         (FREE, OWN, {"error": "no"}, "it does not start: no"),
         (FREE, {**OWN, "outputs": [[1.0]]}, {**SERVED, "outputs": [[1.1]]}, "outputs differ"),
         (FREE, {**OWN, "outputs": [[1.0]]}, {**SERVED, "outputs": [[1.0], [1.0]]}, "outputs differ"),
