@@ -1,6 +1,7 @@
 """A server with the plugin is never worse than the same server without it: every situation, on the releases' classes.
 
-One model of each layout in a sample of releases; every model in every release with VITCG_SLOW=1.
+A sample of releases: every model where it matters who serves, and three in the other situations. Every model in every
+situation and release with VITCG_SLOW=1.
 """
 
 from __future__ import annotations
