@@ -49,7 +49,7 @@ def new_weights(host: Any, seed: int, checkpoint: bool) -> Iterator[tuple[str, t
 
 def measure(name: str) -> dict[str, Any]:
     from vllm.model_executor.model_loader.reload import layerwise
-    from vllm.model_executor.model_loader.reload.inplace import reload_weights
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
     from scaffold.runtime.vllm import EncoderCudaGraphManager
 
@@ -67,8 +67,13 @@ def measure(name: str) -> dict[str, Any]:
     addresses = {n: p.data_ptr() for n, p in host.named_parameters()}
     shapes = {n: p.shape for n, p in plain.named_parameters()}
     rows = []
-    settings = SimpleNamespace(
-        model_config=SimpleNamespace(dtype=DTYPE, quantization=None), load_config=None, lora_config=None
+    # The runner's own method: it is what tells our manager of new weights.
+    runner = SimpleNamespace(
+        vllm_config=SimpleNamespace(
+            model_config=SimpleNamespace(dtype=DTYPE, quantization=None), load_config=None, lora_config=None
+        ),
+        get_model=lambda: host,
+        **dict.fromkeys(("reset_lora_state", "reset_encoder_cache", "reset_mm_cache"), lambda: None),
     )
     for turn in range(ROUNDS):
         for checkpoint in (True, False):
@@ -77,7 +82,7 @@ def measure(name: str) -> dict[str, Any]:
             if turn or not checkpoint:
                 weights = new_weights(plain, seed, checkpoint)
                 with torch.no_grad():
-                    reload_weights(settings, host, weights, None, is_checkpoint_format=checkpoint)
+                    GPUModelRunner.reload_weights(runner, weights, is_checkpoint_format=checkpoint)
                 own = dict(plain.named_parameters())
                 for parameter, value in new_weights(plain, seed, checkpoint=False):
                     own[parameter].data.copy_(value)
