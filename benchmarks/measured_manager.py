@@ -120,7 +120,7 @@ def memory_of_graphs() -> Iterator[str]:
         )
     yield f"""All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
     recorded kernels and its metadata take. For these, for metadata of sizes and for interpolated positions start-up
-    holds {held:.0f} MiB ([how](../operators.md#memory)); nothing of ours takes more later."""
+    holds {held:.0f} MiB ([how](../promises.md#memory)); nothing of ours takes more later."""
     yield table(["model", "one more graph, MiB", "at start-up, MiB", "vLLM's graphs, MiB"], lines)
 
 

@@ -71,9 +71,8 @@ def pages() -> list[Page]:
         f"""The largest difference from the untuned eager answer is {" to ".join(errors)} of the largest value. The
         untuned tower's own rounding is {" to ".join(rounding)} at the same workloads. Extra memory:
         {", ".join(extra) or "none"}.""",
-        """Two things went after these runs. A block's last sum and the next block's first norm were one kernel: that
-        gained 0.1 to 2.5 % of the tuned tower on an H100, and 2.7 to 4.0 % of InternVL's. `pad-mlp` padded 4304 to
-        4352, too, and both matrices of an MLP.""",
+        """Two things went after these runs. A block's last sum and the next block's first norm were one kernel,
+        which gained little ([design](../design.md)). `pad-mlp` padded 4304 to 4352, too, and both matrices of an MLP.""",
         "## Kernel time by class",
         """Milliseconds untuned to tuned, with the floor in brackets, for one large input of each model.""",
         classes(result),

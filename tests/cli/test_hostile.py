@@ -166,7 +166,8 @@ def test_pipe_in_a_tree(run, small_tree, impatient, path):
 
     for command in ("new", "plan"):
         done = run(command, "internvl", "--vllm", small_tree)
-        assert (done.code, "error[VCG4" in done.err) in ((4, True), (0, False)), done.err
+        refused = (6, "VCG626") if path in ("pyproject.toml", "ruff.toml") else (4, "VCG4")
+        assert done.code == 0 or (done.code == refused[0] and f"error[{refused[1]}" in done.err), done.err
     assert stat.S_ISFIFO((small_tree / path).stat().st_mode)
 
 
@@ -238,7 +239,7 @@ def test_names_that_are_no_text(run, format):
 
     done = run("validate", name, "--format", format)
 
-    assert (done.code, "VCG202" in done.out + done.err) == (3, True)
+    assert (done.code, "VCG114" in done.out + done.err) == (3, True)
     assert format == "github" or "\x1b" not in done.out + done.err
 
 
@@ -390,6 +391,7 @@ def test_only_verify_runs_code_of_the_tree(whole_tree, tmp_path, monkeypatch):
         said = watch(command, code)
         if command.startswith("pr "):
             assert "was not run on these files" in said
+            monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the child has it: a proof names it
             basis = Basis.today("internvl", "", False, None, real=False)
             keep_proof(proof, KeptProof(basis, (report,)))
             said = watch(command, code)

@@ -132,7 +132,10 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     "After a kill, `recover` repairs": ("publish/test_publish_kill.py::test_sigkill_at_every_call",),
     # -- what the plugin does
     "`pip install` puts the plugin into every process": ("plugin/test_operators.py::test_pip_installs_and_uninstalls",),
-    "It changes vLLM's model registry": ("plugin/test_modes.py::test_every_mode_changes_what_it_says",),
+    "It waits for a runner that is about to make encoder graphs": (
+        "harm/test_harm.py::test_no_situation_is_worse_with_the_plugin",
+    ),
+    "It opens no network connection.": ("plugin/test_modes.py::test_every_mode_changes_what_it_says",),
     "`VITCG_DISABLE=1` switches it off": ("plugin/test_modes.py::test_every_mode_changes_what_it_says",),
 }
 

@@ -127,7 +127,7 @@ def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
     settings = [{k: v for k, v in config["settings"].items() if v} for config in found.values()]
     assert {"record": "sizes.json", "stats": "stats.json", "graphs": 64} in settings
     assert {"trace": "sizes.json", "graphs": 24} in settings
-    assert {config["tuning"] for config in found.values()} == {"on", "list"}
+    assert {config["tuning"] for config in found.values()} == {None, "list"}
     controls = [config["controls"] for config in found.values()]
     assert [True, "all", []] in controls
     assert [False, "manager", []] in controls
