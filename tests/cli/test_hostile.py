@@ -391,7 +391,9 @@ def test_only_verify_runs_code_of_the_tree(whole_tree, tmp_path, monkeypatch):
         said = watch(command, code)
         if command.startswith("pr "):
             assert "was not run on these files" in said
-            monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the child has it: a proof names it
+            # A proof names the variables that decide which code Python finds: those of the child.
+            for variable in ("PYTHONPATH", "PYTHONSAFEPATH"):
+                monkeypatch.setenv(variable, environment(PYTHONSAFEPATH="1")[variable])
             basis = Basis.today("internvl", "", False, None, real=False)
             keep_proof(proof, KeptProof(basis, (report,)))
             said = watch(command, code)
