@@ -391,10 +391,11 @@ def test_only_verify_runs_code_of_the_tree(whole_tree, tmp_path, monkeypatch):
         said = watch(command, code)
         if command.startswith("pr "):
             assert "was not run on these files" in said
-            # A proof names the variables that decide which code Python finds: those of the child.
-            for variable in ("PYTHONPATH", "PYTHONSAFEPATH"):
-                monkeypatch.setenv(variable, environment(PYTHONSAFEPATH="1")[variable])
-            basis = Basis.today("internvl", "", False, None, real=False)
+            with monkeypatch.context() as the_childs:
+                # A proof names the variables that decide which code Python finds.
+                for variable, value in environment(PYTHONSAFEPATH="1").items():
+                    the_childs.setenv(variable, value)
+                basis = Basis.today("internvl", "", False, None, real=False)
             keep_proof(proof, KeptProof(basis, (report,)))
             said = watch(command, code)
             assert "PASS: 1 of 1 checks" in said
