@@ -341,7 +341,7 @@ READERS = (
     ("schema", 0),
     ("explain VCG101", 0),
     ("regen internvl --check --into ../generated", 1),
-    ("budgets ../trace.json", 3),
+    ("budgets --trace ../trace.json", 3),
     ("doctor", None),  # what it finds is this environment's
 )
 
