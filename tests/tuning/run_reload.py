@@ -90,6 +90,7 @@ def check(name):  # type: ignore[no-untyped-def]
     shapes = {n: p.shape for n, p in plain.named_parameters()}
     found = {"applied": {o.name: len(o.applied) for o in manager.tuned.outcomes if o.applied}}
     before = [t.clone() for t in manager.execute(dict(inputs))]
+    found["first"] = largest_error(before, list(host.embed_multimodal(**inputs)))
     for seed, (kind, load) in enumerate(FORMATS.items()):
         weights = new_weights(plain, seed)
         buffers = {n: b.clone() for n, b in host.named_buffers()}

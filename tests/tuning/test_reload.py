@@ -13,6 +13,9 @@ RELEASES = [
 ]
 FORMATS = ("checkpoint", "kernel", "loaders", "discarded", "shards", "checkpoint again")
 
+#: The release's own port gives wrong replays before anything is reloaded, with tunings and without.
+WRONG_BEFORE = {("step3_vl", "0.24.0")}
+
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 
@@ -25,19 +28,21 @@ def run_of(tree):
 def report(request, release_tree):
     done = run_of(release_tree(request.param).root)
     assert done.returncode == 0, done.stderr[-3000:]
-    return last_line(done)
+    return request.param, last_line(done)
 
 
 @pytest.mark.parametrize("report", RELEASES, indirect=True)
 @pytest.mark.parametrize("model", MODELS)
 def test_new_weights_arrive_in_graphs_and_in_eager(report, model):
-    found = report[model]
+    release, found = report[0], report[1][model]
+    right = found["first"] <= 1e-5
+    assert right or (model, release) in WRONG_BEFORE
     assert found["applied"]["pad-mlp"] >= 2
     for kind in FORMATS:
         seen = found[kind]
         assert seen["changed"] > 0.5, kind  # the new weights are other ones
         assert seen["hits"] >= 1, kind
-        assert seen["replayed"] <= 1e-5, kind
+        assert seen["replayed"] <= 1e-5 or not right, kind
         assert seen["eager"] <= 1e-5, kind
         assert (seen["moved"], seen["on_meta"], seen["other_shapes"]) == ([], [], []), kind
     assert found["equal_after_undo"]
