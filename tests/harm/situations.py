@@ -286,7 +286,8 @@ def tower_left_out_with_graphs(server: Server) -> Facts:
     kind = server.facts()["class"]
     if origin(server.manager) == "ours":
         server.manager.capture(graph_pool=None)
-        assert not server.manager.get_cumulative_stats()["num_budgets"]
+        # Some models of vLLM (DeepSeek-V4) have their tower whatever the limits are.
+        assert not (missing_layers(server.model) and server.manager.get_cumulative_stats()["num_budgets"])
     return {"class": kind, "manager": origin(server.manager), "missing": missing_layers(server.model)}
 
 
