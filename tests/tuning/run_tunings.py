@@ -223,7 +223,7 @@ def serve(recipe, plain):  # type: ignore[no-untyped-def]
         given = {"calibration_ms": 0, "trials": 0, "tuning": "off" if tuning == "off" else "on", "tuning_check": True}
         os.environ["VITCG_ENCODER_GRAPHS"] = json.dumps(given)
         manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
-        wrong = {"QuickGELU": lambda x: x} if tuning == "wrong" else {}
+        wrong = {"QuickGELU": lambda x, width: x} if tuning == "wrong" else {}
         with warned() as warnings, mock.patch.dict(mlp.FusedActivations._KERNELS, wrong):
             manager.capture((0, 0))
         errors = []
