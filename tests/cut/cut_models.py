@@ -11,7 +11,7 @@ model: {{module: {module}, class: {name}}}
 layout: cut
 modalities:
 {modalities}
-fields: {{pixel_values: batched, image_sizes: batched, pixel_values_videos: batched}}
+fields: {{{fields}}}
 pixels: {{shape: [3, 28, 28]}}
 forward: {{call: "{call}"{further}}}
 output: {{hidden_size: 64}}
@@ -25,7 +25,7 @@ class Model:
     """`way` are the methods on the way, each with the number of encoder calls in it.
 
     `entry` is that of images, `video` that of videos, `further` what `forward` says beside the call. `encode` is the
-    type of the parameter, and `cut` what a cut call becomes.
+    type of the parameter, and `cut` what a cut call becomes. `fields` are the inputs of the model's processor.
     """
 
     module: str
@@ -37,13 +37,15 @@ class Model:
     further: str = ""
     encode: str = "Callable[[torch.Tensor], torch.Tensor] | None = None"
     cut: str = ""
+    fields: tuple[str, ...] = ("pixel_values",)
 
     def text(self, **other: str) -> str:
         values = {"module": self.module, "name": self.name, "call": self.call, "further": self.further}
         entry, video = other.pop("entry", self.entry), other.pop("video", self.video)
-        lines = [f"  image: {{pixels: pixel_values, entry: {entry}}}"] if entry else []
+        lines = [f"  image: {{pixels: {self.fields[0]}, entry: {entry}}}"] if entry else []
         lines += [f"  video: {{pixels: pixel_values_videos, entry: {video}}}"] if video else []
-        return TEXT.format(modalities="\n".join(lines), **(values | other))
+        fields = ", ".join(f"{field}: batched" for field in self.fields)
+        return TEXT.format(modalities="\n".join(lines), fields=fields, **(values | other))
 
 
 LLAVA_NEXT = Model(
@@ -51,6 +53,7 @@ LLAVA_NEXT = Model(
     "LlavaNextForConditionalGeneration",
     "self._image_pixels_to_features(self.vision_tower, pixels)",
     {"_process_image_input": 0, "_process_image_pixels": 2},
+    fields=("pixel_values", "image_sizes"),
 )
 MODELS = [
     LLAVA_NEXT,
@@ -60,6 +63,7 @@ MODELS = [
         "Phi3VForCausalLM",
         "self.vision_embed_tokens.get_img_features(pixels)",
         {"_process_image_input": 0, "forward": 1},
+        fields=("pixel_values", "image_sizes"),
     ),
     # The arguments are listed in a docstring, which must list the new one.
     Model(
@@ -103,6 +107,7 @@ MODELS = [
             "_process_video_pixels": 0,
         },
         video="self._process_video_pixels(self._parse_and_validate_video_input(**inputs))",
+        fields=("pixel_values", "image_sizes", "pixel_values_videos"),
     ),
     Model(
         "llava_next_video",
@@ -111,6 +116,7 @@ MODELS = [
         {"_process_video_pixels": 2},
         entry="",
         video="self._process_video_pixels(self._parse_and_validate_video_input(**inputs))",
+        fields=("pixel_values_videos",),
     ),
     # The encoder takes a mask of each unit's patches, by keyword and by position.
     Model(
@@ -130,6 +136,7 @@ MODELS = [
         further=MASK,
         encode="Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None",
         cut="else encode(pixel_values, image_attention_mask.bool().flatten(0, 1))",
+        fields=("input_image_embeds",),
     ),
     # A list of layers, of which the model uses some.
     Model(
@@ -141,5 +148,6 @@ MODELS = [
         further=", layers: [{table: self._deepstack_layer_map, column: 0}, self._spatial_vision_layer]",
         encode="Callable[[torch.Tensor], dict[int, torch.Tensor]] | None = None",
         cut="else encode(pixel_values)",
+        fields=("pixel_values", "image_sizes"),
     ),
 ]

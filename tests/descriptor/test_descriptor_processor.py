@@ -22,12 +22,14 @@ def test_a_value_is_a_name_like_those_of_let() -> None:
 
 
 def test_a_dotted_module_is_taken_as_it_is() -> None:
-    text = DOCUMENT.replace("module: tiled, class: TiledProcessor", "module: vllm.other, class: TiledProcessor")
+    text = DOCUMENT.replace(
+        "module: tiled, class: TiledProcessor", "module: vllm.model_executor.models.other, class: TiledProcessor"
+    )
 
     spec = load_descriptor_text(text, "model.yaml")
 
     assert spec.processor is not None
-    assert spec.processor_module == "vllm.other"
+    assert spec.processor_module == "vllm.model_executor.models.other"
 
 
 def test_a_value_may_be_what_a_static_method_computes() -> None:

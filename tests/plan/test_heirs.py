@@ -136,7 +136,13 @@ def test_a_class_gets_methods_of_its_own_with_replace(release_tree):
 
 def test_no_method_of_the_base_runs_beside_the_port(release_tree):
     """The port of tiles puts nothing together after a replay, as that of its base's two paths does."""
-    port = port_of("mllama4", {"model.module": "step_vl", "model.class": "StepVLForConditionalGeneration"})
+    changes = {
+        "model.module": "step_vl",
+        "model.class": "StepVLForConditionalGeneration",
+        "modalities.image.sizes": "num_patches",
+        "forward.call": "self._process_image_features(self._get_vision_model_output(pixels))",
+    }
+    port = port_of("mllama4", changes)
     with pytest.raises(DiagnosticError) as caught:
         prepare_port(port, release_tree("0.33.0"), replace=True)
 
