@@ -114,6 +114,16 @@ class Traffic(Subject):
             config.compilation_config.encoder_cudagraph_max_frames_per_batch = FRAMES
         return host, config
 
+    def items_of(self, tokens: int) -> list[Any]:
+        """The items of one call with about `tokens` output tokens: one image, or a number of tiles or crops."""
+        if self.name == "internvl":
+            vision = self.real_config().vision_config
+            return [max(1, round(4 * tokens / (vision.image_size // vision.patch_size) ** 2))]
+        if self.name == "step3_vl":
+            return [max(0, round((tokens - 169) / 81))]  # 169 tokens of the image and 81 of each crop
+        height = max(2, math.isqrt(tokens))
+        return [(1, 2 * height, 2 * max(1, round(tokens / height)))]
+
     def call(self, items: list[Any], seed: int) -> dict[str, Any]:
         if self.name in ("internvl", "step3_vl"):
             return super().call(items, seed)
