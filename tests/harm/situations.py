@@ -1,9 +1,10 @@
 """Situations that a server can be in, each run once without and once with the plugin, on a release's own classes.
 
-    python tests/harm/situations.py TREE RELEASE [SITUATION...] [-- MODEL...]
+    python tests/harm/situations.py TREE RELEASE [--one] [SITUATION...] [-- MODEL...]
 
 Prints JSON objects, the last of which has everything: situation -> model ("" where a situation is of no one model) ->
-what came of it without and with the plugin. `test_harm.py` compares them, and `benchmarks/harm.py` makes the table of
+what came of it without and with the plugin. `--one`: one representative model in a situation that does not need every
+model. `test_harm.py` compares them, and `benchmarks/harm.py` makes the table of
 docs/measured/harm.md.
 
 A situation is a function with the mark `@situation(...)`. It does what vLLM does in that situation with the release's
@@ -37,6 +38,11 @@ Facts = dict[str, Any]
 
 #: Models of most situations, but with VITCG_SLOW=1: a port of the release's own, a cut, and a tower that is split.
 REPRESENTATIVES = ("qwen2_vl", "llava_next", "ernie45_vl")
+#: What the forks would each import: it changes nothing before the plugin is registered.
+IMPORTED_ONCE = (
+    "vllm.v1.worker.gpu_model_runner", "scaffold.plugin", "scaffold.workflow", "scaffold.cut.load",
+    "scaffold.runtime.vllm.served", "scaffold.runtime.tuning.tower",
+)  # fmt: skip
 #: Classes that a GPU gets, of architectures for which the CPU gets one that refuses to be built.
 ON_A_GPU = {"DeepseekV4ForConditionalGeneration": "vllm.models.deepseek_v4.common.vl_model"}
 #: What vLLM makes of a model: all of it, without towers (limits of 0, text only, V2's later stages), or without the
@@ -270,7 +276,7 @@ def enforce_eager(server: Server) -> Facts:
     return server.facts()
 
 
-@situation("tower left out, graphs off (limit 0, --language-model-only)")
+@situation("tower left out, graphs off (limit 0, --language-model-only)", models="some")
 def tower_left_out(server: Server) -> Facts:
     server.state, server.graphs = LEFT_OUT, False
     server.load()
@@ -649,18 +655,31 @@ def in_a_fork(action: Callable[[], Facts]) -> Facts:
     return json.loads(text) if text else {"error": "the process died"}
 
 
-def chosen(what: Situation, models: tuple[str, ...], release: str, every: bool) -> list[str]:
+def chosen(what: Situation, models: tuple[str, ...], release: str, representatives: tuple[str, ...]) -> list[str]:
     """The models of a situation in a release; [""] where it is of no one model."""
-    number = tuple(int(part) for part in release.split(".")[:2])
+    number = minor_of(release)
     if not what.since <= number <= what.until:
         return []
     if what.models == "none":
         return [""]
-    return [name for name in models if every or what.models == "all" or name in REPRESENTATIVES]
+    return [name for name in models if what.models == "all" or name in representatives]
+
+
+def one_of(what: Situation, models: tuple[str, ...], release: str) -> tuple[str, ...]:
+    """One representative that the release has, another one in each release of the sample."""
+    candidates = [name for name in REPRESENTATIVES if name in models]
+    place = list(SITUATIONS).index(what.name) + minor_of(release)[1] // 3
+    return (candidates[place % len(candidates)],) if candidates else ()
+
+
+def minor_of(release: str) -> tuple[int, int]:
+    major, minor, *_ = release.split(".")
+    return int(major), int(minor)
 
 
 def main() -> int:
-    tree, release, *rest = sys.argv[1:]
+    only_one = "--one" in sys.argv
+    tree, release, *rest = (argument for argument in sys.argv[1:] if argument != "--one")
     split = rest.index("--") if "--" in rest else len(rest)
     names, models = " ".join(rest[:split]), " ".join(rest[split + 1 :])
     os.environ.setdefault("VITCG_ENCODER_GRAPHS", json.dumps({"calibration_ms": 0, "trials": 0, "steps": 1}))
@@ -676,15 +695,16 @@ def main() -> int:
 
     patch_vllm()
     set_tail("fa3")
-    every = os.environ.get("VITCG_SLOW") == "1"
     known = tuple(models.split()) or tuple(dict.fromkeys(vitcg_adapters.ADAPTERS[generation_of(release)].values()))
+    every = os.environ.get("VITCG_SLOW") == "1"
     found: dict[str, dict[str, Any]] = {}
     with (
         tempfile.TemporaryDirectory() as scratch,
         set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))),
     ):
         start_distributed(Path(scratch))
-        import_module("vllm.v1.worker.gpu_model_runner")
+        for module in IMPORTED_ONCE:
+            import_module(module)
         wanted = [what for what in SITUATIONS.values() if names in ("", what.name)]
         for model in ("", *known):
             if model:
@@ -694,7 +714,8 @@ def main() -> int:
                 gc.collect()
                 gc.freeze()
             for what in wanted:
-                if model not in chosen(what, known, release, every):
+                some = known if every else one_of(what, known, release) if only_one else REPRESENTATIVES
+                if model not in chosen(what, known, release, some):
                     continue
                 found.setdefault(what.name, {})[model] = {
                     side: in_a_fork(functools.partial(run_one, what, model, release, side == "with"))
