@@ -30,7 +30,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULT = REPOSITORY / "benchmarks/results/bounded_cost.json"
 RELEASE = "0.22.0"
-HOSTILE = "vllm/model_executor/models/hostile.py"
+MODELS = "vllm/model_executor/models/"
 COPIED = (
     "vllm",
     "pyproject.toml",
@@ -56,10 +56,23 @@ class Input:
     make: Callable[[int], str]
     sizes: tuple[int, ...]
     command: tuple[str, ...] = NEW
+    file: str = "hostile.py"
 
 
 def choices(depth: int) -> str:
     return "x" if depth == 0 else f"({choices(depth - 1)} if grid_thw[0] else {choices(depth - 1)})"
+
+
+def internvl() -> str:
+    from scaffold.protocol import resolve_target
+
+    return resolve_target(RELEASE).tree.read(MODELS + "internvl.py")
+
+
+def blank_lines(number: int) -> str:
+    """The model's file with blank lines around a class that ends it: both sides of what a port changes have them."""
+    lines = "\n" * number
+    return f"{lines}{internvl()}{lines}class Last:\n    pass\n"
 
 
 def classes(number: int, base: Callable[[int], str]) -> str:
@@ -73,6 +86,7 @@ INPUTS = (
         lambda n: classes(n, lambda at: f"C{at - 1}" if at else "InternVLChatModel"),
         (100, 1000),
     ),
+    Input("blank lines in the model's file", blank_lines, (2000, 4000, 8000), file="internvl.py"),
     Input("nested choices", lambda n: FORWARD + f"return self.w(x + {choices(n)})\n", (8, 10), TOWER),
     Input(
         "a list of choices",
@@ -108,7 +122,7 @@ def seconds(repository: Path, command: tuple[str, ...], tree: Path, limit: float
 def measure(repository: Path, tree: Path, limit: float) -> list[dict[str, Any]]:
     """One record for each input, with one run for each of its sizes."""
     records = []
-    file = tree / HOSTILE
+    file = tree / MODELS / Input.file
     file.write_text("")
     seconds(repository, NEW, tree, limit)  # compiles the tool, reads the tree
     file.write_text(FORWARD + "return self.w(x)\n")
@@ -118,8 +132,11 @@ def measure(repository: Path, tree: Path, limit: float) -> list[dict[str, Any]]:
         runs = []
         for size in item.sizes:
             text = item.make(size)
-            file.write_text(text)
+            written = tree / MODELS / item.file
+            before = written.read_text()
+            written.write_text(text)
             spent, code = seconds(repository, item.command, tree, limit)
+            written.write_text(before)
             more = round(max(spent - idle, 0.0), 2)
             runs.append({"size": size, "bytes": len(text), "seconds": more, "exit": code, "ended": code is not None})
             print(f"{item.name:24} {len(text):>9} bytes {more:8.2f} s exit {code}", file=sys.stderr)

@@ -8,7 +8,6 @@ the headings, and the checklist below them is left for the contributor to tick.
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.changes import FileChange
+from scaffold.changes import FileChange, line_opcodes
 from scaffold.descriptor import CropsPort, CutPort, PathsPort, RowsPort
 from scaffold.descriptor.port import CHAIN_METHOD, LOOP_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
@@ -253,15 +252,17 @@ def _ci_rules(change: PortChange) -> Iterator[RuleResult]:
         if not pipelines or not file.path.startswith("tests/"):
             continue
         name = file.path.removeprefix("tests/")
+        runs = re.compile(rf"(?<!--ignore )(?<!--ignore=)\b{re.escape(name)}")
         commands = [
             line.strip().removeprefix("- ")
             for pipeline in pipelines
             for line in pipeline.splitlines()
-            if re.search(rf"pytest\b.*(?<!--ignore )(?<!--ignore=)\b{re.escape(name)}", line)
+            # Not one pattern: it would search the rest of a line once for each `pytest` in it.
+            if (call := re.search(r"pytest\b", line)) and runs.search(line, call.end())
         ]
         marks = [re.search(r" -m '?\"?(\w+)", command) for command in commands]
-        added = "".join(_added_text(file))
-        selected = any(mark is None or f"pytest.mark.{mark[1]}" in added for mark in marks)
+        added = set(re.findall(r"\bpytest\.mark\.(\w+)", "".join(_added_text(file))))
+        selected = any(mark is None or mark[1] in added for mark in marks)
         wanted = " or ".join(dict.fromkeys(mark[1] for mark in marks if mark))
         detail = f"every step selects `{wanted}`, and the entry has no such mark" if commands else f"none names {name}"
         yield RuleResult("a step of CI runs the new test entry", True if selected else None, "" if selected else detail)
@@ -345,7 +346,7 @@ def describe_change(
 def _template(tree: SourceTree) -> tuple[list[str], str]:
     """The headings of the tree's template and what follows them; the usual headings where a tree has none."""
     head, rule, rest = _readable(tree.root / TEMPLATE).partition("\n---\n")
-    headings = re.findall(r"^## (.+?)\s*$", head, re.MULTILINE)
+    headings = [line[3:].strip() for line in head.splitlines() if line.startswith("## ")]
     return headings or ["Purpose", "Test Plan", "Test Result"], f"---\n{rest}".rstrip() if rule else ""
 
 
@@ -466,9 +467,8 @@ def _added_lines(change: FileChange) -> int:
 
 def _added_text(change: FileChange) -> Iterator[str]:
     before, after = ((_text(content) or "").splitlines(keepends=True) for content in (change.before, change.after))
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    for tag, _, _, start, end in matcher.get_opcodes():
-        if tag in ("insert", "replace"):
+    for tag, _, _, start, end in line_opcodes(before, after):
+        if tag != "equal":
             yield from after[start:end]
 
 

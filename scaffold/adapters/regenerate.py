@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from scaffold.adapters import manifest as manifests
 from scaffold.adapters.drift import Drift, compare_outputs, read_file
 from scaffold.adapters.manifest import SHIPPED, Manifest, read_manifest
-from scaffold.changes import FileChange
+from scaffold.changes import FileChange, unified_lines
 from scaffold.diagnostics import Diagnostic, Severity, Span
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ def _span(path: str, line: int = 1) -> Span:
 def _difference(disk: bytes, expected: bytes) -> tuple[int, tuple[str, ...]]:
     """The first line that differs, and a unified difference of at most `_SHOWN_LINES` lines."""
     before, after = (content.decode("utf-8", errors="replace").splitlines() for content in (disk, expected))
-    lines = list(difflib.unified_diff(before, after, "on disk", "generated", n=1, lineterm=""))
+    lines = [*unified_lines(before, after, ("on disk", "generated"), context=1)]
     first = next((n for n, (a, b) in enumerate(zip(before, after, strict=False), 1) if a != b), None)
     line = first or max(min(len(before), len(after)), 1)
     if len(lines) > _SHOWN_LINES:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterator, Sequence
 
 import click
 
-from scaffold.changes import FileChange
+from scaffold.changes import FileChange, unified_lines
 from scaffold.cli.console import Console
 
 
@@ -24,7 +23,7 @@ def unified_difference(change: FileChange) -> Iterator[str]:
     before, after = (_lines(content) for content in (change.before, change.after))
     old = "/dev/null" if change.before is None else f"a/{change.path}"
     new = "/dev/null" if change.after is None else f"b/{change.path}"
-    for line in difflib.unified_diff(before, after, old, new, lineterm="\n"):
+    for line in unified_lines(before, after, (old, new), end="\n"):
         yield line[:-1] if line.endswith("\n") else f"{line}\n\\ No newline at end of file"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor import RowsPort
@@ -134,31 +135,40 @@ def _is_apart(tree: SourceTree, heir: Subclass, held: frozenset[str]) -> bool:
 
     Nothing but the assignments that make one may name the class, and its file may not assign to these attributes.
     """
-    for path in tree.containing("vllm", ".py", {heir.class_name}):
-        nodes = list(ast.walk(tree.parse(path)))
-        stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
-        made = {
-            id(node.value.func)
-            for node in nodes
-            if isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and all(isinstance(target, ast.Attribute) for target in node.targets)
-        }
-        named = {id(node) for node in nodes if _names(node, heir.class_name)}
-        if not named <= made or held & {node.attr for node in stored}:
+    for path in tree.naming("vllm", ".py", heir.class_name):
+        mentions = tree.cached(("mentions", path), lambda path=path: _mentions(tree, path))  # type: ignore[misc]
+        if heir.class_name in mentions.named or held & mentions.stored:
             return False
     return True
 
 
-def _names(node: ast.AST, name: str) -> bool:
-    """Whether a node refers to a class: by its name, in an import, as an attribute of its module or in a text."""
+@dataclass(frozen=True)
+class _Mentions:
+    """Of a file: what it names other than to make an object for an attribute, and the attributes that it sets."""
+
+    named: frozenset[str]
+    stored: frozenset[str]
+
+
+def _mentions(tree: SourceTree, path: str) -> _Mentions:
+    """A node names a class by its name, in an import, as an attribute of its module or in a text."""
+    nodes = list(ast.walk(tree.parse(path)))
+    stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    made = {
+        id(node.value.func)
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and all(isinstance(target, ast.Attribute) for target in node.targets)
+    }
     spelled = (
         node.id if isinstance(node, ast.Name) else
         node.attr if isinstance(node, ast.Attribute) else
         node.name if isinstance(node, ast.alias) else
         node.value if isinstance(node, ast.Constant) else ""
+        for node in nodes if id(node) not in made
     )  # fmt: skip
-    return spelled == name
+    return _Mentions(frozenset(name for name in spelled if isinstance(name, str)), frozenset(stored))
 
 
 def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:

@@ -162,10 +162,11 @@ def _explanations(text: str) -> Iterator[tuple[int, str]]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, FunctionNode | ast.ClassDef) and ast.get_docstring(node, clean=False) is not None
     }
-    row, at = 1, 0
+    row, at, begin = 1, 0, 0  # `begin` is that of the row
     for found in _COMMENT_OR_STRING.finditer(text):
+        begin = text.rfind("\n", at, found.start()) + 1 or begin
         row, at = row + text.count("\n", at, found.start()), found.start()
-        if found[0].startswith("#") or (row, at - text.rfind("\n", 0, at) - 1) in docstrings:
+        if found[0].startswith("#") or (row, at - begin) in docstrings:
             for number, line in enumerate(found[0].splitlines(), row):
                 words = line.strip("# \t\"'")
                 if words and not words.startswith(("--", "noqa", "type:", "fmt:", "mypy:", "ruff:")):
@@ -193,12 +194,12 @@ def _method(owner: str, method: FunctionNode) -> Iterator[_Definition]:
     loads = Counter(node.id for node in ast.walk(method) if isinstance(node, ast.Name))
     stored = {node.id for node in ast.walk(method) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for item in method.body if len(method.body) > 1 else ():
-        for target in assigned_to(item):
-            name = self_attribute(target)
+        targets = assigned_to(item)
+        name = self_attribute(targets[0]) if len(targets) == 1 else None
+        if name is not None and _is_plain(item):
             inside = Counter(node.id for node in ast.walk(item) if isinstance(node, ast.Name))
             # A local variable that nothing else reads would be left without a use.
-            needed = all(loads[local] > count + 1 for local, count in inside.items() if local in stored)
-            if name is not None and len(assigned_to(item)) == 1 and _is_plain(item) and needed:
+            if all(loads[local] > count + 1 for local, count in inside.items() if local in stored):
                 yield _Definition(name, f"{owner}.{method.name}", item)
 
 
@@ -356,9 +357,14 @@ def _related(tree: SourceTree, path: str, class_name: str) -> set[tuple[str, str
     """The classes, by file and name, that may share an instance with this one: its heirs, and the bases of all."""
     program = Program(tree)
     heirs = find_subclasses(tree, path, class_name)
-    owners = [(path, class_name), *((heir.path, heir.class_name) for heir in heirs)]
-    lineages = [program.lineage(program.owner(*owner)) for owner in owners]
-    return {(module.file, node.name) for lineage in lineages for module, node in lineage}
+    pending = [program.owner(path, class_name), *(program.owner(heir.path, heir.class_name) for heir in heirs)]
+    related: set[tuple[str, str]] = set()
+    while pending:
+        module, node = pending.pop()
+        if (module.file, node.name) not in related:
+            related.add((module.file, node.name))
+            pending += program.bases((module, node))
+    return related
 
 
 def _typing_imports(

@@ -31,7 +31,7 @@ def without_commands(text: str) -> str:
     (actions/runner, `ActionCommand.cs`). A carriage return ends a line for it, too. It compares as its language sorts,
     which passes over marks and characters without a width, so all that is no visible ASCII counts as absent here.
     """
-    text = re.sub(r"(^|\r)([^!-~]*):(?=[^!-~\r\n]*:)", r"\1\2\\x3a", text, flags=re.MULTILINE)
+    text = re.sub(r"(^|\r)([^!-~\r\n]*):(?=[^!-~\r\n]*:)", r"\1\2\\x3a", text, flags=re.MULTILINE)
     return re.sub(r"#([^!-~\r\n]*)#([^!-~\r\n]*)\[", r"#\1#\2\\x5b", text)
 
 

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 
 from scaffold.diagnostics import DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
@@ -15,12 +14,12 @@ from scaffold.syntax import (
     FunctionNode,
     SourceLines,
     call_name,
-    find_class,
     import_source,
     name_path,
     plain_base,
     self_attribute,
     sets,
+    top_level,
 )
 
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
@@ -54,12 +53,19 @@ class Module:
         return self._lines.segment(node) or ast.unparse(node)
 
     @cached_property
+    def top_classes(self) -> dict[str, ast.ClassDef]:
+        """The classes as `find_class` finds them, for who asks for one after the other."""
+        return {node.name: node for node in top_level(self.tree.body) if isinstance(node, ast.ClassDef)}
+
+    @cached_property
     def _lines(self) -> SourceLines:
         return SourceLines(self.text)
 
 
 #: A class with its module.
 Owner = tuple[Module, ast.ClassDef]
+#: A method with its class, which is in this module.
+Method = tuple[Module, ast.ClassDef, FunctionNode]
 
 
 def index_module(source: SourceTree, file: str) -> Module:
@@ -119,6 +125,8 @@ class Program:
         self._tree = tree
         self._modules: dict[str, Module | None] = {}
         self._attributes: dict[tuple[int, str, bool], Owner | None] = {}
+        self._bases: dict[int, list[Owner]] = {}
+        self._methods: dict[tuple[int, str], Method | None] = {}
 
     def module(self, file: str) -> Module | None:
         """The module at `file`, or None when the tree has no such file."""
@@ -136,8 +144,8 @@ class Program:
     def owner(self, file: str, name: str) -> Owner:
         """The class of that name in a file that has it."""
         module = self.module(file)
-        node = find_class(module.tree, name) if module else None
         assert module is not None, file
+        node = module.top_classes.get(name)
         assert node is not None, name
         return module, node
 
@@ -190,18 +198,44 @@ class Program:
                 continue
             seen.add(id(node))
             yield module, node
-            bases = [".".join(name_path(plain_base(base))) for base in node.bases]
-            found = [self.resolve(module, base) for base in bases if base]
-            pending[:0] = [(item[0], item[1]) for item in found if item and isinstance(item[1], ast.ClassDef)]
+            pending[:0] = self.bases((module, node))
 
-    def method(
-        self, owner: Owner, name: str, *, inherited: bool = False
-    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
-        """The method `name` of a class or of its bases in the tree; `inherited`: of its bases."""
-        found = (self.own_method(one, name) for one in islice(self.lineage(owner), int(inherited), None))
-        return next((method for method in found if method is not None), None)
+    def bases(self, owner: Owner) -> list[Owner]:
+        """The bases of a class that are in the tree, from left to right."""
+        module, node = owner
+        if id(node) not in self._bases:
+            names = [".".join(name_path(plain_base(base))) for base in node.bases]
+            found = [self.resolve(module, name) for name in names if name]
+            self._bases[id(node)] = [(item[0], item[1]) for item in found if item and isinstance(item[1], ast.ClassDef)]
+        return self._bases[id(node)]
 
-    def own_method(self, owner: Owner, name: str) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+    def method(self, owner: Owner, name: str, *, inherited: bool = False) -> Method | None:
+        """The method `name` of a class or of its bases in the tree; `inherited`: of its bases.
+
+        What a look-up finds out about each class on its way is kept: heirs of heirs are asked one after the other.
+        """
+        if inherited:
+            return next(filter(None, (self.method(base, name) for base in self.bases(owner))), None)
+        heir_of: dict[int, int] = {}
+        pending, found, at = [(owner, 0)], None, 0
+        while pending and found is None:
+            one, heir = pending.pop()
+            at = id(one[1])
+            if at in heir_of:
+                continue
+            heir_of[at] = heir
+            if (at, name) in self._methods:
+                found = self._methods[at, name]
+                continue
+            found = self.own_method(one, name)
+            pending += [(base, at) for base in reversed(self.bases(one))]
+        self._methods.update(((one, name), None) for one in heir_of)
+        while at and found is not None:
+            self._methods[at, name] = found
+            at = heir_of[at]
+        return found
+
+    def own_method(self, owner: Owner, name: str) -> Method | None:
         """The method `name` of a class itself."""
         module, node = owner
         for statement in node.body:
@@ -212,9 +246,7 @@ class Program:
                 return borrowed
         return None
 
-    def _borrowed(
-        self, module: Module, statement: ast.stmt, name: str
-    ) -> tuple[Module, ast.ClassDef, FunctionNode] | None:
+    def _borrowed(self, module: Module, statement: ast.stmt, name: str) -> Method | None:
         """The method that `NAME = Other.method` in the body of a class takes over from another class."""
         if not isinstance(statement, ast.Assign) or [ast.unparse(target) for target in statement.targets] != [name]:
             return None

@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import lru_cache
 from pathlib import Path
 
+from scaffold.changes import line_opcodes
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.files import read_regular
 
@@ -297,25 +297,10 @@ def _call(
 def _changed_lines(before: str, after: str) -> set[int]:
     """Indices of the lines of `after` that an edit touched; where it only took lines away, the lines around the gap."""
     changed: set[int] = set()
-    for tag, _, _, first, last in _opcodes(_lines(before), _lines(after)):
+    for tag, _, _, first, last in line_opcodes(_lines(before), _lines(after)):
         if tag != "equal":
             changed.update(range(first, last) if last > first else (first - 1, first))
     return changed
-
-
-def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """difflib's opcodes; the equal start and end, which is nearly everything, is not given to it."""
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-        end += 1
-    matcher = SequenceMatcher(None, old[start : len(old) - end], new[start : len(new) - end], autojunk=False)
-    yield "equal", 0, start, 0, start
-    for tag, a, b, c, d in matcher.get_opcodes():
-        yield tag, a + start, b + start, c + start, d + start
-    yield "equal", len(old) - end, len(old), len(new) - end, len(new)
 
 
 def _take_hunks(after: str, formatted: str, changed: set[int]) -> str | None:
@@ -327,7 +312,7 @@ def _take_hunks(after: str, formatted: str, changed: set[int]) -> str | None:
     old, new = _lines(after), _lines(formatted)
     beside = changed | {line + 1 for line in changed} | {line - 1 for line in changed}
     result: list[str] = []
-    for tag, a, b, c, d in _opcodes(old, new):
+    for tag, a, b, c, d in line_opcodes(old, new):
         is_blank = not "".join(old[a:b] + new[c:d]).strip()
         touched = beside if is_blank and b > a else changed
         take = tag != "equal" and any(line in touched for line in (range(a, b) if b > a else (a - 1, a)))

@@ -13,8 +13,9 @@ from scaffold.descriptor import AnyPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError, Severity
 from scaffold.draft import draft_descriptor
 from scaffold.edit import apply_edits
-from scaffold.plan import Plan, plan_changes
+from scaffold.plan import Plan, cut, plan_changes
 from scaffold.protocol import SourceTree, read_protocol
+from scaffold.tower.source import Program
 from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
@@ -150,3 +151,35 @@ def test_no_method_of_the_base_runs_beside_the_port(release_tree):
     assert problem.code == "VCG520"
     assert problem.message.endswith("Step3VLForConditionalGeneration, and the port has no postprocess_encoder_output")
     assert "--replace" not in (problem.help or "")
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_the_cost_of_heirs_grows_as_their_number(release_tree, monkeypatch, chain):
+    """Classes that are asked for a method, and files that are read for their names, with 20, 40 and 80 heirs."""
+    tree = release_tree("0.33.0")
+    asked: list[str] = []
+    own_method, mentions = Program.own_method, cut._mentions
+
+    def ask(program, owner, name):
+        asked.append(name)
+        return own_method(program, owner, name)
+
+    def read(tree, path):
+        asked.extend(["file"] * 1000)
+        return mentions(tree, path)
+
+    monkeypatch.setattr(Program, "own_method", ask)
+    monkeypatch.setattr(cut, "_mentions", read)
+
+    def cost(number: int) -> int:
+        bases = [f"C{n - 1}" if chain and n else "KimiVLForConditionalGeneration" for n in range(number)]
+        text = "".join(f"class C{n}({base}):\n    def _parse(self): ...\n" for n, base in enumerate(bases))
+        text = f"from vllm.model_executor.models.kimi_vl import KimiVLForConditionalGeneration\n{text}"
+        hostile = tree.with_files({f"{MODELS}/teleflm.py": text.encode()})
+        asked.clear()
+        plan(hostile, "kimi_vl", replace=True)
+        return len(asked)
+
+    few, more, many = map(cost, (20, 40, 80))
+    assert more - few >= 20
+    assert many - more <= 2.2 * (more - few)
