@@ -110,6 +110,7 @@ def describe_runner(runner: Any) -> dict[str, Any]:
             answer["tuned_modules"] = {outcome.name: len(outcome.applied) for outcome in tuned}
             answer["tuned"] = "_vitcg_tuned" in vars(runner.get_model())
             answer["tuning_errors"] = {outcome.name: outcome.error for outcome in tuned if outcome.error is not None}
+            answer["tuning_rounding"] = getattr(getattr(manager, "tuned", None), "rounding", None)
             answer["capture"] = {
                 "graphs": len(report.captured), "seconds": report.seconds, "bytes": report.device_bytes,
                 "failed": {str(key): why for key, why in report.failed.items()},
