@@ -30,7 +30,8 @@ def pages() -> list[Page]:
         {site["overflowing"]} of these views something reached beyond the page's edge; wide tables, pictures and blocks
         of code scroll by themselves.""",
         *(part for walk in result["walks"] for part in steps(walk)),
-        f"The record of {result['date']} is `benchmarks/results/walkthrough.json`.",
+        f"""The record of {result["date"]} is `benchmarks/results/walkthrough.json`. `--no-verify` is called `--static`
+        since.""",
     )
     question = "How long does a newcomer take, and what is in the way?"
     return [Page("docs/measured/walkthrough.md", text, question, ("walkthrough",))]

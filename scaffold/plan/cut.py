@@ -144,7 +144,7 @@ def _is_apart(tree: SourceTree, heir: Subclass, held: frozenset[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Mentions:
-    """Of a file: what it names other than to make an object for an attribute, and the attributes that it sets."""
+    """The names in a file, without those that only make an object for an attribute, and the attributes that it sets."""
 
     named: frozenset[str]
     stored: frozenset[str]

@@ -212,7 +212,7 @@ class Program:
     def method(self, owner: Owner, name: str, *, inherited: bool = False) -> Method | None:
         """The method `name` of a class or of its bases in the tree; `inherited`: of its bases.
 
-        What a look-up finds out about each class on its way is kept: heirs of heirs are asked one after the other.
+        A look-up keeps its result for each class on its way, since callers ask heirs of heirs one after the other.
         """
         if inherited:
             return next(filter(None, (self.method(base, name) for base in self.bases(owner))), None)
