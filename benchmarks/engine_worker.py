@@ -106,11 +106,12 @@ def describe_runner(runner: Any) -> dict[str, Any]:
         answer["stats"] = {name: stats[name] for name in stats if name != "token_budgets"}
         report = getattr(getattr(manager, "core", None), "report", None)
         if report is not None:
-            tuned = getattr(getattr(manager, "tuned", None), "outcomes", ())
-            answer["tuned_modules"] = {outcome.name: len(outcome.applied) for outcome in tuned}
+            tuned = getattr(manager, "tuned", None)
+            outcomes = getattr(tuned, "outcomes", ())
+            answer["tuned_modules"] = {outcome.name: len(outcome.applied) for outcome in outcomes}
             answer["tuned"] = "_vitcg_tuned" in vars(runner.get_model())
-            answer["tuning_errors"] = {outcome.name: outcome.error for outcome in tuned if outcome.error is not None}
-            answer["tuning_rounding"] = getattr(getattr(manager, "tuned", None), "rounding", None)
+            answer["tuning_errors"] = {outcome.name: outcome.error for outcome in outcomes if outcome.error is not None}
+            answer["tuning_rounding"] = getattr(tuned, "rounding", None)
             answer["capture"] = {
                 "graphs": len(report.captured), "seconds": report.seconds, "bytes": report.device_bytes,
                 "failed": {str(key): why for key, why in report.failed.items()},

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor import CropsPort, PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.descriptor.expressions import Attribute, Call, walk
-from scaffold.descriptor.inherited import is_no_part
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.syntax import find_method
 from scaffold.tower.paths import Answer, Found, ModelPaths
@@ -51,20 +50,20 @@ def _uses(port: AnyPort, paths: ModelPaths, model: ModelAnchor) -> Iterator[Diag
                 for value in call.values():
                     if isinstance(value, Attribute):
                         place = use.node.span_of(value.start, value.end)
-                        yield from _passed(paths, value.path, place, model)
+                        yield from _value(paths, value.path, place, "passes", model)
         else:
             for node in walk(use.value.root):
                 if isinstance(node, Attribute):
-                    yield from _problem(
-                        paths.value(node.path), node.path, use.node.span_of(node.start, node.end), "reads", model
-                    )
+                    yield from _value(paths, node.path, use.node.span_of(node.start, node.end), "reads", model)
 
 
-def _passed(paths: ModelPaths, path: str, at: Span, model: ModelAnchor) -> Iterator[Diagnostic]:
-    """A call hands over parts of the model and values, and no method."""
-    yield from _problem(paths.value(path), path, at, "passes", model)
-    if not any(map(is_no_part, path.split("."))) and paths.is_method(path):
-        yield Diagnostic("VCG464", f"`{path}` is a method, which no call passes", at, "pass a part of the model")
+def _value(paths: ModelPaths, path: str, at: Span, verb: str, model: ModelAnchor) -> Iterator[Diagnostic]:
+    """What is read, or handed over by a call, is a part of the model or a value, and no method."""
+    yield from _problem(paths.value(path), path, at, verb, model)
+    if paths.is_method(path):
+        yield Diagnostic(
+            "VCG464", f"the descriptor {verb} `{path}`, which is a method", at, "name a part of the model or a value"
+        )
 
 
 def _problem(found: Found, path: str, at: Span, verb: str, model: ModelAnchor) -> Iterator[Diagnostic]:

@@ -71,7 +71,9 @@ class SourceTree:
             if kind in _OF_ONE_FILE and what not in files:
                 cache[kind, what] = value
             elif kind == "folder":
-                cache[kind, what] = [(relpath, files.get(relpath, data)) for relpath, data in value]
+                folder, _, suffix = what.partition("/**")
+                inside = {relpath: data for relpath, data in files.items() if _is_in(relpath, folder, suffix)}
+                cache[kind, what] = sorted({**dict(value), **inside}.items())
         return replace(self, _cache=cache)
 
     def cached(self, key: tuple[str, str], make: Callable[[], T]) -> T:
@@ -211,19 +213,26 @@ def _words(files: list[tuple[str, bytes]]) -> dict[bytes, list[str]]:
 
 def _read_all(tree: SourceTree, folder: str, suffix: str) -> list[tuple[str, bytes]]:
     """The readable files under `folder` whose names end with `suffix`, by path relative to the root."""
-    found = []
+    # Files that the tree is to have (`with_files`) were never read from the disk, and may not be on it.
+    found = {
+        what: data for (kind, what), data in tree._cache.items() if kind == "bytes" and _is_in(what, folder, suffix)
+    }
     room = _MAX_FOLDER
     for relpath, full in _walk(tree.root, folder, suffix):
-        try:
-            data = read_regular(full)
-        except OSError:
-            continue
-        found.append((relpath, data))
-        room -= len(data)
+        if relpath not in found:
+            try:
+                found[relpath] = read_regular(full)
+            except OSError:
+                continue
+        room -= len(found[relpath])
         if room < 0:
             message = f"`{folder}` has more than {_MAX_FOLDER // 10**6} MB of `*{suffix}` files"
             raise DiagnosticError(Diagnostic("VCG410", message, tree.span(folder), "give the folder of a vLLM tree"))
-    return sorted(found)
+    return sorted(found.items())
+
+
+def _is_in(relpath: str, folder: str, suffix: str) -> bool:
+    return relpath.startswith(f"{folder}/") and relpath.endswith(suffix)
 
 
 def _walk(root: Path, folder: str, suffix: str) -> Iterator[tuple[str, str]]:

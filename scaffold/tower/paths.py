@@ -81,10 +81,20 @@ class _Class:
     def attributes(self) -> frozenset[str]:
         """Names that the class and its bases define or set, and the keys of a configuration."""
         names = {name for _, node in self.program.lineage(self.owner) for name in _defined(node)}
-        if self.is_configuration:
-            base = _installed("transformers.configuration_utils", _CONFIGURATIONS[0])
-            names |= base.attributes if base is not None and base.owner[1] is not self.owner[1] else set()
-        return frozenset(names)
+        return frozenset(names | (self._base.attributes if self._base is not None else set()))
+
+    def method(self, name: str) -> FunctionNode | None:
+        """A method of the class or of its bases; of transformers' class for a configuration."""
+        found = self.program.method(self.owner, name)
+        if found is not None:
+            return found[2]
+        return self._base.method(name) if self._base is not None else None
+
+    @property
+    def _base(self) -> _Class | None:
+        """Transformers' class of configurations, for a class of one, since no program resolves it."""
+        base = _installed("transformers.configuration_utils", _CONFIGURATIONS[0]) if self.is_configuration else None
+        return base if base is not None and base.owner[1] is not self.owner[1] else None
 
     @property
     def is_configuration(self) -> bool:
@@ -151,11 +161,15 @@ class ModelPaths:
         return _missing(holder, last)
 
     def is_method(self, path: str) -> bool:
-        """Whether a path leads to a method of a class of the tree."""
-        *above, last = path.split(".")[1:]
+        """Whether a path leads to a method of a class that can be read."""
+        *above, last = path.partition("[")[0].split(".")[1:]
         holder = self._holder(above)
-        found = self._program.method(holder.owner, last) if isinstance(holder, _Class) else None
-        return found is not None and not decorator_names(found[2]) & {"property", "cached_property"}
+        if not isinstance(holder, _Class):  # a configuration, or a part that a configuration has
+            holder = self._model
+            for name in above:
+                holder = self._below(holder, name) if holder is not None and name in holder.attributes else None
+        found = holder.method(last) if holder is not None else None
+        return found is not None and not decorator_names(found) & {"property", "cached_property"}
 
     def _holder(self, names: Sequence[str]) -> _Class | Found | None:
         """The class of the tree that a part of the model is of; None for one of another package."""

@@ -3,9 +3,8 @@
     python tests/harm/situations.py TREE RELEASE [--one] [SITUATION...] [-- MODEL...]
 
 Prints JSON objects, the last of which has everything: situation -> model ("" where a situation is of no one model) ->
-what came of it without and with the plugin. `--one`: one representative model in a situation that does not need every
-model. `test_harm.py` compares them, and `benchmarks/harm.py` makes the table of
-docs/measured/harm.md.
+what came of it without and with the plugin. With `--one`, one model runs in a situation that does not need every model.
+`test_harm.py` compares them, and `benchmarks/harm.py` makes the table of docs/measured/harm.md.
 
 A situation is a function with the mark `@situation(...)`. It does what vLLM does in that situation with the release's
 own code, and returns facts that can be compared: JSON values, by name. It is called in a fork of its own: whatever it

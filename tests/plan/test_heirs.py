@@ -157,7 +157,6 @@ def test_no_method_of_the_base_runs_beside_the_port(release_tree):
 def test_the_cost_of_heirs_grows_as_their_number(release_tree, monkeypatch, chain):
     """Classes that are asked for a method, with 20, 40 and 80 heirs."""
     tree = release_tree("0.33.0")
-    tree.containing("vllm", ".py", [])  # `with_files` replaces files of folders that were read
     asked: list[str] = []
     own_method = Program.own_method
 

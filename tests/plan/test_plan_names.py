@@ -51,7 +51,11 @@ WRONG = {
     "part of a part": ("gemma3_mm", HEAVY, "self.vision_towr.vision(pixels)", "has no `vision_towr`"),
     "method that is handed over": (
         "llava", "(self.vision_tower, pixels)", "(self.embed_multimodal, pixels)",
-        "`self.embed_multimodal` is a method, which no call passes",
+        "passes `self.embed_multimodal`, which is a method",
+    ),
+    "method that is read": (
+        "gemma3_mm", "hidden_size: self.config.text_config.hidden_size", "hidden_size: self.compute_logits",
+        "reads `self.compute_logits`, which is a method",
     ),
     "attribute of the tower": (
         "qwen2_5_vl", "self.visual.spatial_merge_size", "self.visual.spatial_merge_sise",
@@ -104,6 +108,8 @@ def test_what_another_package_has_is_called_only_as_the_model_calls_it(release_t
     [
         ("config.text_config.", "config.text_confg.", "Gemma3Config has no `text_confg`", "`text_config`"),
         ("text_config.hidden_size", "text_config.hiden_size", "Gemma3TextConfig has no `hiden_size`", "`hidden_size`"),
+        # It has a name that is there, and gives no number.
+        ("text_config.hidden_size", "text_config.save_pretrained", "save_pretrained`, which is a method", "or a value"),
     ],
 )
 def test_a_slip_in_a_configuration(release_tree, old, new, message, hint):
