@@ -58,7 +58,7 @@ def _uses(port: AnyPort, paths: ModelPaths, model: ModelAnchor) -> Iterator[Diag
 
 
 def _value(paths: ModelPaths, path: str, at: Span, verb: str, model: ModelAnchor) -> Iterator[Diagnostic]:
-    """What is read, or handed over by a call, is a part of the model or a value, and no method."""
+    """The problems of a path that the descriptor reads, or passes to a call. It leads to no method."""
     yield from _problem(paths.value(path), path, at, verb, model)
     if paths.is_method(path):
         yield Diagnostic(
