@@ -43,14 +43,26 @@ def _check_one(manager: EncoderGraphManager, captured: Captured, rtol: float, at
     values = dict(manager.adapter.capture_values(captured.key, manager.limits))
     for name in buffers.data:
         value = values.get(name)
-        if value is not None and value.is_floating_point():
-            values[name] = torch.randn_like(value)  # zeros would hide inputs that the graph does not read
+        if value is not None and holds_pixels(value):
+            values[name] = random_pixels(value)  # zeros would hide inputs that the graph does not read
     buffers_fill(buffers, values)
     expected = manager.adapter.forward(dict(buffers.forward_values()), captured.key.path).clone()
     poison_pool(manager)
     captured.graph.replay()
     actual = captured.graph.output.clone()
     return _compare(captured.key, actual, expected, rtol, atol)
+
+
+def holds_pixels(tensor: torch.Tensor) -> bool:
+    """Whether a data buffer has the type of pixels: floating point, or bytes where the model itself scales raw pixels."""
+    return tensor.is_floating_point() or tensor.dtype is torch.uint8
+
+
+def random_pixels(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Random pixels of a shape and type: standard normal, or uniform bytes."""
+    if like.dtype is torch.uint8:
+        return torch.randint(0, 256, like.shape, dtype=like.dtype, device=like.device, generator=generator)
+    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def _compare(key: GraphKey, actual: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> Finding:

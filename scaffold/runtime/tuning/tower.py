@@ -281,11 +281,18 @@ class _Tuner:
 
 
 def moved(pixels: torch.Tensor, step: float, seed: int = 0) -> torch.Tensor:
-    """Pixels, each moved by at most half a step relative to its size. The same seed gives the same pixels."""
+    """Pixels, each moved by at most half a step relative to its size. The same seed gives the same pixels.
+
+    Bytes cannot move by so little. As many move by one as give all moves the same variance: uniform bytes have one of
+    256 ** 2 / 12, of which the moves have the step ** 2 / 12.
+    """
     if step == 0.0:
         return pixels
     generator = torch.Generator(pixels.device).manual_seed(seed)
     noise = torch.rand(pixels.shape, device=pixels.device, dtype=torch.float64, generator=generator) - 0.5
+    if pixels.dtype is torch.uint8:
+        share = (step * 256 / 12) ** 2
+        return (pixels + torch.where(noise.abs() < share / 2, noise.sign(), 0.0)).clamp(0, 255).to(pixels.dtype)
     return (pixels.double() * (1 + step * noise)).to(pixels.dtype)
 
 

@@ -21,7 +21,7 @@ from scaffold.runtime.budgets import fitting_budget, octave_ladder, powers_of_tw
 from scaffold.runtime.capture import IDLE_STEPS
 from scaffold.runtime.manager import EncoderGraphManager
 from scaffold.runtime.options import Options
-from scaffold.runtime.selfcheck import check_graphs
+from scaffold.runtime.selfcheck import check_graphs, holds_pixels, random_pixels
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune, tuning_of
@@ -335,16 +335,12 @@ class EncoderCudaGraphManager:
 
         def make_call(key: GraphKey) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
             values = dict(core.adapter.capture_values(key, core.limits))
-            floats = {n: v for n, v in values.items() if v is not None and v.is_floating_point()}
-            # A port that captures the rows of a loop gets no pixels: all that it gets is moved.
-            data = [name for name in floats if core.description.buffer(name).is_data] or list(floats)
             # All ranks that share a tower use the same seed, so that they judge the same outputs.
             seed = torch.Generator(self.device).manual_seed(0)
-            pixels = {
-                name: torch.randn(v.shape, dtype=v.dtype, device=v.device, generator=seed)
-                for name, v in floats.items()
-                if name in data
-            }
+            moves = {name: value for name, value in values.items() if value is not None and holds_pixels(value)}
+            # A port that captures the rows of a loop gets no pixels: all that it gets is moved.
+            data = [name for name in moves if core.description.buffer(name).is_data] or list(moves)
+            pixels = {name: random_pixels(moves[name], seed) for name in data}
             return key.path, values, pixels
 
         def prove(step: float) -> list[torch.Tensor]:
