@@ -54,7 +54,7 @@ def _check_one(manager: EncoderGraphManager, captured: Captured, rtol: float, at
 
 
 def holds_pixels(tensor: torch.Tensor) -> bool:
-    """Whether a data buffer has the type of pixels: floating point, or bytes where the model itself scales raw pixels."""
+    """Whether a data buffer has the type of pixels: floating point, or bytes where the model itself scales them."""
     return tensor.is_floating_point() or tensor.dtype is torch.uint8
 
 
