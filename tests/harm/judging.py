@@ -13,11 +13,11 @@ TOLERANCE = 1e-4
 def harm(name: str, without: dict[str, Any], with_plugin: dict[str, Any]) -> str:
     """Why a server is worse with the plugin in this situation; empty if it is not.
 
-    With the plugin it may start where it does not without. An adapter and our manager may serve where the situation
-    says so; else nothing may differ.
+    An adapter and our manager may serve where the situation says so; else nothing may differ. A situation in which the
+    server does not start without the plugin either shows nothing.
     """
     if "error" in without:
-        return ""
+        return f"it does not start without the plugin: {without['error']}"
     if "error" in with_plugin:
         return f"it does not start: {with_plugin['error']}"
     what = SITUATIONS[name]
@@ -28,7 +28,7 @@ def harm(name: str, without: dict[str, Any], with_plugin: dict[str, Any]) -> str
                 return "outputs differ"
         elif now != value and fact not in what.free:
             return f"{fact} is {now}, not {value}"
-    if what.must_serve and with_plugin.get("manager") != "ours":
+    if what.must_serve and with_plugin.get("manager") != what.must_serve:
         return f"nothing serves: {with_plugin.get('warnings')}"
     return ""
 

@@ -22,6 +22,7 @@ import os
 import sys
 import tempfile
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -31,17 +32,21 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import reloading
 from release_process import prepare_release
 
 Facts = dict[str, Any]
 
 #: Models of most situations, but with VITCG_SLOW=1: a port of the release's own, a cut, and a tower that is split.
 REPRESENTATIVES = ("qwen2_vl", "llava_next", "ernie45_vl")
-#: What the forks would each import: it changes nothing before the plugin is registered.
-IMPORTED_ONCE = (
-    "vllm.v1.worker.gpu_model_runner", "scaffold.plugin", "scaffold.workflow", "scaffold.cut.load",
-    "scaffold.runtime.vllm.served", "scaffold.runtime.tuning.tower",
+#: What the forks would each import: the first before all of them, the others only before those with the plugin, so that
+#: what an import of ours changes shows.
+IMPORTED_ONCE = ("vllm.v1.worker.gpu_model_runner", "scaffold.workflow")
+OURS_IMPORTED_ONCE = (
+    "scaffold.plugin", "scaffold.cut.load", "scaffold.runtime.vllm.served", "scaffold.runtime.tuning.tower",
 )  # fmt: skip
+#: What a server has only with the plugin. The rest of ours makes the models here.
+OF_THE_PLUGIN = ("scaffold.plugin", "scaffold.runtime", "scaffold.cut", "vitcg_adapters.")
 #: Classes that a GPU gets, of architectures for which the CPU gets one that refuses to be built.
 ON_A_GPU = {"DeepseekV4ForConditionalGeneration": "vllm.models.deepseek_v4.common.vl_model"}
 #: What vLLM makes of a model: all of it, without towers (limits of 0, text only, V2's later stages), or without the
@@ -62,12 +67,15 @@ class Situation:
     run: Callable[..., Facts]
     models: str = "all"
     free: tuple[str, ...] = ()
-    #: Our manager must serve: the other half of the comparison, or a plugin that did nothing would pass.
-    must_serve: bool = False
+    #: Whose manager must serve with the plugin: the other half of the comparison, or a plugin that did nothing would
+    #: pass.
+    must_serve: str = ""
     since: tuple[int, int] = (0, 23)
     until: tuple[int, int] = (0, 99)
     #: Without this, the CPU of the tests stands for the platform that the plugin serves.
     on_cpu: bool = True
+    #: A variable of the environment and its value: a control of the plugin.
+    control: tuple[str, str] | None = None
 
 
 #: An adapter and our manager may serve; or our manager alone, the release's own port, as vLLM's manager would.
@@ -104,6 +112,8 @@ class Server:
         self.state = WHOLE
         self.graphs = True
         self.eager = False
+        #: Shapes of the tower's parameters as they were made, for those that are reloaded.
+        self.shapes: dict[str, Any] = {}
         self.after_init: Callable[[Any], None] = lambda model: None
 
     @property
@@ -163,11 +173,15 @@ class Server:
             state(config, self.model, SimpleNamespace(), torch.device("cpu"))
         return made[0]
 
-    def encode(self) -> list[Any]:
-        """A batch of images, by the graphs where the runner would ask the manager, else by the model itself."""
+    def encode(self, name: str = "") -> list[Any]:
+        """A batch of images, by the graphs where the runner would ask the manager, else by the model itself.
+
+        `name`: part of the name of the recipe's case.
+        """
         import torch
 
-        case = next(case for case in self.recipe.sessions()[0].cases if case.modality == "image")
+        cases = self.recipe.sessions()[0].cases
+        case = next(case for case in cases if case.modality == "image" and name in case.name)
         inputs = self.recipe.make_inputs("image", case.items[:1], torch.Generator().manual_seed(0))
         with torch.inference_mode():
             outputs = None
@@ -245,18 +259,22 @@ def load_class(architecture: str, own: type[Any]) -> type[Any]:
 # -- models
 
 
-@situation("graphs asked for", free=SERVED, must_serve=True)
+@situation("graphs asked for", free=SERVED, must_serve="ours")
 def as_it_is(server: Server) -> Facts:
     server.load()
     server.make_manager()
     return server.facts()
 
 
-@situation("graphs asked for, V2 runner", models="some", free=SERVED, must_serve=True, since=(0, 28))
+@situation("graphs asked for, V2 runner", models="some", free=SERVED, must_serve="ours", since=(0, 28))
 def as_it_is_in_v2(server: Server) -> Facts:
     server.load()
     server.make_manager("V2")
     return server.facts()
+
+
+situation("VITCG_DISABLE=1", models="some", control=("VITCG_DISABLE", "1"))(as_it_is)
+situation("VITCG_MODELS=another_model", models="some", control=("VITCG_MODELS", "another_model"))(as_it_is)
 
 
 @situation("graphs not asked for", models="some")
@@ -409,6 +427,8 @@ def other_managers() -> dict[str, Callable[..., Any]]:
 
         def _capture_budget_graph(self, token_budget: int, *further: Any, **named: Any) -> None:
             self.captured.append(token_budget)
+            if hasattr(self, "_get_graph_set"):  # as the method of these releases does, which its caller relies on
+                self._get_graph_set(named.get("path", "default"))
 
     class Omni(Ascend):
         """As vllm-omni: a subclass of a subclass, with a replay of its own."""
@@ -478,7 +498,7 @@ for _name, _title in {
     "UNSPECIFIED": "an unknown platform",
 }.items():  # fmt: skip
     situation(f"platform: {_title}", models="some", on_cpu=False)(on_platform(_name))
-situation("platform: CUDA", models="some", on_cpu=False, free=SERVED, must_serve=True)(on_platform("CUDA"))
+situation("platform: CUDA", models="some", on_cpu=False, free=SERVED, must_serve="ours")(on_platform("CUDA"))
 
 
 # -- configurations
@@ -507,7 +527,7 @@ def later_stage(server: Server) -> Facts:
     return server.facts()
 
 
-@situation("encoder-only instance", models="some", free=SERVED, must_serve=True)
+@situation("encoder-only instance", models="some", free=SERVED, must_serve="ours")
 def encoder_only(server: Server) -> Facts:
     server.state = ENCODER_ONLY
     server.load()
@@ -538,10 +558,164 @@ def served(server: Server, change: Callable[[Server], None] = lambda server: Non
     return {**facts, "outputs": [*first, *server.encode()]}
 
 
-@situation("requests with images", models="some", free=SERVED, must_serve=True)
+@situation("requests with images", models="some", free=SERVED, must_serve="ours")
 def requests(server: Server) -> Facts:
     server.load()
     return served(server)
+
+
+situation("VITCG_MODE=adapters", models="some", free=SERVED, must_serve="vllm", control=("VITCG_MODE", "adapters"))(
+    requests
+)
+situation("VITCG_MODE=manager", models="some", free=OUR_MANAGER, control=("VITCG_MODE", "manager"))(requests)
+
+
+@situation("V1 runner that profiles the memory of graphs with a manager of its own", models="some", free=SERVED)
+def profiled(server: Server) -> Facts:
+    """The statistics of the server before it are what they were, and nothing of that manager is left."""
+    from multiprocessing.util import _run_finalizers
+    from unittest.mock import MagicMock
+
+    import torch
+    from vllm.v1.worker import encoder_cudagraph, gpu_model_runner
+
+    server.load()
+    # vLLM's own cannot capture on a CPU.
+    encoder_cudagraph.EncoderCudaGraphManager.capture = lambda manager, graph_pool: None
+    torch.cuda.mem_get_info = torch.accelerator.get_memory_info = lambda *device: (2**30, 2**34)
+    torch.accelerator.synchronize = torch.accelerator.empty_cache = lambda *device: None
+    gpu_model_runner.graph_capture = lambda **named: contextlib.nullcontext()
+    gpu_model_runner.current_platform = MagicMock(graph_pool_handle=lambda: (0, 1))
+    made: list[Any] = []
+
+    def make() -> Any:
+        manager = server.make_manager()
+        if manager is not None:
+            made.append(weakref.ref(manager))
+        server.manager = None
+        return manager
+
+    runner = MagicMock(
+        **vars(server.runner()), _create_encoder_cudagraph_manager=make, _freeze_gc=contextlib.nullcontext
+    )
+    runner.cudagraph_dispatcher.get_capture_descs.return_value = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: Path(folder, f"{name}.json") for name in ("stats", "record")}
+        for path in files.values():
+            path.write_text("of the server before", encoding="utf-8")
+        server.config.additional_config = {"encoder_graphs": {name: str(path) for name, path in files.items()}}
+        gpu_model_runner.GPUModelRunner.profile_cudagraph_memory(runner)
+        runner.reset_mock()
+        gc.unfreeze()
+        gc.collect()
+        left = sum(manager() is not None for manager in made)
+        _run_finalizers()
+        kept = [path.read_text(encoding="utf-8") for path in files.values()]
+        return {**served(server), "left": left, "files": kept}
+
+
+# -- new weights
+
+
+def reload(server: Server, is_checkpoint_format: bool) -> None:
+    """As a trainer gives a server new weights: by the release's own runner, and the loaders of its layers."""
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    model = server.model
+    generator = torch.Generator().manual_seed(1)
+    weights = [(name, torch.randn(shape, generator=generator) / 8) for name, shape in server.shapes.items()]
+    model.load_weights = functools.partial(reloading.load_parts, model)
+    reset = dict.fromkeys(("reset_lora_state", "reset_encoder_cache", "reset_mm_cache"), lambda: None)
+    config = SimpleNamespace(dtype=torch.float32, quantization=None)
+    runner = SimpleNamespace(
+        vllm_config=SimpleNamespace(model_config=config, load_config=None, lora_config=None), model_config=config,
+        lora_config=None, get_model=lambda: model, **reset,
+    )  # fmt: skip
+    with reloading.kept_buffers(model), torch.no_grad():
+        GPUModelRunner.reload_weights(runner, weights, is_checkpoint_format=is_checkpoint_format)
+
+
+def reloaded(server: Server, change: Callable[[Server], None]) -> Facts:
+    """Answers with old and new weights, of a tower whose layers a tuning widens."""
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    sizes = server.recipe.model_config()
+    reloading.shrink(sizes.vision_config)
+    server.recipe.model_config = lambda: sizes
+    build.cache_clear()
+    server.load()
+    layerwise.record_metadata_for_reloading(server.model)  # as vLLM does when it has made a model
+    server.shapes = {name: value.shape for name, value in server.model.named_parameters() if "language" not in name}
+    moved: list[str] = []
+    on_meta: list[str] = []
+
+    def watched(server: Server) -> None:
+        """A graph reads the memory that the parameters have when it is captured."""
+        places = {name: value.data_ptr() for name, value in server.model.named_parameters()}
+        change(server)
+        for name, value in server.model.named_parameters():
+            moved.extend([name] if value.data_ptr() != places[name] else [])
+            on_meta.extend([name] if value.is_meta else [])
+
+    return {**served(server, watched), "moved": moved, "on meta": on_meta}
+
+
+@situation("weights reloaded, checkpoint format", models="some", free=SERVED, must_serve="ours")
+def reloaded_from_checkpoint(server: Server) -> Facts:
+    return reloaded(server, functools.partial(reload, is_checkpoint_format=True))
+
+
+@situation("weights reloaded, kernel format", models="some", free=SERVED, must_serve="ours")
+def reloaded_in_kernel_format(server: Server) -> Facts:
+    return reloaded(server, functools.partial(reload, is_checkpoint_format=False))
+
+
+@situation("sleep: weights discarded and reloaded (level 2)", models="some", free=SERVED, must_serve="ours")
+def discarded_and_reloaded(server: Server) -> Facts:
+    """Level 2 keeps the buffers, and the memory of the weights comes back with anything in it."""
+
+    def discard_and_reload(server: Server) -> None:
+        for parameter in server.model.parameters():
+            parameter.data.fill_(float("nan"))
+        reload(server, is_checkpoint_format=True)
+
+    return reloaded(server, discard_and_reload)
+
+
+# -- kernels that cannot run
+
+
+def break_kernels(server: Server) -> None:
+    """Whatever kernel of ours a tuned tower calls raises from now on; without the plugin there are none."""
+
+    def raising(*arguments: Any, **named: Any) -> Any:
+        raise RuntimeError("no kernel image is available for execution on the device")
+
+    if with_plugin := sys.modules.get("scaffold.runtime.tuning.kernels"):
+        for name in [name for name in vars(with_plugin) if name.endswith("_reference")]:
+            setattr(with_plugin, name, raising)
+
+
+@situation("tuned kernel that cannot run", models="none", free=SERVED, must_serve="ours")
+def kernel_fails() -> Facts:
+    server = Server("qwen2_vl")
+    break_kernels(server)
+    server.load()
+    return served(server)
+
+
+@situation("tuned kernel that fails once graphs are captured", models="none", free=SERVED, must_serve="ours")
+def kernel_fails_later() -> Facts:
+    """A graph has its kernels, but an image above all budgets runs eager, with those that the tower calls now."""
+    server = Server("qwen2_vl")
+    server.load()
+    facts = served(server, break_kernels)
+    large = server.encode("above all budgets")
+    if "scaffold.plugin" in sys.modules:
+        assert server.manager.tuned is not None
+        assert any(outcome.applied for outcome in server.manager.tuned.outcomes), "no kernel of ours is in this tower"
+    return {**facts, "outputs": [*facts["outputs"], *large, *server.encode()]}
 
 
 @situation("LoRA on the tower", models="some", free=SERVED)
@@ -618,6 +792,8 @@ def run_one(what: Situation, model: str, release: str, with_plugin: bool) -> Fac
 
     vllm.__version__ = release  # an unpacked sdist does not know
     os.environ["VITCG_CPU"] = "1" if what.on_cpu else ""
+    if what.control is not None:
+        os.environ[what.control[0]] = what.control[1]
     arguments: list[Any] = []
     with warnings_of_ours() as said:
         try:
@@ -630,9 +806,28 @@ def run_one(what: Situation, model: str, release: str, with_plugin: bool) -> Fac
             facts = what.run(*arguments)
         except Exception as error:
             facts = {"error": f"{type(error).__name__}: {error}"}
-    if with_plugin:
-        facts["warnings"] = said
+    facts["warnings" if with_plugin else "imported"] = said if with_plugin else imported_of_the_plugin()
     return facts
+
+
+def imported_of_the_plugin() -> list[str]:
+    return sorted(name for name in sys.modules if name.startswith(OF_THE_PLUGIN))
+
+
+def run_without(what: Situation, model: str, release: str) -> Facts:
+    """The facts of a situation in a process that has nothing of the plugin, before and after."""
+    before = imported_of_the_plugin()
+    facts = in_a_fork(functools.partial(run_one, what, model, release, with_plugin=False))
+    if imported := facts.pop("imported", before):
+        raise AssertionError(f"{what.name}: a process without the plugin has {imported}")
+    return facts
+
+
+def run_all_with(wanted: list[Situation], model: str, release: str) -> dict[str, Facts]:
+    """The facts of situations by their names, each in a process with the plugin."""
+    for module in OURS_IMPORTED_ONCE:
+        import_module(module)
+    return {what.name: in_a_fork(functools.partial(run_one, what, model, release, with_plugin=True)) for what in wanted}
 
 
 def in_a_fork(action: Callable[[], Facts]) -> Facts:
@@ -688,13 +883,13 @@ def main() -> int:
     import vitcg_adapters
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
-    from scaffold.plugin import generation_of
     from scaffold.verify.numeric.attention import set_tail
     from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
     patch_vllm()
     set_tail("fa3")
-    known = tuple(models.split()) or tuple(dict.fromkeys(vitcg_adapters.ADAPTERS[generation_of(release)].values()))
+    adapters = vitcg_adapters.ADAPTERS[vitcg_adapters.generation_of(release)]
+    known = tuple(models.split()) or tuple(dict.fromkeys(adapters.values()))
     every = os.environ.get("VITCG_SLOW") == "1"
     found: dict[str, dict[str, Any]] = {}
     with (
@@ -712,14 +907,15 @@ def main() -> int:
                     build(recipe, recipe.load_class(), state)
                 gc.collect()
                 gc.freeze()
+            mine = []
             for what in wanted:
                 some = known if every else one_of(what, known, release) if only_one else REPRESENTATIVES
-                if model not in chosen(what, known, release, some):
-                    continue
-                found.setdefault(what.name, {})[model] = {
-                    side: in_a_fork(functools.partial(run_one, what, model, release, side == "with"))
-                    for side in ("without", "with")
-                }
+                if model in chosen(what, known, release, some):
+                    mine.append(what)
+            with_plugin = in_a_fork(functools.partial(run_all_with, mine, model, release))
+            for what in mine:
+                sides = {"without": run_without(what, model, release), "with": with_plugin[what.name]}
+                found.setdefault(what.name, {})[model] = sides
             print(json.dumps(found), flush=True)  # so far: the last line has everything
     return 0
 

@@ -38,6 +38,7 @@ def test_no_situation_is_worse_with_the_plugin(release, release_tree):
 
 SERVED, OWN = {"class": "adapter", "manager": "ours"}, {"class": "vllm", "manager": "none"}
 ALONE, FREE, PATCHED = "graphs not asked for", "graphs asked for", "method set on the instance"
+ADAPTERS = "VITCG_MODE=adapters"
 
 
 @pytest.mark.parametrize(
@@ -45,8 +46,8 @@ ALONE, FREE, PATCHED = "graphs not asked for", "graphs asked for", "method set o
     [
         (ALONE, OWN, OWN, ""),
         (FREE, OWN, SERVED, ""),
-        (FREE, {"error": "no"}, {"error": "no"}, ""),
-        (FREE, {"error": "no"}, SERVED, ""),
+        (FREE, {"error": "no"}, {"error": "no"}, "it does not start without the plugin: no"),
+        (FREE, {"error": "no"}, SERVED, "it does not start without the plugin: no"),
         (ALONE, OWN, SERVED, "class is adapter, not vllm"),
         (ALONE, OWN, {**OWN, "manager": "ours"}, "manager is ours, not none"),
         (PATCHED, {**OWN, "manager": "vllm"}, {**OWN, "manager": "ours"}, ""),
@@ -58,6 +59,8 @@ ALONE, FREE, PATCHED = "graphs not asked for", "graphs asked for", "method set o
         (FREE, {**OWN, "calls": 1}, {**SERVED, "calls": 0}, "calls is 0, not 1"),
         (FREE, {**OWN, "missing": ["a"]}, SERVED, "missing is None, not ['a']"),
         (FREE, OWN, OWN, "nothing serves"),
+        (ADAPTERS, OWN, {"class": "adapter", "manager": "vllm"}, ""),
+        (ADAPTERS, OWN, SERVED, "nothing serves"),
     ],
 )
 def test_what_counts_as_worse(name: str, without: dict[str, Any], with_plugin: dict[str, Any], reason: str):

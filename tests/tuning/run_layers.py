@@ -101,7 +101,8 @@ def main() -> int:
 
 
 def check(name, kind):  # type: ignore[no-untyped-def]
-    from run_tunings import same, shrink, state
+    from reloading import shrink
+    from run_tunings import same, state
 
     from scaffold.runtime.tuning import NAMES, TuningChoice, attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes.base import load_recipe

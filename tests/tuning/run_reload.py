@@ -18,7 +18,8 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from release_process import prepare_release
-from run_tunings import build, shrink
+from reloading import kept_buffers, load_parts, shrink
+from run_tunings import build
 
 from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, start_distributed
 
@@ -93,12 +94,8 @@ def check(name):  # type: ignore[no-untyped-def]
     found["first"] = largest_error(before, list(host.embed_multimodal(**inputs)))
     for seed, (kind, load) in enumerate(FORMATS.items()):
         weights = new_weights(plain, seed)
-        buffers = {n: b.clone() for n, b in host.named_buffers()}
-        load(host, weights, layerwise)
-        if not hasattr(layerwise.get_layerwise_info(host), "kernel_non_persistent_buffers"):
-            # Older releases write anything into buffers that no checkpoint has, tuned or not.
-            for buffer, value in buffers.items():
-                host.get_buffer(buffer).copy_(value)
+        with kept_buffers(host):
+            load(host, weights, layerwise)
         manager.forget_metadata()  # as `weights` does after the runner's method
         for parameter, value in weights.items():
             plain.get_parameter(parameter).data.copy_(value)
@@ -130,30 +127,12 @@ def new_weights(plain, seed):  # type: ignore[no-untyped-def]
     return {n: torch.randn(p.shape, generator=generator) for n, p in plain.named_parameters() if "language" not in n}
 
 
-def load_parts(host, weights, layerwise):  # type: ignore[no-untyped-def]
-    """Every weight by the loader that its parameter has now, in parts where a checkpoint has parts."""
-    for name, value in weights.items():
-        layer, leaf = host.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-        parameter = getattr(layer, leaf)
-        loader = layerwise._get_weight_loader(parameter)
-        kind = type(layer).__name__
-        if kind == "MergedColumnParallelLinear":
-            for shard, part in enumerate(value.chunk(len(layer.output_sizes))):
-                loader(parameter, part, shard)
-        elif kind == "QKVParallelLinear":
-            heads, others = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
-            for shard, part in zip("qkv", value.split([heads, others, others]), strict=True):
-                loader(parameter, part, shard)
-        else:
-            loader(parameter, value)
-
-
 def checkpoint_format(host, weights, layerwise):  # type: ignore[no-untyped-def]
     """`reload_weights` of the runner: it begins, loads and ends so."""
     import torch
 
     layerwise.initialize_layerwise_reload(host)
-    load_parts(host, weights, layerwise)
+    load_parts(host, weights.items())
     layerwise.finalize_layerwise_reload(host, SimpleNamespace(dtype=torch.float32))
 
 
@@ -195,7 +174,7 @@ def shards(host, weights, layerwise):  # type: ignore[no-untyped-def]
 FORMATS = {
     "checkpoint": checkpoint_format,
     "kernel": kernel_format,
-    "loaders": load_parts,
+    "loaders": lambda host, weights, layerwise: load_parts(host, weights.items()),
     "discarded": discarded,
     "shards": shards,
     "checkpoint again": checkpoint_format,

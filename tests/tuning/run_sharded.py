@@ -52,7 +52,8 @@ def worker(size: int, names: list[str]) -> int:
 
 def check(name, mode, rank):  # type: ignore[no-untyped-def]
     import torch
-    from run_tunings import same, shrink, state
+    from reloading import shrink
+    from run_tunings import same, state
 
     from scaffold.runtime.tuning import attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes import base

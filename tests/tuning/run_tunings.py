@@ -21,6 +21,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from release_process import prepare_release
+from reloading import shrink
 
 from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
@@ -302,14 +303,6 @@ def reload(plain, other, inputs):  # type: ignore[no-untyped-def]
     tuned.undo()
     again = all(torch.equal(a, b) for a, b in zip(plain.parameters(), other.parameters(), strict=True))
     return {"loaded": loaded, "error": error, "moved": moved, "equal_after_undo": again}
-
-
-def shrink(vision) -> None:  # type: ignore[no-untyped-def]
-    """An inner size that is no multiple of 8, as Qwen2.5-VL's 3420 is not."""
-    if hasattr(vision, "mlp_ratio"):
-        object.__setattr__(vision, "mlp_ratio", 44 / vision.embed_dim)  # the configuration takes whole numbers only
-    else:
-        vision.intermediate_size = 44
 
 
 def state(host):  # type: ignore[no-untyped-def]
