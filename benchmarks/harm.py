@@ -27,9 +27,11 @@ from scaffold.protocol import resolve_target  # noqa: E402
 
 
 def verdict(name: str, sides: dict[str, dict[str, Any]]) -> str:
-    """`worse`, `served` by an adapter or our manager, or `same`."""
+    """`worse`, `starts` (where vLLM alone refuses), `served` by an adapter or our manager, or `same`."""
     if harm(name, sides["without"], sides["with"]):
         return "worse"
+    if "error" in sides["without"]:
+        return "same" if "error" in sides["with"] else "starts"
     chosen = ("class", "manager")
     is_same = all(sides["with"].get(fact) == sides["without"].get(fact) for fact in chosen)
     return "same" if is_same else "served"

@@ -14,6 +14,7 @@ def pages() -> list[Page]:
         models that it ran with.""",
         """* *same*: the same class and the same manager, the same outputs, and every other fact the same
 * *served*: an adapter or our manager serves, with the same outputs
+* *starts*: the server starts with the plugin, and not without it
 * *worse*: anything else""",
         situations(),
         "## How it was measured",

@@ -13,14 +13,15 @@ TOLERANCE = 1e-4
 def harm(name: str, without: dict[str, Any], with_plugin: dict[str, Any]) -> str:
     """Why a server is worse with the plugin in this situation; empty if it is not.
 
-    An adapter and our manager may serve where the situation says so; else nothing may differ. A situation in which the
-    server does not start without the plugin either shows nothing.
+    An adapter and our manager may serve where the situation says so; else nothing may differ. With the plugin the server
+    may start where vLLM alone refuses to; any other situation that fails without the plugin shows nothing.
     """
+    what = SITUATIONS[name]
     if "error" in without:
-        return f"it does not start without the plugin: {without['error']}"
+        is_refused = what.refusal and what.refusal in without["error"]
+        return "" if is_refused else f"it does not start without the plugin: {without['error']}"
     if "error" in with_plugin:
         return f"it does not start: {with_plugin['error']}"
-    what = SITUATIONS[name]
     for fact, value in without.items():
         now = with_plugin.get(fact)
         if fact == "outputs":

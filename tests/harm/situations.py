@@ -74,6 +74,8 @@ class Situation:
     until: tuple[int, int] = (0, 99)
     #: Without this, the CPU of the tests stands for the platform that the plugin serves.
     on_cpu: bool = True
+    #: What vLLM says where it does not start itself; a situation that fails in another way shows nothing.
+    refusal: str = ""
     #: A variable of the environment and its value: a control of the plugin.
     control: tuple[str, str] | None = None
 
@@ -301,7 +303,7 @@ def tower_left_out(server: Server) -> Facts:
     return {**server.facts(), "missing": missing_layers(server.model)}
 
 
-@situation("tower left out, graphs asked for", free=SERVED)
+@situation("tower left out, graphs asked for", free=SERVED, refusal="but the image limit is 0")
 def tower_left_out_with_graphs(server: Server) -> Facts:
     server.state = LEFT_OUT
     server.load()

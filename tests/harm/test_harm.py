@@ -38,7 +38,7 @@ def test_no_situation_is_worse_with_the_plugin(release, release_tree):
 
 SERVED, OWN = {"class": "adapter", "manager": "ours"}, {"class": "vllm", "manager": "none"}
 ALONE, FREE, PATCHED = "graphs not asked for", "graphs asked for", "method set on the instance"
-ADAPTERS = "VITCG_MODE=adapters"
+ADAPTERS, LEFT_OUT = "VITCG_MODE=adapters", "tower left out, graphs asked for"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,8 @@ ADAPTERS = "VITCG_MODE=adapters"
         (FREE, OWN, SERVED, ""),
         (FREE, {"error": "no"}, {"error": "no"}, "it does not start without the plugin: no"),
         (FREE, {"error": "no"}, SERVED, "it does not start without the plugin: no"),
+        (LEFT_OUT, {"error": "no tower, but the image limit is 0"}, OWN, ""),
+        (LEFT_OUT, {"error": "no"}, OWN, "it does not start without the plugin: no"),
         (ALONE, OWN, SERVED, "class is adapter, not vllm"),
         (ALONE, OWN, {**OWN, "manager": "ours"}, "manager is ours, not none"),
         (PATCHED, {**OWN, "manager": "vllm"}, {**OWN, "manager": "ours"}, ""),
