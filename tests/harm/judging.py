@@ -13,7 +13,7 @@ TOLERANCE = 1e-4
 def harm(name: str, without: dict[str, Any], with_plugin: dict[str, Any]) -> str:
     """Why a server is worse with the plugin in this situation; empty if it is not.
 
-    An adapter and our manager may serve where the situation says so; else nothing may differ. With the plugin the server
+    An adapter and our manager may serve where the situation says so; else nothing may differ. With the plugin a server
     may start where vLLM alone refuses to; any other situation that fails without the plugin shows nothing.
     """
     what = SITUATIONS[name]
