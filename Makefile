@@ -19,7 +19,7 @@ FUZZ_RESULTS = benchmarks/results/fuzz.json
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit matrix reach fuzz fuzz-figures upstream-tests ported-tests generated-tests \
+.PHONY: help setup demo test test-all lint unit matrix reach fuzz fuzz-figures upstream-tests ported-tests generated-tests \
 	regen docs bench clean
 
 help:  ## list the targets
@@ -63,6 +63,9 @@ unit: setup  ## the test suite, with the branch coverage that the project promis
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
+
+test-all: lint regen setup  ## every check, on all releases, models and mutants (many hours on 2 cores)
+	VITCG_SLOW=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 regen: setup  ## check that generated/ is what the descriptors say
 	$(BIN)/vitcg-scaffold regen --check

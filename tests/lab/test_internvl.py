@@ -24,9 +24,10 @@ RECIPE = Mono()
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab, pytest.mark.usefixtures("check_once")]
 
-#: The first release of each generation, and the newest; `test_matrix.py` notices when the code for another one changes.
-RELEASES = [f"0.{minor}.0" for minor in (22, 23, 24, 27, 30, 33)]
-OTHERS = [pytest.param(f"0.{minor}.0", marks=pytest.mark.slow) for minor in (26, 28, 31, 32)]
+#: The oldest and the newest. `test_matrix.py` proves other models on the generations between them, and notices when the
+#: code for a release changes.
+RELEASES = ["0.22.0", "0.33.0"]
+OTHERS = [pytest.param(f"0.{minor}.0", marks=pytest.mark.slow) for minor in (23, 24, 26, 27, 28, 30, 31, 32)]
 
 
 @pytest.mark.parametrize("release", [*RELEASES, *OTHERS])

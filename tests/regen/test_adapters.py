@@ -494,7 +494,7 @@ def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_p
         # Neighbours have one release, which is imported once.
         _cell("internvl", "v0_30", "0.33.0", "fa2"),
         _cell("qwen3_vl", "v0_30", "0.33.0", "cudnn"),
-        _cell("internvl", "v0_20", "0.21.0", "fa2"),
+        _cell("internvl", "v0_20", "0.21.0", "fa2", slow=True),
         # Split when the model is made; Qwen2.5-VL's tower of 0.21 is split already.
         _cell("qwen2_vl", "v0_20", "0.21.0", "fa2"),
         # Its releases differ: 0.28 and 0.29 normalise raw pixels before the tower.
@@ -502,7 +502,7 @@ def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_p
         _cell("qwen2_5_vl", "v0_20", "0.21.0", "fa2", slow=True),
         _cell("qwen2_5_vl", "v0_20", "0.20.2", "fa2", slow=True),
         _cell("qwen2_vl", "v0_20", "0.20.0", "fa3", slow=True),
-        _cell("qwen2_5_vl", "v0_20", "0.20.0", "fa3"),
+        _cell("qwen2_5_vl", "v0_20", "0.20.0", "fa3", slow=True),
     ],
 )
 def test_adapter_equals_the_release(
