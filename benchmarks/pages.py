@@ -26,6 +26,7 @@ import measured_graphs
 import measured_harm
 import measured_index
 import measured_manager
+import measured_memory
 import measured_ports
 import measured_reach
 import measured_stream
@@ -36,9 +37,9 @@ from measured import ROOT, Page, PageError
 
 #: In the order of the index.
 KINDS = (
-    measured_ports, measured_graphs, measured_cut, measured_manager, measured_stream, measured_tuning,
-    measured_fp8, measured_attention, measured_engine, measured_bench, measured_harm, measured_fuzz,
-    measured_walkthrough,
+    measured_ports, measured_graphs, measured_cut, measured_manager, measured_memory, measured_stream,
+    measured_tuning, measured_fp8, measured_attention, measured_engine, measured_bench, measured_harm,
+    measured_fuzz, measured_walkthrough,
 )  # fmt: skip
 
 
