@@ -20,9 +20,10 @@ def pages() -> list[Page]:
         "## How it was measured",
         """`benchmarks/harm.py` runs `tests/harm/situations.py` on the CPU: a release's own runner makes the manager of
         a small model, and recorded graphs stand for CUDA's. The CPU stands for a GPU, but in the situations of
-        platforms, where vLLM is told that it has found another one. A CPU has no sleep mode: there the weights are overwritten in
-        place, as it does, and put back or reloaded by the release's runner. The tests run a sample of the releases in CI,
-        with every model that has an adapter where it matters who serves, and with some in the other situations.""",
+        platforms, where vLLM is told that it has found another one. A CPU has no sleep mode: there the weights are
+        overwritten in place, as it does, and put back or reloaded by the release's runner. The tests run a sample of
+        the releases in CI, with every model that has an adapter where it matters who serves, and with some in the other
+        situations.""",
         f"The results are in `benchmarks/results/harm.json`, from {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
     )
     question = "Is a server with the plugin ever worse than the same server without it?"

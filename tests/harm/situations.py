@@ -720,6 +720,28 @@ def kernel_fails_later() -> Facts:
     return {**facts, "outputs": [*facts["outputs"], *large, *server.encode()]}
 
 
+@situation("images above all budgets", models="none", free=SERVED, must_serve="ours")
+def above_all_budgets() -> Facts:
+    """They run eager, and the log says so once."""
+    server = Server("qwen2_vl")
+    server.load()
+    module = sys.modules.get("scaffold.runtime.vllm.served")
+    if module is not None:
+        module.LOG_EVERY = -1.0  # after each batch
+    with warnings_of_ours() as said:
+        facts = served(server)
+        before = list(said)
+        large = [value for _ in range(2) for value in server.encode("above all budgets")]
+    told = [text for text in said if text.startswith(f"images of more than {max_budget(server)} tokens have no graph")]
+    if module is not None:
+        assert (before, len(told), len(said)) == ([], 1, 1), said
+    return {**facts, "outputs": [*facts["outputs"], *large]}
+
+
+def max_budget(server: Server) -> int:
+    return max(server.manager.token_budgets) if server.manager is not None else 0
+
+
 @situation("LoRA on the tower", models="some", free=SERVED)
 def lora(server: Server) -> Facts:
     server.load()
