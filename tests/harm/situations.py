@@ -736,6 +736,7 @@ def above_all_budgets() -> Facts:
         (warning,) = said
         assert not before, before
         assert warning.startswith(f"images of more than {max(server.manager.token_budgets)} tokens have no graph")
+        assert "encoder_cudagraph_token_budgets" in warning
     return {**facts, "outputs": [*facts["outputs"], *large]}
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from scaffold.runtime.stats import Stats
 from scaffold.runtime.vllm import idle, served
 from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
 
@@ -51,3 +52,25 @@ def test_no_batch_waits_where_a_loop_tells_of_its_pauses(manager, monkeypatch):
 def test_nothing_is_captured_when_nothing_is_missing(manager):
     manager.left = 2
     assert sum(serve(manager, 100, every=100.0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [(None, "--max-num-batched-tokens or --max-model-len"), ([16, 64], "encoder_cudagraph_token_budgets")],
+)
+def test_images_above_all_budgets_are_told_of_once_with_the_setting_that_limits_them(monkeypatch, given, limit):
+    said = []
+    monkeypatch.setattr(served.logger, "warning", lambda text, *values: said.append(text % values))
+    made = served.ServedManager.__new__(served.ServedManager)
+    made.token_budgets, made._core = [16, 64], SimpleNamespace(stats=Stats())
+    made.vllm_config = SimpleNamespace(compilation_config=SimpleNamespace(encoder_cudagraph_token_budgets=given))
+    made._log_stats()
+    assert said == []
+
+    made.stats.miss("over-budget", 1)
+    made._log_stats()
+    made.stats.miss("over-budget", 1)
+    made._log_stats()
+
+    (warning,) = said
+    assert warning == f"images of more than 64 tokens have no graph and run eager: {limit} allows no larger ones"

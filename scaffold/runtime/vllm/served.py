@@ -242,9 +242,11 @@ class ServedManager(EncoderCudaGraphManager):
             self._said = said
         if self.stats.reasons["over-budget"] and not self._told_of_large_images:
             self._told_of_large_images = True
+            given = self.vllm_config.compilation_config.encoder_cudagraph_token_budgets
+            limit = "encoder_cudagraph_token_budgets" if given else "--max-num-batched-tokens or --max-model-len"
             logger.warning(
-                "images of more than %d tokens have no graph and run eager: --max-num-batched-tokens or "
-                "--max-model-len is smaller than they are", max(self.token_budgets),
+                "images of more than %d tokens have no graph and run eager: %s allows no larger ones",
+                max(self.token_budgets), limit,
             )  # fmt: skip
 
     def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
