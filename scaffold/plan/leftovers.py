@@ -12,8 +12,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -93,6 +94,7 @@ class _Use:
 
 
 _Uses: TypeAlias = Mapping[str, Sequence[_Use]]
+_UsesByLine: TypeAlias = Mapping[int, Sequence[_Use]]
 
 
 def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: Iterable[str]) -> Leftovers:
@@ -102,27 +104,24 @@ def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: It
     removed = [node for node in owner.body if isinstance(node, FunctionNode) and node.name in model.protocol_methods]
     uses, ours = _uses(module), _uses(ast.parse("\n".join([source, *others])))
     replaced = {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)}
+    at_line = _by_line(uses)
     found = [
         one
-        for one in _reached(module, uses, removed)
+        for one in _reached(module, at_line, removed)
         # A helper that the port has under the same name is replaced like a method of the protocol.
-        if not _used_outside(ours, one, ()) or (one.owner == model.class_name and one.name in replaced)
+        if not _is_used(ours, one) or (one.owner == model.class_name and one.name in replaced)
     ]
-    shared: list[_Definition] = []
-    while True:
-        gone = [*removed, *(one.node for one in found)]
-        kept = [one for one in found if _used_outside(uses, one, gone)]
-        if not kept:
-            kept = _used_elsewhere(tree, model.path, found)
-            shared += kept
-        if not kept:
-            break
-        found = [one for one in found if one not in kept]
+    found = _unused(at_line, found, removed)
+    shared = _used_elsewhere(tree, model.path, found)
+    stay = set(shared)
+    found = _unused(at_line, [one for one in found if one not in stay], removed)
+    gone = {line for node in (*removed, *(one.node for one in found)) for line in _lines(node)}
     methods = [one for one in found if one.owner == model.class_name and isinstance(one.node, FunctionNode)]
     edits = [DropDefinition(one.name, one.owner) for one in found if one not in methods]
     typing = _typing_imports(tree, model.path, uses, gone)
-    imports = _unused_imports(tree, model.path, uses, [*gone, *typing.values()], ours)
-    left = [one for one in shared if not _used_outside(uses, one, [*gone, one.node])]
+    gone_too = gone.union(*map(_lines, typing.values()))
+    imports = _unused_imports(tree, model.path, uses, gone_too, ours)
+    left = [one for one in shared if not _is_used(uses, one, gone, _lines(one.node))]
     return Leftovers(
         tuple(one.name for one in methods), (*edits, *imports), tuple(typing), tuple(_stays(tree, model.path, left))
     )
@@ -260,36 +259,70 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
-def _reached(module: ast.Module, uses: _Uses, removed: Sequence[ast.stmt]) -> list[_Definition]:
+def _by_line(uses: _Uses) -> _UsesByLine:
+    found: dict[int, list[_Use]] = {}
+    for use in chain.from_iterable(uses.values()):
+        found.setdefault(use.line, []).append(use)
+    return found
+
+
+def _lines(node: ast.stmt) -> range:
+    return range(first_line(node), (node.end_lineno or node.lineno) + 1)
+
+
+class _Named:
+    """Definitions by name. A definition that shares its name with another one is none: which is meant, no use tells."""
+
+    def __init__(self, definitions: Sequence[_Definition]) -> None:
+        times = Counter((one.name, bool(one.owner)) for one in definitions)
+        self._found = {key: one for one in definitions if times[key := (one.name, bool(one.owner))] == 1}
+
+    def meant(self, uses: Iterable[_Use]) -> Iterator[_Definition]:
+        """The definitions that uses mean."""
+        for use in uses:
+            for is_member in (False, True):
+                one = self._found.get((use.name, is_member))
+                if one is not None and use.means(one):
+                    yield one
+
+
+def _reached(module: ast.Module, at_line: _UsesByLine, removed: Sequence[ast.stmt]) -> list[_Definition]:
     """The definitions that `removed` refers to, directly or through others of them, in the order of the file."""
     definitions = [one for one in _definitions(module) if one.node not in removed]
-    twice = Counter((one.name, bool(one.owner)) for one in definitions)
-    reached: list[_Definition] = []
+    named = _Named(definitions)
+    reached: set[_Definition] = set()
     pending = list(removed)
     while pending:
-        node = pending.pop()
-        fresh = [
-            one
-            for one in definitions
-            # Which of several owners an attribute is of, a name does not tell.
-            if one not in reached and twice[one.name, bool(one.owner)] == 1
-            if any(use.means(one) and _holds(node, use.line) for use in uses.get(one.name, ()))
-        ]
-        reached += fresh
-        pending += [one.node for one in fresh]
+        for line in _lines(pending.pop()):
+            fresh = set(named.meant(at_line.get(line, ()))) - reached
+            reached |= fresh
+            pending += [one.node for one in fresh]
     return [one for one in definitions if one in reached]
 
 
-def _holds(node: ast.stmt, line: int) -> bool:
-    return first_line(node) <= line <= (node.end_lineno or node.lineno)
+def _unused(at_line: _UsesByLine, found: Sequence[_Definition], removed: Sequence[ast.stmt]) -> list[_Definition]:
+    """The definitions that no statement of the file refers to which stays, if all of these go.
+
+    A definition that stays keeps what it refers to, so each line is looked at once: when nothing that goes has it.
+    """
+    goes = Counter(line for node in (*removed, *(one.node for one in found)) for line in _lines(node))
+    named = _Named(found)
+    stays: set[_Definition] = set()
+    pending = [line for line in at_line if not goes[line]]
+    while pending:
+        for one in set(named.meant(at_line.get(pending.pop(), ()))) - stays:
+            stays.add(one)
+            for line in _lines(one.node):
+                goes[line] -= 1
+                if not goes[line]:
+                    pending.append(line)
+    return [one for one in found if one not in stays]
 
 
-def _used_outside(uses: _Uses, definition: _Definition, gone: Iterable[ast.stmt]) -> bool:
-    """Whether a statement of the file that stays refers to a definition."""
-    nodes = list(gone)
+def _is_used(uses: _Uses, definition: _Definition, *gone: Container[int]) -> bool:
+    """Whether a definition is referred to, in a line that stays."""
     return any(
-        use.means(definition) and not any(_holds(node, use.line) for node in nodes)
-        for use in uses.get(definition.name, ())
+        use.means(definition) and not any(use.line in lines for lines in gone) for use in uses.get(definition.name, ())
     )
 
 
@@ -367,9 +400,7 @@ def _related(tree: SourceTree, path: str, class_name: str) -> set[tuple[str, str
     return related
 
 
-def _typing_imports(
-    tree: SourceTree, path: str, uses: _Uses, gone: Sequence[ast.stmt]
-) -> dict[DropTypingImport, ast.stmt]:
+def _typing_imports(tree: SourceTree, path: str, uses: _Uses, gone: Container[int]) -> dict[DropTypingImport, ast.stmt]:
     """Statements under `if TYPE_CHECKING:` whose names only what goes uses; the block, if it has nothing else."""
     found: dict[DropTypingImport, ast.stmt] = {}
     for block in tree.parse(path).body:
@@ -377,15 +408,13 @@ def _typing_imports(
             continue
         for node in (part for part in block.body if isinstance(part, ast.ImportFrom)):
             names = [_Definition(alias.asname or alias.name, "", node) for alias in node.names]
-            if all(_used_outside(uses, one, ()) and not _used_outside(uses, one, gone) for one in names):
+            if all(_is_used(uses, one) and not _is_used(uses, one, gone) for one in names):
                 drop = DropTypingImport("." * node.level + (node.module or ""))
                 found[drop] = block if block.body == [node] else node
     return found
 
 
-def _unused_imports(
-    tree: SourceTree, path: str, uses: _Uses, gone: Sequence[ast.stmt], ours: _Uses
-) -> list[DropImport]:
+def _unused_imports(tree: SourceTree, path: str, uses: _Uses, gone: Container[int], ours: _Uses) -> list[DropImport]:
     """Imports that served only what goes. One with a comment stays: who reads it may have a reason."""
     found: list[tuple[_Definition, DropImport]] = []
     lines = source_lines(tree, path)
@@ -396,8 +425,8 @@ def _unused_imports(
             continue
         for alias in node.names:
             one = _Definition(alias.name, "", node)
-            needed = _used_outside(uses, one, gone) or _used_outside(ours, one, ())
-            if alias.asname is None and alias.name.isidentifier() and _used_outside(uses, one, ()) and not needed:
+            needed = _is_used(uses, one, gone) or _is_used(ours, one)
+            if alias.asname is None and alias.name.isidentifier() and _is_used(uses, one) and not needed:
                 module = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
                 drop = DropImport(module, alias.name if isinstance(node, ast.ImportFrom) else None)
                 found.append((one, drop))

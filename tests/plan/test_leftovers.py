@@ -11,7 +11,7 @@ import pytest
 
 from scaffold.edit import apply_edits
 from scaffold.edit.operations import DropDefinition, DropImport, DropTypingImport
-from scaffold.plan.leftovers import Leftovers, find_leftovers, lost_explanations
+from scaffold.plan.leftovers import Leftovers, _Use, find_leftovers, lost_explanations
 from scaffold.protocol import SourceTree, find_model
 from scaffold.verify.equivalence import prove_equivalence
 from scaffold.workflow import load_port, prepare_port
@@ -351,3 +351,36 @@ def test_a_run_that_replaces_nothing_has_lost_nothing(release_tree) -> None:
 def append(tree: SourceTree, relpath: str, text: str) -> None:
     path: Path = tree.path(relpath)
     path.write_text((path.read_text("utf-8") if path.exists() else "") + text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_cost_of_leftovers_grows_as_their_number(release_tree, monkeypatch, kept):
+    """A chain of helpers behind a replaced method. It goes with it, or stays since another function uses the first."""
+    tree, path = release_tree("0.33.0"), f"{MODELS}/internvl.py"
+    method = "    def get_encoder_cudagraph_config(self):\n"
+    before = tree.read(path)
+    assert before.count(method) == 1
+    looked: list[_Use] = []
+    means = _Use.means
+
+    def look(use, definition):
+        looked.append(use)
+        return means(use, definition)
+
+    monkeypatch.setattr(_Use, "means", look)
+
+    def cost(number: int) -> int:
+        helpers = "".join(f"\n\ndef h{n}():\n    return h{n + 1}\n" for n in range(number)) + f"\n\nh{number} = 0\n"
+        other = "\n\ndef other():\n    return h0\n" if kept else ""
+        after = before.replace(method, f"{method}        h0()\n") + helpers + other
+        looked.clear()
+        found = leftovers(tree.with_files({path: after.encode()}), "internvl", "InternVLChatModel")
+        gone = {edit.name for edit in found.edits if isinstance(edit, DropDefinition)}
+        assert {f"h{n}" for n in range(number + 1)} & gone == (
+            {f"h{n}" for n in range(number + 1)} if not kept else set()
+        )
+        return len(looked)
+
+    few, more, many = map(cost, (20, 40, 80))
+    assert more - few >= 20
+    assert many - more <= 2.2 * (more - few)
