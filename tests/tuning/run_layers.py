@@ -101,8 +101,7 @@ def main() -> int:
 
 
 def check(name, kind):  # type: ignore[no-untyped-def]
-    from reloading import shrink
-    from run_tunings import same, state
+    from run_tunings import same, shrink, state
 
     from scaffold.runtime.tuning import NAMES, TuningChoice, attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes.base import load_recipe

@@ -52,8 +52,7 @@ def worker(size: int, names: list[str]) -> int:
 
 def check(name, mode, rank):  # type: ignore[no-untyped-def]
     import torch
-    from reloading import shrink
-    from run_tunings import same, state
+    from run_tunings import same, shrink, state
 
     from scaffold.runtime.tuning import attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes import base
