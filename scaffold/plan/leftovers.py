@@ -285,6 +285,13 @@ class _Named:
                 if one is not None and use.means(one):
                     yield one
 
+    def holder(self, definition: _Definition) -> Iterator[_Definition]:
+        """The method that sets an attribute, for a definition of one."""
+        owner, _, method = definition.owner.partition(".")
+        found = self._found.get((method, True))
+        if found is not None and found.owner == owner:
+            yield found
+
 
 def _reached(module: ast.Module, at_line: _UsesByLine, removed: Sequence[ast.stmt]) -> list[_Definition]:
     """The definitions that `removed` refers to, directly or through others of them, in the order of the file."""
@@ -303,14 +310,17 @@ def _reached(module: ast.Module, at_line: _UsesByLine, removed: Sequence[ast.stm
 def _unused(at_line: _UsesByLine, found: Sequence[_Definition], removed: Sequence[ast.stmt]) -> list[_Definition]:
     """The definitions that no statement of the file refers to which stays, if all of these go.
 
-    A definition that stays keeps what it refers to, so each line is looked at once: when nothing that goes has it.
+    A definition that stays keeps what it refers to and the method that makes it. Each line is looked at once: when
+    nothing that goes has it.
     """
     goes = Counter(line for node in (*removed, *(one.node for one in found)) for line in _lines(node))
     named = _Named(found)
     stays: set[_Definition] = set()
     pending = [line for line in at_line if not goes[line]]
     while pending:
-        for one in set(named.meant(at_line.get(pending.pop(), ()))) - stays:
+        fresh = set(named.meant(at_line.get(pending.pop(), ())))
+        fresh |= {holder for one in fresh for holder in named.holder(one)}
+        for one in fresh - stays:
             stays.add(one)
             for line in _lines(one.node):
                 goes[line] -= 1

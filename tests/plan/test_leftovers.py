@@ -307,6 +307,22 @@ def test_what_another_file_needs_stays(model_tree, others: dict[str, str], stays
     assert gone() - gone(**others) == stays
 
 
+def test_a_method_stays_that_sets_what_another_one_reads(copied_tree) -> None:
+    tree = copied_tree("0.33.0", *PROTOCOL_FILES)
+    more = "    def _prepare(self):\n        self.kept = 1\n        self.lost = 2\n\n"
+    more += "    def embed(self):\n        self.kept\n\n"
+    method = "    def get_encoder_cudagraph_config(self):\n"
+    text = MODEL.replace(method, f"{more}{method}        self._prepare(), self.kept, self.lost\n")
+    tree.path(f"{MODELS}/m.py").write_text(text, encoding="utf-8")
+
+    found = leftovers(tree.reread(), "m", "Model")
+
+    assert found.methods == ("tokens", "_count")
+    drops = {edit.name for edit in found.edits if isinstance(edit, DropDefinition)}
+    assert "lost" in drops
+    assert drops.isdisjoint({"kept", "_prepare"})
+
+
 def test_what_the_port_uses_stays_and_what_it_replaces_goes(model_tree) -> None:
     source = "def _count(self):\n    return self.side + pad(1)\n"
 
