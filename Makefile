@@ -48,6 +48,9 @@ demo: setup  ## port InternVL into a real vLLM release and prove it
 
 test: lint unit regen  ## every check that CI runs
 
+test-all: export VITCG_SLOW = 1
+test-all: test  ## the same with all releases, models and mutants
+
 lint: setup  ## ruff, mypy, the import contracts, the prose of the pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,9 +66,6 @@ unit: setup  ## the test suite, with the branch coverage that the project promis
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
-
-test-all: lint regen setup  ## every check, on all releases, models and mutants (many hours on 2 cores)
-	VITCG_SLOW=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 regen: setup  ## check that generated/ is what the descriptors say
 	$(BIN)/vitcg-scaffold regen --check

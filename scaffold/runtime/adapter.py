@@ -42,6 +42,11 @@ class BufferKind(Enum):
     MASK = "mask"
 
 
+def holds_pixels(tensor: torch.Tensor) -> bool:
+    """Whether a data buffer has the type of pixels: floating point, or bytes where the model itself scales them."""
+    return tensor.is_floating_point() or tensor.dtype is torch.uint8
+
+
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
     """One named input of the captured forward.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from scaffold.runtime.adapter import GraphKey
+from scaffold.runtime.adapter import GraphKey, holds_pixels
 from scaffold.runtime.buffers import buffers_fill
 from scaffold.runtime.capture import Captured
 from scaffold.runtime.manager import EncoderGraphManager
@@ -51,11 +51,6 @@ def _check_one(manager: EncoderGraphManager, captured: Captured, rtol: float, at
     captured.graph.replay()
     actual = captured.graph.output.clone()
     return _compare(captured.key, actual, expected, rtol, atol)
-
-
-def holds_pixels(tensor: torch.Tensor) -> bool:
-    """Whether a data buffer has the type of pixels: floating point, or bytes where the model itself scales them."""
-    return tensor.is_floating_point() or tensor.dtype is torch.uint8
 
 
 def random_pixels(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:

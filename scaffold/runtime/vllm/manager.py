@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits
+from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits, holds_pixels
 from scaffold.runtime.backend import GraphBackend
 from scaffold.runtime.budgets import fitting_budget, octave_ladder, powers_of_two, start_ladder
 from scaffold.runtime.capture import IDLE_STEPS
 from scaffold.runtime.manager import EncoderGraphManager
 from scaffold.runtime.options import Options
-from scaffold.runtime.selfcheck import check_graphs, holds_pixels, random_pixels
+from scaffold.runtime.selfcheck import check_graphs, random_pixels
 from scaffold.runtime.stats import Stats, export_to_prometheus
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune, tuning_of

@@ -28,6 +28,7 @@ from scaffold.runtime.adapter import (
     Limits,
     PathSpec,
     Replay,
+    holds_pixels,
     scatter_rows,
 )
 from scaffold.runtime.vllm.around import around
@@ -44,7 +45,7 @@ LONGEST_SIDE = 8192
 
 
 def _is_pixels(tensor: torch.Tensor) -> bool:
-    return tensor.ndim >= 2 and (tensor.is_floating_point() or tensor.dtype is torch.uint8)
+    return tensor.ndim >= 2 and holds_pixels(tensor)
 
 
 def _is_data(tensor: torch.Tensor) -> bool:
