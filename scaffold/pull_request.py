@@ -58,12 +58,12 @@ _OPEN = {
 class PortChange:
     """A port that is in a tree, as it was prepared for the tree before it.
 
-    `base` is the root of the tree before it, but for what `files` had before.
+    `base` is the root of the tree before it, if a user named one. Otherwise `files` alone say what was before.
     """
 
     prepared: PreparedPort
     tree: SourceTree
-    base: Path
+    base: Path | None
     files: tuple[FileChange, ...]
 
     @property
@@ -128,7 +128,7 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
             )
         )
     before = tree.with_files({change.path: change.before for change in files if change.before is not None})
-    return PortChange(prepare_port(port, before, replace=True), tree, (base or tree).root, files)
+    return PortChange(prepare_port(port, before, replace=True), tree, base.root if base is not None else None, files)
 
 
 def _bytes(tree: SourceTree, path: str) -> bytes | None:
@@ -143,17 +143,27 @@ class ProofOnRecord:
     """The last findings of `verify` for these files: nothing of the tree is run for it.
 
     `missing` are the attention kernels and modalities of the port that it has no comparison of. `basis` is what else
-    the result depends on, and `outdated` says what of it is another one now: then there are no reports.
+    the result depends on, and `outdated` says what of it is another one now: then there are no reports. Nor are there
+    where the tree has `others`: files of the package that differ from the base and are not of the port.
     """
 
     reports: tuple[NumericReport, ...]
     missing: tuple[str, ...]
     basis: Mapping[str, str] = field(default_factory=dict)
     outdated: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def beside(self) -> str:
+        """The first of the others, and how many more there are."""
+        return self.others[0] + (f" (with {len(self.others) - 1} more)" if self.others[1:] else "")
 
     def rule(self, command: str) -> RuleResult:
         """As one of the rules, open where something was not run on these files; `command` runs it."""
         rule = "the numerical proof of these files passed"
+        if self.others:
+            what = f"not proven: {self.beside} differs from the base, too"
+            return RuleResult(rule, None, f"{what}; name with --base the tree before the port")
         if self.outdated:
             return RuleResult(rule, None, f"not proven: {'; '.join(self.outdated)}; run `{command}`")
         if not self.reports:
@@ -167,13 +177,15 @@ class ProofOnRecord:
 
 def find_proof(change: PortChange, port: AnyPort) -> ProofOnRecord:
     """The last result of `verify` for the changed files and the tree before them."""
-    from scaffold.verify.proofs import Basis, identify_proof
+    from scaffold.verify.proofs import Basis, find_other_changes, identify_proof
     from scaffold.verify.proofs import find_proof as find_kept
     from scaffold.workflow import tails_of
 
     before = {file.path: file.before or b"" for file in change.files}
     after = {file.path: file.after for file in change.files if file.after}
-    kept = find_kept(identify_proof(port.name, change.base, before, after))
+    if change.base is not None and (others := find_other_changes(change.tree.root, before, change.base)):
+        return ProofOnRecord((), (), others=tuple(others))
+    kept = find_kept(identify_proof(port.name, change.tree.root, before, after))
     reports = () if kept is None else kept.reports
     facts: Mapping[str, str] = {}
     if kept is not None:
@@ -424,6 +436,9 @@ def _test_plan(port: AnyPort, change: PortChange, command: str) -> Iterator[str]
 
 
 def _verification(proof: ProofOnRecord) -> Iterator[str]:
+    if proof.others:
+        yield f"Not proven: {proof.beside} differs from the tree before the port, too."
+        return
     if proof.outdated:
         yield f"Not proven: the last numerical proof was of something else ({'; '.join(proof.outdated)})."
         return

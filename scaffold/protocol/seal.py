@@ -114,15 +114,26 @@ def digest_as_run(root: Path, replaced: Mapping[str, bytes | None]) -> str:
     `replaced` has other contents for some files, by path relative to `root`; one with None counts as not there. A file
     that cannot be read counts as such: a program cannot read it either.
     """
+    found = _as_run(root, replaced)
+    digest = hashlib.sha256()
+    for path in sorted(found):
+        digest.update(os.fsencode(path) + b"\0" + found[path])
+    return digest.hexdigest()
+
+
+def find_differences(root: Path, other: Path, replaced: Mapping[str, bytes | None]) -> list[str]:
+    """The files that are not alike in two folders, as a program finds them; `replaced` as above, for the first one."""
+    one, two = _as_run(root, replaced), _as_run(other, {})
+    return sorted(path for path in one.keys() | two.keys() if one.get(path) != two.get(path))
+
+
+def _as_run(root: Path, replaced: Mapping[str, bytes | None]) -> dict[str, bytes]:
     found = dict(_followed(root))
     for path, data in replaced.items():
         found.pop(path, None)
         if data is not None:
             found[path] = hashlib.sha256(data).digest()
-    digest = hashlib.sha256()
-    for path in sorted(found):
-        digest.update(os.fsencode(path) + b"\0" + found[path])
-    return digest.hexdigest()
+    return found
 
 
 def _followed(root: Path) -> Iterator[tuple[str, bytes]]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import scaffold
 from scaffold.files import read_regular
 from scaffold.protocol.cache import cache_folder, made_folder
-from scaffold.protocol.seal import digest_as_run, digest_of_file
+from scaffold.protocol.seal import digest_as_run, digest_of_file, find_differences
 from scaffold.verify.numeric.model import SEARCHED, SETTINGS, NumericReport
 
 if TYPE_CHECKING:
@@ -109,14 +109,19 @@ def identify_proof(model: str, root: Path, before: Mapping[str, bytes], after: M
 
     `root` is a tree; of the paths in `before` it may hold another content. An empty one is a file that was not there.
     """
-
-    def of_package(files: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {path.removeprefix(_PACKAGE): data for path, data in files.items() if path.startswith(_PACKAGE)}
-
-    changed = sorted((path, hashlib.sha256(data).hexdigest()) for path, data in of_package(after).items())
-    replaced = {path: data or None for path, data in of_package(before).items()}
-    state = digest_as_run(root / _PACKAGE, replaced)
+    changed = sorted((path, hashlib.sha256(data or b"").hexdigest()) for path, data in _of_package(after).items())
+    state = digest_as_run(root / _PACKAGE, _of_package(before))
     return hashlib.sha256(json.dumps([model, state, changed]).encode()).hexdigest()
+
+
+def find_other_changes(root: Path, before: Mapping[str, bytes], base: Path) -> list[str]:
+    """The files of the package that are not as in the tree `base`, with those of the port as they were `before` it."""
+    return [_PACKAGE + path for path in find_differences(root / _PACKAGE, base / _PACKAGE, _of_package(before))]
+
+
+def _of_package(files: Mapping[str, bytes]) -> dict[str, bytes | None]:
+    """By path in the package. None for an empty file, which stands for one that was not there."""
+    return {path.removeprefix(_PACKAGE): data or None for path, data in files.items() if path.startswith(_PACKAGE)}
 
 
 def keep_proof(identity: str, proof: KeptProof) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -294,19 +295,39 @@ def test_a_port_that_stands_is_compared_with_what_new_found(run, verified, porte
     assert proof_of(run, ported)[:2] == (0, f"ok {RULE}")
 
 
-def test_without_what_was_there_before_a_port_is_compared_with_itself(run, verified, ported, release_tree):
+def test_without_what_was_there_before_a_port_is_compared_with_itself(run, verified, ported, release_tree, tmp_path):
     """And `pr` is told by --base, for which `verify` makes the port once more."""
-    subprocess.run(["rm", "-r", ported / ".vitcg-scaffold"], check=True)
+    before = shutil.copytree(ported, tmp_path / "before")
+    restore(before, {path: release_tree("0.22.0").read_bytes(path) for path in (MODEL, TEST, DOCS)})
+    shutil.rmtree(ported / ".vitcg-scaffold")
     (request, _) = verified(ported, GOOD)
     assert (request.overlay, request.before) == ({}, {})
     assert "is compared with itself alone" in run("verify", "internvl", "--vllm", ported, "--device", "cpu").err
-    base = ("--base", release_tree("0.22.0").root)
+    base = ("--base", before)
     code, rule, _ = proof_of(run, ported, *base)
     assert (code, rule) == (0, f"open {RULE}: none is on record; run {COMMAND.format(base[1])}")
 
     verified(base[1], GOOD, replace(GOOD, modality="video"))
 
     assert proof_of(run, ported, *base)[:2] == (0, f"ok {RULE}")
+
+
+def test_a_proof_of_the_base_is_none_of_a_tree_with_other_changes(run, verified, ported, tmp_path, release_tree):
+    before = shutil.copytree(ported, tmp_path / "before")
+    restore(before, {path: release_tree("0.22.0").read_bytes(path) for path in (MODEL, TEST, DOCS)})
+    verified(before, GOOD, replace(GOOD, modality="video"))
+    assert proof_of(run, ported, "--base", before)[:2] == (0, f"ok {RULE}")
+    (ported / "vllm/extra.py").write_text("x = 1\n")
+
+    code, rule, lines = proof_of(run, ported, "--base", before)
+
+    way = "name with --base the tree before the port"
+    assert (code, rule) == (0, f"open {RULE}: not proven: vllm/extra.py differs from the base, too; {way}")
+    assert lines == ["Not proven: vllm/extra.py differs from the tree before the port, too."]
+
+    (before / "vllm/removed.py").write_text("x = 1\n")
+
+    assert "vllm/extra.py (with 1 more) differs" in proof_of(run, ported, "--base", before)[1]
 
 
 def test_no_proof_of_these_files_is_said(run, verified, ported):
