@@ -15,7 +15,7 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.verify import proofs
 from scaffold.verify.numeric import Check, NumericReport
 from scaffold.verify.numeric.model import ObservedHazard
-from scaffold.verify.proofs import Basis, KeptProof, find_proof, identify_proof, keep_proof
+from scaffold.verify.proofs import Basis, KeptProof, find_other_changes, find_proof, identify_proof, keep_proof
 
 MODEL = "vllm/model.py"
 GOOD = Check("a: small", "image", True, 0.0, 2e-7, group="small")
@@ -193,6 +193,18 @@ def test_the_same_port_has_the_same_name(tree: Path) -> None:
     assert first == name_of(
         tree, before={MODEL: b"old", "docs/a.md": b"old"}, after={"docs/a.md": b"new", MODEL: b"new"}
     )
+
+
+def test_other_changes_are_what_differs_from_the_base_outside_the_port(tree: Path) -> None:
+    base = tree.parent / "base"
+    shutil.copytree(tree, base)
+    (tree / MODEL).write_text("new")
+    write(tree, "docs/a.md", "other")
+    before = {MODEL: (base / MODEL).read_bytes(), "docs/a.md": b"old"}
+    assert find_other_changes(tree, before, base) == []
+    (tree / "vllm/data.json").write_text("other")
+    write(tree, "vllm/further.py", "")
+    assert find_other_changes(tree, before, base) == ["vllm/data.json", "vllm/further.py"]
 
 
 def test_a_file_that_a_port_brings_was_not_there(tree: Path) -> None:
