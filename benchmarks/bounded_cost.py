@@ -41,6 +41,7 @@ COPIED = (
     "examples/generate",
 )
 NEW = ("new", "internvl", "--check")
+CUT = ("new", "phi3v", "--check")
 TOWER = ("tower", "hostile:H")
 IMPORT = "from .internvl import InternVLChatModel\n"
 MODEL = IMPORT + "class H(InternVLChatModel):\n    q = "
@@ -79,12 +80,32 @@ def classes(number: int, base: Callable[[int], str]) -> str:
     return IMPORT + "".join(f"class C{n}({base(n)}):\n    pass\n" for n in range(number))
 
 
+def overriding(number: int, base: Callable[[int], str]) -> str:
+    """Subclasses of a class on the way to an encoder, each with its own method there, made in attributes alone."""
+    text = "from .phi3v import Phi3HDImageEmbedding\n"
+    text += "".join(f"class C{n}({base(n)}):\n    def forward(self, x):\n        return x\n" for n in range(number))
+    made = "".join(f"        self.a{n} = C{n}()\n" for n in range(number))
+    return f"{text}class Other:\n    def __init__(self):\n{made}"
+
+
 INPUTS = (
     Input("direct subclasses", lambda n: classes(n, lambda _: "InternVLChatModel"), (100, 1000)),
     Input(
         "a chain of subclasses",
         lambda n: classes(n, lambda at: f"C{at - 1}" if at else "InternVLChatModel"),
         (100, 1000),
+    ),
+    Input(
+        "overriding subclasses of a class on the way",
+        lambda n: overriding(n, lambda _: "Phi3HDImageEmbedding"),
+        (100, 1000),
+        CUT,
+    ),
+    Input(
+        "a chain of them",
+        lambda n: overriding(n, lambda at: f"C{at - 1}" if at else "Phi3HDImageEmbedding"),
+        (100, 1000),
+        CUT,
     ),
     Input("blank lines in the model's file", blank_lines, (2000, 4000, 8000), file="internvl.py"),
     Input("nested choices", lambda n: FORWARD + f"return self.w(x + {choices(n)})\n", (8, 10), TOWER),
@@ -126,7 +147,7 @@ def measure(repository: Path, tree: Path, limit: float) -> list[dict[str, Any]]:
     file.write_text("")
     seconds(repository, NEW, tree, limit)  # compiles the tool, reads the tree
     file.write_text(FORWARD + "return self.w(x)\n")
-    without = {command: seconds(repository, command, tree, limit)[0] for command in (NEW, TOWER)}
+    without = {command: seconds(repository, command, tree, limit)[0] for command in (NEW, CUT, TOWER)}
     for item in INPUTS:
         idle = without[item.command]
         runs = []
