@@ -13,7 +13,7 @@ TORCH_INDEX ?=
 RELEASE ?= 0.22.0
 # The release that `make reach` surveys.
 SURVEYED ?= 0.33.0
-FUZZED  = descriptor:100000 port:2000 trace:100000 store:2000 kill:500 call:20000
+FUZZED  = descriptor:200000 port:2500 trace:100000 store:2000 kill:500 call:20000
 FUZZ_RESULTS = benchmarks/results/fuzz.json
 # Workers of the test suite.
 JOBS   ?= 2
@@ -73,7 +73,7 @@ regen: setup  ## check that generated/ is what the descriptors say
 fuzz: setup  ## feed hostile descriptors, trees, traces and records until Ctrl-C; a failure is printed with its seed
 	$(BIN)/python tests/fuzz/fuzzing.py
 
-fuzz-figures: setup  ## the numbers of docs/measured/fuzz.md: 100,000 descriptors, 2,000 ports, 500 kills and more; goes on where it was stopped
+fuzz-figures: setup  ## the numbers of docs/measured/fuzz.md: 200,000 descriptors, 2,500 ports, 500 kills and more; goes on where it was stopped
 	$(foreach kind,$(FUZZED),$(BIN)/python tests/fuzz/fuzzing.py $(subst :, --until ,$(kind)) --record $(FUZZ_RESULTS) &&) \
 	$(BIN)/python benchmarks/pages.py
 
