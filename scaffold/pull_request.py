@@ -50,7 +50,7 @@ _OPEN = {
     "Not a duplicate": "say what you found: `gh pr list --repo vllm-project/vllm --state open --search "
     '"encoder cuda graph {module}"` and `gh issue list --repo vllm-project/vllm --search "{class_}"`',
     "Model evaluation": "give an accuracy of the checkpoint with and without `cudagraph_mm_encoder`, or say why not",
-    "AI assistance": "say whether it was used, and for what; the port was generated from a descriptor by rules",
+    "AI assistance": "say whether it was used, and for what; {origin}",
 }
 
 
@@ -348,7 +348,12 @@ def describe_change(
         "Validation": [*plan, "", *result],
         "Details": notes,
     }
-    headings, rest = _template(change.tree)
+    return under_headings(change.tree, sections)
+
+
+def under_headings(tree: SourceTree, sections: Mapping[str, Sequence[str]]) -> str:
+    """A description under the headings of the tree's own template, with a comment where nothing is known."""
+    headings, rest = _template(tree)
     lines: list[str] = []
     for heading in headings:
         lines += [f"## {heading}", "", *sections.get(heading, ["<!-- please fill in -->"]), ""]
@@ -421,8 +426,13 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     methods = len(ast.parse(change.plan.methods.source).body)
     size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
     yield f"- Size: {size} lines are added in the package, for {methods} methods of the protocol and their helpers."
-    if (change.tree.root / _RULES).is_file():
-        names = {"module": port.module.rpartition(".")[2], "class_": port.class_name}
+    yield from open_points(change.tree, port, "the port was generated from a descriptor by rules")
+
+
+def open_points(tree: SourceTree, port: AnyPort, origin: str) -> Iterator[str]:
+    """Points that a tree with rules for contributors asks for and that no tool can answer; `origin` of the change."""
+    if (tree.root / _RULES).is_file():
+        names = {"module": port.module.rpartition(".")[2], "class_": port.class_name, "origin": origin}
         yield from (f"- {name}: <!-- {ask.format(**names)} -->" for name, ask in _OPEN.items())
 
 
@@ -474,6 +484,11 @@ def _benchmark(port: AnyPort, benchmark: Benchmark | None) -> Iterator[str]:
     from scaffold.measure.benchreport import to_markdown
 
     yield to_markdown(benchmark)
+
+
+def changed_lines(change: FileChange) -> tuple[int, int]:
+    """Lines that a file gained and lost."""
+    return _added_lines(change), _added_lines(FileChange(change.path, change.after, change.before))
 
 
 def _added_lines(change: FileChange) -> int:

@@ -36,6 +36,7 @@ COMMANDS = {
     "protocol": ("protocol", "Show the encoder CUDA graph protocol of a vLLM tree."),
     "tower": ("tower", "Show how a vision tower splits into data and metadata, and its capture hazards."),
     "verify": ("verify", "Prove a port numerically on the CPU, with a release's real classes."),
+    "fix": ("fix", "Repair a port that a vLLM tree has already, in a few proven lines."),
     "budgets": ("budgets", "Fit the ladder of token budgets to recorded traffic."),
     "profile": ("profile", "Show where the GPU time of a vision tower goes (needs a GPU)."),
     "bench": ("bench", "Measure an encoder on a GPU: eager, exact graphs, vLLM's manager, ours."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
 from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
+from scaffold.cli.place import Place, find_place, name_undo, publish_at, require_clean_place
 from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
@@ -90,10 +90,12 @@ def command(
 
     port = load_port(descriptor, report=console.report)
     target = open_target(console, vllm)
-    place = _place(target, into, mode)
+    place = find_place(target, into, writes=mode is None)
     require_finished(place.tree.root)
     prepared = prepare_port(port, place.tree, replace=replace)
     console.report(prepared.notes)
+    if replace:
+        _name_fix(console, descriptor, vllm, prepared, place)
     if mode == "diff":
         show_differences(console, prepared.changed)
         _summarise(console, prepared, "would change")
@@ -108,90 +110,44 @@ def command(
         _name_missing(console, prepared)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The tree to plan on, and the folder of a working copy that is still to be made of it."""
+def _name_fix(console: Console, descriptor: str, vllm: str, prepared: PreparedPort, place: Place) -> None:
+    """Say that `fix` may repair what is replaced, where a rule finds its place there."""
+    from scaffold.fix import find_repairs
 
-    tree: SourceTree
-    copy: Path | None = None
-
-
-def _place(target: Target, into: Path | None, mode: str | None) -> _Place:
-    """Where a run looks and writes. A cached release is never written: a copy of it is, made after the proofs."""
-    from scaffold.protocol import TargetKind, open_tree
-
-    if target.kind is not TargetKind.RELEASE:
-        if into is not None:
-            raise click.UsageError("--into names the working copy of a release; other trees are changed in place.")
-        if mode is None:
-            _refuse_cache(target.tree)
-        return _Place(target.tree)
-    if mode is not None and (into is None or not into.exists()):
-        return _Place(target.tree)
-    folder = into or Path(target.tree.label)
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return _Place(target.tree, folder)
-    copy = open_tree(folder)
-    if copy.release != target.tree.release:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG409",
-                f"`{folder}` holds vLLM {copy.release or 'of no known release'}, not {target.tree.release}",
-                help="name another folder with --into, or give this one as --vllm",
-            )
-        )
-    return _Place(copy)
-
-
-def _refuse_cache(tree: SourceTree) -> None:
-    """Releases in the cache stay pristine, also when the user names one by its path."""
-    from scaffold.protocol.cache import cache_root
-
-    if tree.root.resolve().is_relative_to((cache_root() / "trees").resolve()):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG701",
-                f"`{tree.label}` is the pristine copy of a release in the cache, which is never written",
-                help=f"name the release, `--vllm {tree.release}`: the port then goes into a working copy of it",
-            )
-        )
+    port = prepared.plan.port
+    repairs = find_repairs(place.tree, port.module, port.class_name) if prepared.package else ()
+    names = [f"`{repair.name}`" for repair in repairs if not repair.beside]
+    if names:
+        run = command_line("fix", descriptor, "--vllm", vllm, "--diff")
+        console.note(f"The port that goes may need a few lines only ({', '.join(names)}). To see them: {run}")
 
 
 def _publish(
     console: Console,
     descriptor: str,
     target: Target,
-    place: _Place,
+    place: Place,
     prepared: PreparedPort,
     verify: bool | None,  # None: no proof
     *,
     allow_dirty: bool,
 ) -> None:
-    from scaffold.publish import publish_changes, require_clean
-
-    root, label = place.tree.root, place.tree.label
-    files = [change.path for change in prepared.changed]
-    if not allow_dirty and place.copy is None:
-        console.report(require_clean(root, files))
+    if not allow_dirty:
+        require_clean_place(console, place, [change.path for change in prepared.changed])
     unproven = _prove_numerically(console, target, place, prepared, verify)
-    if place.copy is not None and prepared.changed:
-        from scaffold.protocol import unpack_release
-
-        console.note(f"Making a working copy of vLLM {place.tree.release} in {place.copy}")
-        root, label = unpack_release(place.tree.release or "", place.copy), str(place.copy)
-        if not allow_dirty:
-            console.report(require_clean(root, files))
-    publish_changes(root, prepared.changed, label=f"new {prepared.plan.port.name}")
+    label = publish_at(
+        console, place, prepared.changed, label=f"new {prepared.plan.port.name}", allow_dirty=allow_dirty
+    )
     _summarise(console, prepared, "changed")
     if prepared.changed:
         if unproven:
             run = command_line("verify", descriptor, "--vllm", label)
             console.note(f"Proven statically only: {unproven}. To prove it numerically: {run}")
-        console.note(f"Undo with: {command_line('revert', label)}")
+        name_undo(console, label)
 
 
 def _prove_numerically(
-    console: Console, target: Target, place: _Place, prepared: PreparedPort, asked: bool | None
+    console: Console, target: Target, place: Place, prepared: PreparedPort, asked: bool | None
 ) -> str:
     """Run the short proof; the reason where it did not take place, empty where it passed or has nothing to prove.
 

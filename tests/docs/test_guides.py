@@ -35,7 +35,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 #: Blocks of these hold no commands.
 NO_COMMANDS = {"jinja", "json", "python", "text", "yaml"}
 #: Pages whose commands take a minute.
-SLOW = {"docs/verify.md"}
+SLOW = {"docs/fix.md", "docs/verify.md"}
 ELSEWHERE = {
     *operator_page.commands(),
     *operator_page.serve_commands(),

@@ -35,10 +35,14 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "cli/test_proof_of_what_ran.py::test_a_proof_is_of_what_ran",
         "cli/test_new_proof.py::test_an_interrupted_proof_leaves_no_file_and_no_process",
     ),
+    "| `fix` | imports and runs it": (
+        "cli/test_fix.py::test_it_writes_the_repair_and_nothing_else",
+        "cli/test_fix.py::test_a_release_is_run_and_its_working_copy_is_written",
+    ),
     "| `bench`, `profile`": ("cli/test_bench.py::test_code_of_no_folder_cannot_be_trusted",),
     "Look at a stranger's tree": None,
-    "Run `verify`, `new --verify` and `init --show-recording` only": None,
-    "`verify --recipe FILE.py` also runs that file": (
+    "Run `verify`, `fix`, `new --verify` and `init --show-recording` only": None,
+    "`--recipe FILE.py` also runs that file": (
         "numeric/test_recipe_files.py::test_a_recipe_may_be_a_file",
         "numeric/test_checkpoint.py::test_a_processor_in_code_of_the_checkpoint",
     ),

@@ -117,6 +117,27 @@ CODES: tuple[Code, ...] = (
         "file, and port each of these models again with --replace. The tool wrote nothing.",
     ),
     Code(
+        "VCG526",
+        "the working copy has another version of a repaired file",
+        "With a release, `fix` runs the code of the release and not that of the working copy, which may be anybody's "
+        "folder. So it writes into the copy only where the file is the release's, byte for byte. Give the folder as "
+        "--vllm to run and repair its own code. The tool wrote nothing.",
+    ),
+    Code(
+        "VCG527",
+        "a repair is pending",
+        "`fix --check` found a repair that the checks prove. It wrote nothing and ends with exit code 1. Run `fix` "
+        "without --check to write it, or with --diff to see it.",
+    ),
+    Code(
+        "VCG528",
+        "no rule repairs what fails",
+        "The port in the tree fails these checks, and `fix` has no repair that makes them pass and leaves all others "
+        "as they are. Each line says which kind of failure it is. *No defect*: nobody can meet it, or the results are "
+        "right. *Open upstream*: vLLM has a thread for it, and the repair is not in the model's file. *Needs a hand*: "
+        "a defect of this port. The exit code is 0, because there is nothing that `fix` could do.",
+    ),
+    Code(
         "VCG439",
         "the class has too many subclasses",
         "Subclasses inherit a port, so the tool looks at each of them. It looks at no more than 2,000; no model of "

@@ -24,6 +24,7 @@ from torch import nn
 
 from scaffold.verify.numeric import attention
 from scaffold.verify.numeric.graphs import Lab
+from scaffold.verify.numeric.model import FROZEN, ROUND_UP, SECTIONS, captured_short
 
 CAPTURE = "prepare_encoder_cudagraph_capture_inputs"
 REPLAY = "prepare_encoder_cudagraph_replay_buffers"
@@ -214,8 +215,8 @@ def _capacity(replay: Replay) -> str:
         buffer = replay.buffers.get(key)
         if buffer is not None and value.ndim and buffer.ndim and len(value) > len(buffer):
             return (
-                f"buffer {key!r} was captured with {len(buffer)} entries for a budget of {replay.budget} tokens, and a "
-                f"replay brings {len(value)}: the capture must round up"
+                f"{captured_short(key)} {len(buffer)} entries for a budget of {replay.budget} tokens, and a replay "
+                f"brings {len(value)}: {ROUND_UP}"
             )
     return ""
 
@@ -280,8 +281,8 @@ def _sections(replay: Replay) -> str:
         return ""
     queries, values = replay.apart
     return (
-        f"a sequence's queries begin at row {queries} and its values at row {values}: FlashInfer's offsets are two "
-        "sections in one tensor, and each half of the buffer must be filled from its own half"
+        f"a sequence's queries begin at row {queries} and its values at row {values}: {SECTIONS}, and each half of the "
+        "buffer must be filled from its own half"
     )
 
 
@@ -291,8 +292,8 @@ def _bound(replay: Replay) -> str:
     length, bound = replay.cut
     ratio = f" ({length // bound} times as many)" if bound and length % bound == 0 else ""
     return (
-        f"an attention sequence has {length} rows{ratio}, but max_seqlen was frozen at {bound} when the graph was "
-        "captured: give the capture a bound in rows (patches) of the longest sequence, not in output tokens"
+        f"an attention sequence has {length} rows{ratio}, {FROZEN} {bound} when the graph was captured: "
+        "give the capture a bound in rows (patches) of the longest sequence, not in output tokens"
     )
 
 

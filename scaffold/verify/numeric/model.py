@@ -17,6 +17,10 @@ Tail = Literal["fa2", "fa3", "cudnn"]
 #: For readers: FlashAttention's kernels differ in the rows after a sequence's end.
 TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tails", "cudnn": "FlashInfer's attention"}
 Progress = Callable[[str], None]
+#: Causes that a failed check names, word for word: `scaffold.fix` asks for them.
+ROUND_UP = "the capture must round up"
+FROZEN = "but max_seqlen was frozen at"
+SECTIONS = "FlashInfer's offsets are two sections in one tensor"
 #: How the names of variables begin that decide which code Python and the system find.
 SEARCHED = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "LD_", "DYLD_")
 #: The same of all that reach a tree in the CPU lab: it needs them to find programs, libraries and folders. Others could
@@ -229,6 +233,11 @@ class Property:
         if self.sources:
             parts.append(f"[{', '.join(self.sources)}]")
         return "  ".join(parts).rstrip()
+
+
+def captured_short(buffer: str) -> str:
+    """How the cause of a failed check begins where a graph's buffer is too small for a replay."""
+    return f"buffer {buffer!r} was captured with"
 
 
 def properties_of(checks: Sequence[Check]) -> tuple[Property, ...]:

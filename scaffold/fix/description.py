@@ -1,0 +1,102 @@
+"""The text of a pull request for a fix: it claims the repairs that were proven, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaffold.fix.fixing import Fix
+from scaffold.fix.proof import Key
+from scaffold.fix.remaining import Kind, remaining
+from scaffold.pull_request import changed_lines, open_points, under_headings
+
+
+def fix_title(fix: Fix) -> str:
+    """A title with the tags that the guide asks for."""
+    return f"[Bugfix][Multimodal] Encoder CUDA graphs of {fix.port.class_name}: {_listed(fix)}"
+
+
+def _listed(fix: Fix) -> str:
+    """The names of the repairs, without those that are only beside another one."""
+    return ", ".join(repair.name for repair in fix.proven.repairs if not repair.beside)
+
+
+def describe_fix(fix: Fix, *, command: str) -> str:
+    """The description in Markdown, under the headings of the tree's own template. `command` runs the checks again."""
+    purpose, plan, result = list(_purpose(fix)), list(_plan(command)), list(_result(fix))
+    notes = list(_notes(fix))
+    return under_headings(
+        fix.tree,
+        {
+            "Purpose": [*purpose, "", *notes],
+            "Test Plan": plan,
+            "Test Result": result,
+            "Overview": purpose[:1],
+            "Claims": purpose[2:],
+            "Validation": [*plan, "", *result],
+            "Details": notes,
+        },
+    )
+
+
+def _purpose(fix: Fix) -> Iterator[str]:
+    yield f"Repair the encoder CUDA graphs of `{fix.port.class_name}`: {_listed(fix)}."
+    yield ""
+    for repair in fix.proven.repairs:
+        place = f"`{repair.path}:{repair.span.line}`"
+        yield f"- {repair.what[0].upper()}{repair.what[1:]}. Now {repair.so} ({place})."
+    yield "- Eager results stay bit-identical, and no check that passed fails."
+
+
+def _notes(fix: Fix) -> Iterator[str]:
+    for change in fix.changes:
+        added, removed = changed_lines(change)
+        yield f"- Size: `{change.path}`, +{added} -{removed} lines. No signature is changed."
+    if fix.heirs:
+        yield f"- These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}."
+    yield from open_points(fix.tree, fix.port, "rules found the places, and the checks below chose among them")
+
+
+def _plan(command: str) -> Iterator[str]:
+    yield "The real classes, tiny and with random weights, are driven by this tree's own manager. The CPU emulates the"
+    yield "graphs, and every result is compared with `embed_multimodal`:"
+    yield ""
+    yield "```sh"
+    yield command
+    yield "```"
+
+
+def _result(fix: Fix) -> Iterator[str]:
+    before, after = fix.proven.before, fix.proven.after
+    now = sum(key in after.failing for key in before.checks)
+    yield f"{len(before.failing)} of {len(before.checks)} checks failed before, and {now} fail after."
+    yield f"{after.eager} eager results are the same bits as before."
+    yield ""
+    yield "| checks | failed before | now | the first failure |"
+    yield "| --- | --- | --- | --- |"
+    yield from _rows(fix)
+    left = remaining(after)
+    for kind, heading in _HEADINGS.items():
+        lines = [f"- {one}" for one in left if one.kind is kind]
+        if lines:
+            yield from ("", heading, "", *lines)
+    yield ""
+    yield "<!-- The CPU shows no kernels and no speed: add a run on a GPU. -->"
+
+
+_HEADINGS = {
+    Kind.DEFECT: "These checks still fail:",
+    Kind.UPSTREAM: "These checks still fail, and have threads of their own:",
+    Kind.NO_DEFECT: "These checks still fail, and show no defect:",
+}
+
+
+def _rows(fix: Fix) -> Iterator[str]:
+    """A row for each property whose checks are mended."""
+    found: dict[tuple[str, str, str], list[Key]] = {}
+    for key in (key for kept in fix.proven.kept for key in kept.mended):
+        check = fix.proven.before.checks[key]
+        found.setdefault((check.modality, check.group or check.name, check.code), []).append(key)
+    for (modality, name, code), keys in found.items():
+        kernels = ", ".join(dict.fromkeys(kernel for kernel, _, _ in keys))
+        said = fix.proven.before.checks[keys[0]].detail.replace("|", "\\|").replace("\n", " ")
+        yield f"| {modality}: {name} | {len(keys)} ({kernels}) | pass | {code}: {said} |"

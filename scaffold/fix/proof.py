@@ -1,0 +1,160 @@
+"""Which repairs are right: the checks of the lab before and after each, compared by their names.
+
+`prove_repairs` is told how to run the checks and decides from their results alone. A repair is kept if a check that
+failed passes with it, each check that passed still does, and eager results stay the same bits. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from scaffold.diagnostics import DiagnosticError
+from scaffold.fix.rules import Repair
+from scaffold.verify.numeric import TAILS, Check, NumericReport
+
+#: Attention kernel, modality and name of a check.
+Key = tuple[str, str, str]
+
+_OFFSETS = "no attention sequence has a negative length"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of the checks, a report for each attention kernel."""
+
+    reports: tuple[NumericReport, ...]
+
+    @cached_property
+    def checks(self) -> Mapping[Key, Check]:
+        """The checks by name; of two with one name, one that failed. Sequences of negative length and each hazard,
+        which a report counts for a whole run, are checks as well.
+        """
+        found: dict[Key, Check] = {}
+        for report in self.reports:
+            negative = report.negative_lengths
+            detail = f"{negative} of {report.sequences} have one" if negative else ""
+            whole = [Check(_OFFSETS, "all", not negative, detail=detail, code="VCG665")]
+            whole += [Check(str(hazard), "all", False, code="VCG652") for hazard in report.hazards]
+            for check in (*report.checks, *whole):
+                key = (report.tail, check.modality, check.name)
+                if key not in found or not check.passed:
+                    found[key] = check
+        return found
+
+    @cached_property
+    def failing(self) -> Mapping[Key, Check]:
+        return {key: check for key, check in self.checks.items() if not check.passed}
+
+    @property
+    def eager(self) -> int:
+        """How many eager results were compared bit for bit, and are the same."""
+        return sum(check.code == "VCG651" and check.passed for check in self.checks.values())
+
+    @property
+    def verdict(self) -> str:
+        """One line: how many of the checks fail, and on which kernels."""
+        kernels = ", ".join(TAILS[report.tail] for report in self.reports)
+        return f"{len(self.failing)} of {len(self.checks)} checks fail ({kernels})"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A repair, and the checks that failed without it and pass with it."""
+
+    repair: Repair
+    mended: tuple[Key, ...]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A repair that was tried and is not right here, and why."""
+
+    repair: Repair
+    reason: str
+
+
+@dataclass(frozen=True)
+class Proven:
+    """The checks before any repair and with all that are kept, the same outcome where none is."""
+
+    before: Outcome
+    after: Outcome
+    kept: tuple[Kept, ...]
+    dropped: tuple[Dropped, ...]
+
+    @property
+    def repairs(self) -> tuple[Repair, ...]:
+        return tuple(kept.repair for kept in self.kept)
+
+
+#: Runs the checks with these repairs in the tree; without any, on the tree as it is.
+Run = Callable[[Sequence[Repair]], tuple[NumericReport, ...]]
+
+
+def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], None] = lambda text: None) -> Proven:
+    """Try the repairs that answer a failing check, one after the other, on top of those that are kept.
+
+    A failing check shows its first fault only. So what is dropped is tried again after another repair was kept. Those
+    that are only worth a line beside others are tried last, if any was kept, and have to mend all that they answer.
+    `tell` gets a line for each decision. Raises `DiagnosticError` where the tree's own port cannot be run.
+    """
+    before = now = Outcome(run(()))
+    for report in before.reports:
+        if report.failure is not None:
+            raise DiagnosticError(report.failure)
+    tell(before.verdict)
+    kept: list[Kept] = []
+    dropped: dict[str, Dropped] = {}
+    for stage in ([one for one in repairs if not one.beside], [one for one in repairs if one.beside]):
+        pending = [] if not kept and all(one.beside for one in stage) else stage
+        while pending:
+            for repair in pending:
+                answered = [key for key, check in now.failing.items() if repair.answers(check)]
+                if not answered:
+                    continue
+                after = Outcome(run([*(one.repair for one in kept), repair]))
+                reason = _objection(now, after, answered if repair.beside else ())
+                if reason:
+                    dropped[repair.name] = Dropped(repair, reason)
+                    tell(f"`{repair.name}` is not kept: {reason}")
+                    continue
+                mended = _mended(now, after)
+                kept.append(Kept(repair, mended))
+                dropped.pop(repair.name, None)
+                tell(f"`{repair.name}` mends {len(mended)} checks: {repair.so}, {repair.span}")
+                now = after
+                pending = [one for one in pending if one is not repair]
+                break
+            else:
+                pending = []
+    return Proven(before, now, tuple(kept), tuple(dropped.values()))
+
+
+def _mended(before: Outcome, after: Outcome) -> tuple[Key, ...]:
+    return tuple(key for key in before.failing if key in after.checks and after.checks[key].passed)
+
+
+def _objection(before: Outcome, after: Outcome, demanded: Sequence[Key]) -> str:
+    """Why a repair is wrong or useless, empty where it is neither. `demanded` are checks that must pass."""
+    for report in after.reports:
+        if report.failure is not None:
+            return f"{report.failure.code} {report.failure.message.partition(chr(10))[0]}"
+    for key, check in before.checks.items():
+        if check.passed and key not in after.checks:
+            return f"the check {_shown(key)} is gone"
+    for key, check in after.failing.items():
+        if key not in before.failing:
+            return f"the check {_shown(key)} fails with it: {check.code} {check.detail}"
+    mended = _mended(before, after)
+    left = [key for key in demanded if key not in mended]
+    if left:
+        now = after.failing.get(left[0])
+        return f"the check {_shown(left[0])} does not pass" + (f": {now.code} {now.detail}" if now else "")
+    return "" if mended else "no failing check passes with it"
+
+
+def _shown(key: Key) -> str:
+    kernel, modality, name = key
+    return f"`{name}` ({modality}, {kernel})"

@@ -1,0 +1,221 @@
+"""`fix` on the command line: what it writes, says and refuses. The lab is a few lines here; the last test has the real
+one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli_scene import PROTOCOL, contents
+from test_new import make_repository
+from test_verify import BAD, SMALL
+
+from scaffold.verify.numeric import NumericReport, runner
+from scaffold.verify.numeric.model import FROZEN, Check
+
+pytestmark = pytest.mark.trees
+
+KIMI = "vllm/model_executor/models/kimi_vl.py"
+WRONG = b"max_seqlen_override=token_budget,"
+MENDED = b"max_seqlen_override=token_budget * kh * kw,"
+LONG = replace(BAD, detail=f"an attention sequence has 256 rows, {FROZEN} 64")
+SHORT = Check("a context of 63 tokens", "image", False, code="VCG662")
+EAGER = Check("eager unchanged: small", "image", True, 0.0, 0.0, code="VCG651")
+EMBEDS = Check("precomputed embeddings, one item", "image", False, detail="KeyError", code="VCG660")
+
+#: A lab that looks into the file: the bound is wrong or right there, and each has its checks.
+CHILD = """
+import json, pathlib, sys
+def say(**event): print(json.dumps(event), flush=True)
+json.loads(sys.stdin.readline())
+reports = json.loads({reports!r})
+for line in sys.stdin:
+    request = json.loads(line)
+    root = pathlib.Path(request["changed_root" if request["changed_modules"] else "root"])
+    wrong = {wrong!r} in (root / {path!r}).read_bytes()
+    say(event="report", data=reports["wrong" if wrong else "right"])
+    say(event="ended", status=0)
+"""
+
+
+def lab(monkeypatch, wrong: tuple[Check, ...], right: tuple[Check, ...]) -> None:
+    reports = {
+        name: NumericReport("kimi_vl", "", "fa2", checks, hits=1, sequences=9).to_json()
+        for name, checks in (("wrong", wrong), ("right", right))
+    }
+    script = CHILD.format(reports=json.dumps(reports), wrong=WRONG, path=KIMI)
+    monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", script))
+
+
+@pytest.fixture
+def tree(copied_tree) -> Path:
+    return copied_tree("0.33.0", "pyproject.toml", KIMI, *PROTOCOL).root
+
+
+@pytest.fixture
+def mends(monkeypatch) -> None:
+    lab(monkeypatch, (SMALL, LONG), (SMALL, replace(LONG, passed=True, detail=""), EAGER))
+
+
+def test_it_writes_the_repair_and_nothing_else(run, tree, mends):
+    before = contents(tree)
+
+    done = run("fix", "kimi_vl", "--vllm", tree)
+
+    assert done.code == 0, done.err
+    after = contents(tree)
+    assert {path for path in after if after[path] != before.get(path)} == {KIMI}
+    assert after[KIMI] == before[KIMI].replace(WRONG, MENDED)
+    assert [" ".join(line.split()) for line in done.out.splitlines()] == [
+        f"bound in rows: the bound is `token_budget * kh * kw` ({tree}/{KIMI}:491:33); mends 2 checks",
+        f"changed {KIMI} (+1 -1 lines)",
+        "kimi_vl: 2 of 6 checks failed, 0 fail with the repair; 2 eager results are the same bits",
+    ]
+    assert "kimi_vl: 2 of 6 checks fail (fa2 attention tails, fa3 attention tails)" in done.err
+    again = run("fix", "kimi_vl", "--vllm", tree)
+    assert (again.code, again.out) == (0, "kimi_vl: nothing to repair, 0 of 8 checks fail\n")
+    assert contents(tree) == after
+    assert run("revert", tree).code == 0
+    assert contents(tree) == before
+
+
+def test_check_and_diff_write_nothing(run, tree, mends):
+    before = contents(tree)
+
+    shown = run("fix", "kimi_vl", "--vllm", tree, "--diff", "--tail", "fa3")
+    checked = run("fix", "kimi_vl", "--vllm", tree, "--check", "--tail", "fa3", "--format", "json")
+
+    assert shown.code == 0, shown.err
+    assert shown.out.splitlines()[0] == f"--- a/{KIMI}"
+    assert [line for line in shown.out.splitlines()[2:] if line[0] in "+-"] == [
+        f"-            {WRONG.decode()}", f"+            {MENDED.decode()}"
+    ]  # fmt: skip
+    assert checked.code == 1
+    (found,) = json.loads(checked.out)["diagnostics"]
+    assert (found["code"], found["message"].partition(":")[0]) == ("VCG527", "bound in rows")
+    assert f"fix kimi_vl --vllm {tree} --tail fa3" in checked.err
+    assert contents(tree) == before
+    assert run("fix", "kimi_vl", "--vllm", tree).code == 0
+    assert run("fix", "kimi_vl", "--vllm", tree, "--check").code == 0
+
+
+def test_a_repair_that_spoils_another_check_is_not_written(run, tree, monkeypatch):
+    lab(monkeypatch, (SMALL, LONG), (replace(SMALL, passed=False), replace(LONG, passed=True), EAGER))
+    before = contents(tree)
+    done = run("fix", "kimi_vl", "--vllm", tree)
+    assert (done.code, contents(tree)) == (0, before)
+    assert "`bound in rows` is not kept: the check `a: small` (image, fa2) fails with it" in done.err
+    assert "warning[VCG528]: no rule repairs 2 failing checks of kimi_vl" in done.err
+    assert "needs a hand: VCG650, 2 checks on fa2, fa3: image b: small: an attention sequence" in done.err
+
+
+def test_what_is_no_defect_and_what_is_open_upstream_is_said_apart(run, tree, monkeypatch):
+    lab(monkeypatch, (SMALL, EMBEDS, SHORT), (SMALL,))
+    done = run("fix", "kimi_vl", "--vllm", tree)
+    assert (done.code, done.out) == (0, "kimi_vl: nothing to repair, 4 of 8 checks fail\n")
+    assert "open upstream: VCG660, 2 checks on fa2, fa3" in done.err
+    assert "no defect: VCG662, 2 checks on fa2, fa3" in done.err
+    assert "needs a hand" not in done.err
+
+
+def test_the_text_claims_the_repairs_and_says_what_still_fails(run, tree, monkeypatch):
+    mended = (SMALL, replace(LONG, passed=True), replace(SHORT, passed=True))
+    lab(monkeypatch, (SMALL, LONG, SHORT, EMBEDS), (*mended, EMBEDS, EAGER))
+
+    done = run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md")
+
+    assert done.code == 0, done.err
+    assert (
+        "Title: [Bugfix][Multimodal] Encoder CUDA graphs of KimiVLForConditionalGeneration: bound in rows\n" in done.err
+    )
+    text = Path("pr.md").read_text()
+    assert f"Now the bound is `token_budget * kh * kw` (`{KIMI}:491`)." in text
+    assert "`min_budget`" not in text, "the other repair has mended its check already"
+    assert "6 of 10 checks failed before, and 2 fail after.\n2 eager results are the same bits as before." in text
+    assert "| image: small | 2 (fa2, fa3) | pass | VCG650: an attention sequence has 256 rows" in text
+    assert "These checks still fail, and have threads of their own:\n\n- VCG660, 2 checks" in text
+    assert "These checks still fail:" not in text
+    assert f"`{KIMI}`, +1 -1 lines" in text
+    assert "vitcg-scaffold verify kimi_vl --vllm . --as-is --tail all" in text
+    Path("pr.md").unlink()
+    assert run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md").code == 0
+    assert not Path("pr.md").exists(), "there is nothing to claim"
+
+
+def test_a_release_is_run_and_its_working_copy_is_written(run, release_tree, mends):
+    release = release_tree("0.33.0").root
+    done = run("fix", "kimi_vl", "--vllm", "0.33.0")
+    assert done.code == 0, done.err
+    copy = Path("vllm-0.33.0")
+    assert MENDED in (copy / KIMI).read_bytes()
+    assert WRONG in (release / KIMI).read_bytes()
+    again = run("fix", "kimi_vl", "--vllm", "0.33.0")
+    assert again.code == 0, again.err
+    assert f"unchanged  {KIMI}" in again.out, "the release has the fault, and the copy its repair"
+    assert run("fix", "kimi_vl", "--vllm", "0.33.0", "--check", "--into", copy).code == 0
+    assert run("fix", "kimi_vl", "--vllm", "0.33.0", "--check").code == 1, "the release itself"
+
+    (copy / KIMI).write_bytes((release / KIMI).read_bytes() + b"\nimport antigravity\n")
+    other = contents(copy)
+    assert "error[VCG507]" in run("fix", "kimi_vl", "--vllm", "0.33.0").err
+    refused = run("fix", "kimi_vl", "--vllm", "0.33.0", "--allow-dirty")
+
+    assert (refused.code, contents(copy)) == (5, other)
+    assert f"error[VCG526]: {KIMI} is not the file of vllm-0.33.0, which was run" in refused.err
+    assert "--vllm vllm-0.33.0" in refused.err
+
+
+def test_uncommitted_changes_are_refused_before_anything_is_run(run, tree, mends, monkeypatch):
+    make_repository(tree)
+    (tree / KIMI).write_bytes((tree / KIMI).read_bytes() + b"\n# mine\n")
+    asked = []
+    original = runner._Bench.check
+    monkeypatch.setattr(runner._Bench, "check", lambda self, request: asked.append(1) or original(self, request))
+    done = run("fix", "kimi_vl", "--vllm", tree)
+    assert (done.code, "VCG507" in done.err, asked) == (5, True, [])
+    assert run("fix", "kimi_vl", "--vllm", tree, "--allow-dirty").code == 0
+    assert (tree / KIMI).read_bytes().endswith(b"\n# mine\n")
+    assert MENDED in (tree / KIMI).read_bytes()
+
+
+def test_wrong_uses(run, tree, mends):
+    both = run("fix", "kimi_vl", "--vllm", tree, "--diff", "--check")
+    assert (both.code, "--diff and --check exclude each other" in both.err) == (2, True)
+    other = run("fix", "kimi_vl", "--vllm", tree, "--tail", "cudnn")
+    assert (other.code, "is not for cudnn" in other.err) == (2, True)
+    into = run("fix", "kimi_vl", "--vllm", tree, "--into", "x")
+    assert (into.code, "--into names the working copy" in into.err) == (2, True)
+
+
+def test_help_says_that_the_code_runs(run):
+    assert "Runs the tree's code" in " ".join(run("fix", "--help").out.split())
+
+
+def test_a_replacement_names_the_fix_where_there_is_a_place_for_one(run, release_tree):
+    release_tree("0.33.0")
+    named = run("new", "kimi_vl", "--vllm", "0.33.0", "--replace", "--diff")
+    assert (
+        "a few lines only (`bound in rows`). To see them: vitcg-scaffold fix kimi_vl --vllm 0.33.0 --diff" in named.err
+    )
+    assert "a few lines only" not in run("new", "internvl", "--vllm", "0.33.0", "--replace", "--diff").err
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `cpu` extra")
+def test_kimi_vl_is_wrong_in_0_33_and_two_lines_mend_it(run, release_tree):
+    """The real lab: 38 of 68 checks fail as released, none with the repair."""
+    pristine = (release_tree("0.33.0").root / KIMI).read_bytes()
+
+    done = run("fix", "kimi_vl", "--vllm", "0.33.0")
+
+    assert done.code == 0, done.err
+    assert "kimi_vl: 38 of 68 checks failed, 0 fail with the repair; 64 eager results are the same bits" in done.out
+    assert f"{KIMI}  (+2 -2 lines)" in done.out
+    mended = pristine.replace(WRONG, MENDED)
+    mended = mended.replace(b"return (min_budget, max_budget)", b"return (min(min_budget, max_budget), max_budget)")
+    assert (Path("vllm-0.33.0") / KIMI).read_bytes() == mended

@@ -1,0 +1,36 @@
+"""`docs/fix.md`: each row of what is repaired in 0.33 is what a run gives."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from scaffold.fix import fix_port
+from scaffold.pull_request import changed_lines
+from scaffold.workflow import load_port
+
+PAGE = (Path(__file__).parents[2] / "docs/fix.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `(\w+)` \| (\d+) of (\d+) \| (\d+) \| \+(\d+) -(\d+) \| (.*) \|$", PAGE, re.MULTILINE)
+
+
+def test_there_are_rows() -> None:
+    assert [row[0] for row in ROWS] == ["kimi_vl", "gemma3_mm", "glm4_1v", "qwen3_vl", "qwen2_vl"]
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `cpu` extra")
+@pytest.mark.parametrize(
+    ("model", "failing", "checks", "left", "added", "removed", "rules"), ROWS, ids=[row[0] for row in ROWS]
+)
+def test_a_row_is_what_a_run_gives(release_tree, model, failing, checks, left, added, removed, rules) -> None:
+    fix = fix_port(load_port(model), release_tree("0.33.0"))
+    before, after = fix.proven.before, fix.proven.after
+    (change,) = fix.changes
+    assert (len(before.failing), len(before.checks), len(after.failing)) == (int(failing), int(checks), int(left))
+    assert changed_lines(change) == (int(added), int(removed))
+    assert [repair.name for repair in fix.proven.repairs] == rules.split(", ")

@@ -1,0 +1,180 @@
+"""Which repairs are kept: outcomes by name of a check. A run is a table here: repairs to what fails with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.fix.proof import Outcome, prove_repairs
+from scaffold.fix.remaining import Kind, remaining
+from scaffold.fix.rules import Repair
+from scaffold.verify.numeric import Check, NumericReport
+from scaffold.verify.numeric.model import ObservedHazard
+
+#: Checks of the run, by name; a code stands for a failure.
+Codes = dict[str, str]
+RIGHT: Codes = {"a": "", "b": "", "c": ""}
+
+
+def repair(name: str, *codes: str, beside: bool = False) -> Repair:
+    span = Span("m.py", 1, 1, 1, 2)
+    return Repair(name, "m.py", "C", ("m",), span, (), "wrong", "right", lambda check: check.code in codes, beside)
+
+
+def report(codes: Codes, tail: str = "fa2", *, eager: bool = False, negative: int = 0) -> NumericReport:
+    checks = [Check(name, "image", not code, detail=f"why {code}" * bool(code), code=code or "VCG650")
+              for name, code in codes.items()]  # fmt: skip
+    checks += [Check("eager unchanged: a", "image", True, code="VCG651")] * eager
+    return NumericReport("m", "", tail, tuple(checks), negative_lengths=negative, sequences=9)  # type: ignore[arg-type]
+
+
+class Lab:
+    """What fails with which repairs, by their names; every call is noted."""
+
+    def __init__(self, table: dict[str, Codes | NumericReport]) -> None:
+        self.table = table
+        self.asked: list[str] = []
+
+    def __call__(self, repairs: Sequence[Repair]) -> tuple[NumericReport, ...]:
+        self.asked.append("+".join(one.name for one in repairs))
+        found = self.table[self.asked[-1]]
+        return (found if isinstance(found, NumericReport) else report(RIGHT | found, eager=bool(repairs)),)
+
+
+R, S, LAST = repair("r", "VCG654"), repair("s", "VCG650"), repair("last", "VCG662", beside=True)
+
+
+def test_a_repair_that_mends_is_kept():
+    lab = Lab({"": {"a": "VCG654"}, "r": {}})
+    lines: list[str] = []
+    proven = prove_repairs([R, S, LAST], lab, tell=lines.append)
+    assert lab.asked == ["", "r"], "nothing asks for the others"
+    assert [(kept.repair.name, kept.mended) for kept in proven.kept] == [("r", (("fa2", "image", "a"),))]
+    assert (len(proven.before.failing), len(proven.after.failing), proven.after.eager) == (1, 0, 1)
+    assert lines == ["1 of 4 checks fail (fa2 attention tails)", "`r` mends 1 checks: right, m.py:1:1"]
+
+
+def test_nothing_fails_and_nothing_is_tried():
+    lab = Lab({"": {}})
+    proven = prove_repairs([R, S, LAST], lab)
+    assert (lab.asked, proven.kept, proven.dropped, proven.after is proven.before) == ([""], (), (), True)
+
+
+#: with the repair, and why it is dropped
+OBJECTIONS: dict[str, tuple[Codes | NumericReport, str]] = {
+    "it mends nothing": ({"a": "VCG654"}, "no failing check passes with it"),
+    "another code is no pass": ({"a": "VCG657"}, "no failing check passes with it"),
+    "it spoils another check": ({"b": "VCG650"}, "the check `b` (image, fa2) fails with it: VCG650 why VCG650"),
+    "eager results change": (
+        {"eager: z": "VCG651"}, "the check `eager: z` (image, fa2) fails with it: VCG651 why VCG651"),
+    "a check is gone": (report({"a": "", "b": ""}), "the check `c` (image, fa2) is gone"),
+    "offsets fall": (
+        report(RIGHT, negative=2),
+        "the check `no attention sequence has a negative length` (all, fa2) fails with it: VCG665 2 of 9 have one"),
+    "it does not run": (
+        NumericReport("m", "", "fa2", failure=Diagnostic("VCG654", "raised\nat length")), "VCG654 raised"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OBJECTIONS)
+def test_a_repair_is_dropped(name):
+    after, reason = OBJECTIONS[name]
+    proven = prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": after}))
+    assert proven.kept == ()
+    assert [(one.repair.name, one.reason) for one in proven.dropped] == [("r", reason)]
+    assert proven.after is proven.before
+
+
+def test_a_hazard_that_a_repair_brings_drops_it():
+    hazard = ObservedHazard("host sync", "item", "m.py:3", "capture")
+    worse = NumericReport("m", "", "fa2", report(RIGHT).checks, hazards=(hazard,), sequences=9)
+    (dropped,) = prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": worse})).dropped
+    assert "fails with it: VCG652" in dropped.reason
+
+
+def test_what_was_dropped_is_tried_again_on_top_of_another():
+    """A check shows its first fault only: `r` mends nothing before `s` did."""
+    lab = Lab(
+        {"": {"a": "VCG654", "b": "VCG650"}, "r": {"a": "VCG654", "b": "VCG650"}, "s": {"a": "VCG654"}, "s+r": {}}
+    )
+    proven = prove_repairs([R, S], lab)
+    assert lab.asked == ["", "r", "s", "s+r"]
+    assert [one.name for one in proven.repairs] == ["s", "r"]
+    assert proven.dropped == ()
+
+
+def test_a_repair_on_top_must_keep_the_eager_bits_of_the_run_before():
+    lab = Lab({"": {"a": "VCG654", "b": "VCG650"}, "r": {"b": "VCG650"}, "r+s": report(RIGHT)})
+    proven = prove_repairs([R, S], lab)
+    assert [one.name for one in proven.repairs] == ["r"]
+    assert proven.dropped[0].reason == "the check `eager unchanged: a` (image, fa2) is gone"
+
+
+@pytest.mark.parametrize(
+    ("last", "kept", "reason"),
+    [
+        ({}, ["r", "last"], ""),
+        ({"c": "VCG654"}, ["r"], "the check `c` (image, fa2) does not pass: VCG654 why VCG654"),
+        (report({"a": "", "b": ""}, eager=True), ["r"], "the check `c` (image, fa2) does not pass"),
+    ],
+)
+def test_a_line_beside_others_mends_all_that_it_answers(last, kept, reason):
+    lab = Lab({"": {"a": "VCG654", "c": "VCG662"}, "r": {"c": "VCG662"}, "r+last": last})
+    proven = prove_repairs([LAST, R], lab)
+    assert [one.name for one in proven.repairs] == kept
+    assert [one.reason for one in proven.dropped] == ([reason] if reason else [])
+
+
+def test_a_line_beside_others_is_never_alone():
+    lab = Lab({"": {"c": "VCG662"}})
+    assert prove_repairs([LAST, R], lab).kept == ()
+    assert lab.asked == [""]
+
+
+def test_a_port_that_does_not_run_is_an_error():
+    broken = NumericReport("m", "", "fa2", failure=Diagnostic("VCG667", "no port"))
+    with pytest.raises(DiagnosticError, match="VCG667"):
+        prove_repairs([R], Lab({"": broken}))
+
+
+def test_names_are_of_one_kernel_and_of_two_equal_ones_the_failing_counts():
+    twice = NumericReport("m", "", "fa2", (*report({"a": ""}).checks, *report({"a": "VCG650"}).checks), sequences=9)
+    outcome = Outcome((twice, report({"a": ""}, "fa3")))
+    assert [*outcome.failing] == [("fa2", "image", "a")]
+    assert len(outcome.checks) == 4, "and two for the offsets"
+    again = NumericReport("m", "", "fa2", twice.checks[::-1], sequences=9)
+    assert [*Outcome((again,)).failing] == [("fa2", "image", "a")]
+
+
+KINDS = [
+    (Check("items replayed", "image", False, code="VCG657"), Kind.NO_DEFECT),
+    (Check("a context of 3 tokens", "image", False, code="VCG662"), Kind.NO_DEFECT),
+    (Check("budget 8: capture", "image", False, detail="ValueError: Invalid minimum budget 9", code="VCG654"),
+     Kind.NO_DEFECT),
+    (Check("budget 8: capture", "image", False, detail="ValueError: shapes", code="VCG654"), Kind.DEFECT),
+    (Check("budget 8: mixed", "image", False, detail="Invalid minimum budget", code="VCG654"), Kind.DEFECT),
+    (Check("precomputed embeddings, one item", "image", False, code="VCG660"), Kind.UPSTREAM),
+    (Check("more frames", "video", False, code="VCG666"), Kind.UPSTREAM),
+    (Check("edges: one frame more than a graph holds, call 1", "video", False, code="VCG654"), Kind.UPSTREAM),
+    (Check("edges: one frame more than a graph holds, call 1", "video", False, code="VCG650"), Kind.DEFECT),
+    (Check("mixed", "image", False, code="VCG658"), Kind.DEFECT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "kind"), KINDS)
+def test_what_a_failing_check_means(check, kind):
+    (found,) = remaining(Outcome((NumericReport("m", "", "fa2", (check,)),)))
+    assert found.kind is kind
+
+
+def test_what_remains_is_grouped_with_defects_first():
+    checks = (
+        Check("small", "image", False, code="VCG657"),
+        Check("one", "image", False, detail="alias", code="VCG658"),
+        Check("two", "image", False, detail="alias", code="VCG658"),
+    )
+    found = remaining(Outcome((NumericReport("m", "", "fa2", checks), NumericReport("m", "", "fa3", checks[1:2]))))
+    assert str(found[0]) == "VCG658, 3 checks on fa2, fa3: image one (and 1 more): alias"
+    assert [one.kind for one in found] == [Kind.DEFECT, Kind.NO_DEFECT]

@@ -1,0 +1,248 @@
+"""The rules on the ports of real releases: where each applies, what it writes, and which ports it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scaffold.changes import FileChange, unified_lines
+from scaffold.fix.rules import Repair, apply_repairs, find_repairs, heirs_of
+from scaffold.protocol import SourceTree
+from scaffold.verify.numeric import Check
+from scaffold.verify.numeric.model import FROZEN, ROUND_UP, SECTIONS, captured_short
+from scaffold.workflow import load_port
+
+pytestmark = pytest.mark.trees
+
+KIMI = "vllm/model_executor/models/kimi_vl.py"
+QWEN = "vllm/model_executor/models/qwen2_vl.py"
+GEMMA = "vllm/model_executor/models/gemma3_mm.py"
+GLM = "vllm/model_executor/models/glm4_1v.py"
+MINIMUM = "minimum below maximum"
+
+
+def repairs_of(tree: SourceTree, model: str) -> dict[str, Repair]:
+    port = load_port(model)
+    return {repair.name: repair for repair in find_repairs(tree, port.module, port.class_name)}
+
+
+def changed(change: FileChange) -> tuple[list[str], list[str]]:
+    """The lines that go, and those that come."""
+    before, after = (text.decode().splitlines() for text in (change.before or b"", change.after or b""))
+    lines = [*unified_lines(before, after, ("a", "b"))][2:]
+    return tuple([line[1:].strip() for line in lines if line[0] == sign] for sign in "-+")  # type: ignore[return-value]
+
+
+def with_text(tree: SourceTree, path: str, old: str, new: str) -> SourceTree:
+    text = tree.read(path)
+    assert old in text
+    return tree.with_files({path: text.replace(old, new).encode()})
+
+
+CALL = "metadata = self.visual.prepare_encoder_metadata("
+PADDED = "max_batch_size=max(max_batch_size, max_frames_per_batch),"
+#: model, rule, the lines that go (or how many), the lines that come
+PLACES = [
+    (
+        "kimi_vl",
+        "bound in rows",
+        ["max_seqlen_override=token_budget,"],
+        ["max_seqlen_override=token_budget * kh * kw,"],
+    ),
+    (
+        "gemma3_mm",
+        "rows by budget alone",
+        ["num_images = min(", "token_budget // mm_tokens_per_image,", "max_batch_size,", ")"],
+        ["num_images = token_budget // mm_tokens_per_image"],
+    ),
+    (
+        "glm4_1v",
+        "capture rounds up",
+        ["per_mm_item_output = token_budget // max_batch_size"],
+        ["per_mm_item_output = (token_budget + max_batch_size - 1) // max_batch_size"],
+    ),
+    ("glm4_1v", "pad as captured", 13, None),
+    ("qwen3_vl", "pad as captured", 13, None),
+    ("qwen2_vl", "pad as captured", 11, None),
+    (
+        "step3_vl",
+        MINIMUM,
+        ["return min_budget, max_budget"],
+        ["return min(min_budget, max_budget), max_budget"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "rule", "gone", "come"), PLACES, ids=[f"{one[0]}, {one[1]}" for one in PLACES])
+def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
+    tree = release_tree("0.33.0")
+    repair = repairs_of(tree, model)[rule]
+
+    (change,) = apply_repairs(tree, [repair])
+    removed, added = changed(change)
+
+    if come is None:
+        comment = "# Pad as the capture does: its buffers serve images and videos alike."
+        assert added == [comment, CALL, "grid_thw_list,", PADDED, ")"]
+        # The call stands there less deep, so that its end counts as a line that stays or that is new.
+        assert len(removed) == gone
+        assert "modality = self.get_input_modality(mm_kwargs)" in removed, "nothing else reads it"
+    else:
+        assert (removed, added) == (gone, come)
+    compile(change.after or b"", change.path, "exec")
+    line = tree.read(change.path).splitlines()[repair.span.line - 1]
+    assert line[repair.span.column - 1 :].startswith(("token_budget", "min", "if modality")), "the place is exact"
+
+
+def test_which_ports_of_a_release_have_a_place(release_tree):
+    """Step3-VL and DeepSeek-OCR limit whole images by items, one row each, rightly; Kimi-K2.5 has the bound in rows."""
+    tree = release_tree("0.33.0")
+    models = [
+        "cohere_compass", "deepseek_ocr", "deepseek_v41", "deepseek_vl2", "ernie45_vl", "gemma3_mm", "gemma4_mm",
+        "glm4_1v", "idefics3", "internvl", "kimi_k25", "kimi_k3", "kimi_vl", "lfm2_vl", "minicpmv", "minimax_m3",
+        "mllama4", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "step3_vl",
+    ]  # fmt: skip
+    found = {model: [name for name in repairs_of(tree, model) if name != MINIMUM] for model in models}
+    assert {model: names for model, names in found.items() if names} == {
+        "gemma3_mm": ["rows by budget alone"],
+        "glm4_1v": ["capture rounds up", "pad as captured"],
+        "kimi_vl": ["bound in rows"],
+        # Its own padding functions make this one right: no check fails, and so nothing asks for the repair.
+        "qwen2_5_vl": ["pad as captured"],
+        "qwen2_vl": ["pad as captured"],
+        "qwen3_vl": ["pad as captured"],
+    }
+    assert all(MINIMUM in repairs_of(tree, model) for model in models if model != "minicpmv")
+
+
+def test_older_releases_have_their_own_places(release_tree):
+    assert "capture rounds up" in repairs_of(release_tree("0.21.0"), "qwen3_vl")
+    assert "capture rounds up" not in repairs_of(release_tree("0.22.0"), "qwen3_vl")
+
+
+TOKENS = "output_tokens=(h // kh) * (w // kw)"
+PAIR = "return (min_budget, max_budget)"
+TEST = 'if modality == "image":\n            metadata'
+VIDEO = "max_frames_per_batch=max_frames_per_batch,\n            )\n"
+BOTH = "max_batch_size=max_batch_size,\n            max_frames_per_batch=max_frames_per_batch,"
+ARGUMENT = "grid_thw_list,\n                max_"
+GETTER = 'str:\n        if "image_grid_thw"'
+NAMED = "modality = self.get_input_modality(mm_kwargs)\n        grid"
+#: the rule, the model and its file, then why the rule stays away: a text there and what takes its place
+UNSURE = {
+    ("bound in rows", "kimi_vl", KIMI): {
+        "the specs divide by something else": (TOKENS, "output_tokens=(h // 2) * (w // 2)"),
+        "the specs divide by no name that is set": (TOKENS, "output_tokens=(h // h) * (w // w)"),
+        "the specs merge nothing": (TOKENS, "output_tokens=h * w"),
+        "the specs count other rows": ("input_size=h * w,", "input_size=h * w * 2,"),
+        "the specs count rows of another size": ("input_size=h * w,", "input_size=h * h,"),
+        "the specs say no rows": ("input_size=h * w,", ""),
+        "the bound is in rows already": ("max_seqlen_override=token_budget", "max_seqlen_override=token_budget * 4"),
+    },
+    ("rows by budget alone", "gemma3_mm", GEMMA): {
+        "the limit is of no buffer": ("num_images,\n            3,", "2,\n            3,"),
+        "the limit is a maximum": ("num_images = min(", "num_images = max("),
+    },
+    ("pad as captured", "qwen2_vl", QWEN): {
+        "a comment would go": (TEST, TEST.replace(":", ":  # one")),
+        "a text over several lines": (ARGUMENT, ARGUMENT.replace("list,", 'list,\n"""\n""",')),
+        "the name is made by what may do more": (NAMED, NAMED.replace("self.get_input_modality", "next")),
+        "the getter sets something": (GETTER, GETTER.replace("if", "self.seen = 1\n        if")),
+        "the test is no comparison of a name": (TEST, TEST.replace('modality == "image"', "self.is_image()")),
+        "the test compares with no constant": (TEST, TEST.replace('"image"', "path")),
+        "the branches call with other grids": ("grid_thw_list,\n                max_f", "[],\n                max_f"),
+        "a branch does more": (VIDEO, f"{VIDEO}            self.x = 1\n"),
+        "the capture pads to one of them": (BOTH, "max_frames_per_batch=max_frames_per_batch,"),
+    },
+    (MINIMUM, "kimi_vl", KIMI): {
+        "the range is no pair of names": (PAIR, "return (64, max_budget)"),
+        "the range has two ends": (PAIR, f"if min_budget: return (0, 1)\n        {PAIR}"),
+        "no method of that name": ("def get_encoder_cudagraph_budget_range(", "def other("),
+    },
+}
+REASONS = [(*place, why, *texts) for place, reasons in UNSURE.items() for why, texts in reasons.items()]
+
+
+@pytest.mark.parametrize(("rule", "model", "path", "why", "old", "new"), REASONS, ids=[each[3] for each in REASONS])
+def test_a_rule_stays_away(release_tree, rule, model, path, why, old, new):
+    tree = release_tree("0.33.0")
+    assert rule in repairs_of(tree, model)
+    assert rule not in repairs_of(with_text(tree, path, old, new), model), why
+
+
+def test_a_factor_that_stands_twice_is_a_square(release_tree):
+    tree = with_text(
+        release_tree("0.33.0"), QWEN, "max_seqlen_override=token_budget * (spatial_merge_size**2)",
+        "max_seqlen_override=token_budget",
+    )  # fmt: skip
+    # The specs have further factors, the frames, and call the merge size by another name.
+    repair = repairs_of(tree, "qwen2_vl")["bound in rows"]
+    assert repair.so == "the bound is `token_budget * (spatial_merge_size**2)`"
+
+
+def test_a_name_that_is_read_elsewhere_stays(release_tree):
+    tree = with_text(
+        release_tree("0.33.0"), QWEN, "        values = metadata | {\n            \"pixel_values\": self._get",
+        "        print(modality)\n        values = metadata | {\n            \"pixel_values\": self._get",
+    )  # fmt: skip
+    (change,) = apply_repairs(tree, [repairs_of(tree, "qwen2_vl")["pad as captured"]])
+    removed, _ = changed(change)
+    assert "modality = self.get_input_modality(mm_kwargs)" not in removed
+
+
+def test_line_ends_stay(release_tree):
+    tree = release_tree("0.33.0")
+    crlf = tree.with_files({QWEN: tree.read_bytes(QWEN).replace(b"\n", b"\r\n")})
+    repairs = [*repairs_of(tree, "qwen2_vl").values()]
+    (plain,), (change,) = apply_repairs(tree, repairs), apply_repairs(crlf, [*repairs_of(crlf, "qwen2_vl").values()])
+    assert change.after == (plain.after or b"").replace(b"\n", b"\r\n")
+
+
+def test_the_repairs_of_a_file_go_together(release_tree):
+    tree = release_tree("0.33.0")
+    repairs = [*repairs_of(tree, "glm4_1v").values()]
+    assert [repair.name for repair in repairs] == ["capture rounds up", "pad as captured", MINIMUM]
+    (both,) = apply_repairs(tree, repairs)
+    assert apply_repairs(tree, repairs[::-1]) == (both,)
+    assert both.path == GLM
+    assert find_repairs(tree.with_files({GLM: both.after or b""}), "glm4_1v", "Glm4vForConditionalGeneration") == ()
+
+
+def test_the_heirs_are_those_that_run_the_repaired_method(release_tree):
+    tree = release_tree("0.33.0")
+    names = repairs_of(tree, "glm4_1v")
+    found = heirs_of(tree, "glm4_1v", "Glm4vForConditionalGeneration", [*names.values()])
+    assert "Glm4vMoeForConditionalGeneration" in found
+    assert "Glm4vForConditionalGeneration" not in found
+    assert heirs_of(tree, "kimi_vl", "KimiVLForConditionalGeneration", [*repairs_of(tree, "kimi_vl").values()]) == ()
+
+
+def failed(code: str, detail: str = "") -> Check:
+    return Check("a", "image", False, detail=detail, code=code)
+
+
+SHORT = f"{captured_short('pixel_values')} 3 entries for a budget of 32 tokens, and a replay brings 8: {ROUND_UP}"
+ANSWERS: list[tuple[str, str, Check, bool]] = [
+    ("gemma3_mm", "rows by budget alone", failed("VCG654", SHORT), True),
+    ("gemma3_mm", "rows by budget alone", failed("VCG654", SHORT.replace("pixel_values", "cu_seqlens")), False),
+    ("gemma3_mm", "rows by budget alone", failed("VCG650", SHORT), False),
+    ("glm4_1v", "capture rounds up", failed("VCG654", SHORT), True),
+    ("glm4_1v", "capture rounds up", failed("VCG654", "ValueError"), False),
+    ("glm4_1v", "pad as captured", failed("VCG665"), True),
+    ("glm4_1v", "pad as captured", failed("VCG650", f"rows: {SECTIONS}, and so on"), True),
+    ("glm4_1v", "pad as captured", failed("VCG650"), False),
+    ("kimi_vl", "bound in rows", failed("VCG650", f"256 rows, {FROZEN} 64"), True),
+    ("kimi_vl", "bound in rows", failed("VCG650"), False),
+    ("kimi_vl", MINIMUM, failed("VCG662"), True),
+    ("kimi_vl", MINIMUM, failed("VCG654"), False),
+]
+
+
+@pytest.mark.parametrize(("model", "rule", "check", "answered"), ANSWERS)
+def test_a_repair_answers_the_failures_that_it_is_for(
+    release_tree: Callable[[str], SourceTree], model: str, rule: str, check: Check, answered: bool
+) -> None:
+    repair = repairs_of(release_tree("0.33.0"), model)[rule]
+    assert repair.answers(check) is answered
+    assert repair.beside is (rule == MINIMUM)
