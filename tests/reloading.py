@@ -31,14 +31,19 @@ def load_parts(host: Any, weights: Iterable[tuple[str, Any]]) -> None:
 
 @contextmanager
 def kept_buffers(host: Any) -> Iterator[None]:
-    """Older releases write anything into buffers that no checkpoint has, with the plugin and without."""
+    """Older releases write anything into buffers that no checkpoint has, with the plugin and without.
+
+    They drop one that a model makes with its first image, and the model makes it again (Kimi-K2.5 of 0.23).
+    """
+    import torch
     from vllm.model_executor.model_loader.reload import layerwise
 
     buffers = {name: value.clone() for name, value in host.named_buffers()}
     yield
     if not hasattr(layerwise.get_layerwise_info(host), "kernel_non_persistent_buffers"):
-        for name, value in buffers.items():
-            host.get_buffer(name).copy_(value)
+        with torch.inference_mode():  # in which such a buffer was made
+            for name, value in host.named_buffers():
+                value.copy_(buffers[name])
 
 
 #: An inner size of MLPs that is no multiple of 8, as Qwen2.5-VL's 3420 is not.
