@@ -1,7 +1,9 @@
 """Run every situation of `tests/harm` on releases, and write the results for docs/measured/harm.md.
 
-python benchmarks/harm.py [RELEASE...] [-- MODEL...]  # all, if none is named; other releases keep their results
+python benchmarks/harm.py [RELEASE...] [-- MODEL...]  # all, if none is named; others keep their results
 VITCG_SLOW=1 python benchmarks/harm.py                # every model in every situation
+
+It prints what is worse, and why.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +38,36 @@ def verdict(name: str, sides: dict[str, dict[str, Any]]) -> str:
     return "same" if is_same else "served"
 
 
-def run(release: str, models: list[str]) -> dict[str, dict[str, int]]:
-    """Situation -> verdict -> number of models, of one release; no models: all."""
+def run(release: str, models: list[str]) -> dict[str, dict[str, str]]:
+    """Situation -> model -> verdict, of one release; no models: all."""
     path = os.pathsep.join(str(folder) for folder in (ROOT / "tests", ROOT, ROOT / "generated"))
     done = subprocess.run(
         [sys.executable, str(HARM / "situations.py"), str(resolve_target(release).tree.root), release, "--", *models],
         env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    return {name: dict(Counter(verdict(name, sides) for sides in models.values())) for name, models in found.items()}
+    for name, of_models in found.items():
+        for model, sides in of_models.items():
+            if reason := harm(name, sides["without"], sides["with"]):
+                print(f"{release}, {name}, {model}: {reason}", flush=True)
+    return {name: {m: verdict(name, sides) for m, sides in of_models.items()} for name, of_models in found.items()}
 
 
 def main() -> int:
-    known = json.loads(RESULT.read_text(encoding="utf-8"))["releases"] if RESULT.exists() else {}
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    models = sys.argv[split + 1 :]
+    is_worse = False
     for release in sys.argv[1:split] or RELEASES:
+        found = run(release, models)
+        is_worse |= any("worse" in of_models.values() for of_models in found.values())
+        known = json.loads(RESULT.read_text(encoding="utf-8"))["releases"] if RESULT.exists() else {}
+        before = known[release]["situations"] if models and release in known else {}
+        situations = {name: before.get(name, {}) | of_models for name, of_models in found.items()}
         today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        known[release] = {"date": today, "situations": run(release, sys.argv[split + 1 :])}
+        known[release] = {"date": today, "situations": situations}
         ordered = {name: known[name] for name in RELEASES if name in known}
         RESULT.write_text(json.dumps({"releases": ordered}, indent=1) + "\n", encoding="utf-8")
-    return int(any("worse" in found for release in known.values() for found in release["situations"].values()))
+    return int(is_worse)
 
 
 if __name__ == "__main__":

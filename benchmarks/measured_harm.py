@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from measured import Page, document, load, table
 
 
@@ -13,7 +15,8 @@ def pages() -> list[Page]:
         """Each situation ran twice on the classes of the release, without and with the plugin. A number counts the
         models that it ran with.""",
         """* *same*: the same class and the same manager, the same outputs, and every other fact the same
-* *served*: an adapter or our manager serves, and every other fact is the same: outputs, too, where images are encoded
+* *served*: an adapter or our manager is there, and every other fact is the same: outputs, too, where images are
+  encoded. With LoRA on the tower, or without a tower, it has no graphs
 * *starts*: the server starts with the plugin, and not without it
 * *worse*: anything else""",
         situations(),
@@ -41,6 +44,7 @@ def situations() -> str:
     return table(["situation", *(release.removesuffix(".0") for release in releases)], rows)
 
 
-def in_words(counts: dict[str, int] | None) -> str:
-    """`31 served`, or nothing where the release has no such situation."""
-    return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) if counts else "-"
+def in_words(verdicts: dict[str, str] | None) -> str:
+    """`31 served` of the verdicts by model, or nothing where the release has no such situation."""
+    counts = Counter((verdicts or {}).values())
+    return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "-"

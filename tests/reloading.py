@@ -23,25 +23,38 @@ def load_parts(host: Any, weights: Iterable[tuple[str, Any]]) -> None:
             heads, others = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
             for shard, part in zip("qkv", value.split([heads, others, others]), strict=True):
                 loader(parameter, part, shard)
+        elif kind in ("ParallelLMHead", "VocabParallelEmbedding"):  # a checkpoint has no rows of padding
+            loader(parameter, value[: layer.org_vocab_size])
         else:
             loader(parameter, value)
 
 
 @contextmanager
 def kept_buffers(host: Any) -> Iterator[None]:
-    """Older releases write anything into buffers that no checkpoint has, with the plugin and without."""
+    """Older releases write anything into buffers that no checkpoint has, with the plugin and without.
+
+    They drop one that a model makes with its first image, and the model makes it again (Kimi-K2.5 of 0.23).
+    """
+    import torch
     from vllm.model_executor.model_loader.reload import layerwise
 
     buffers = {name: value.clone() for name, value in host.named_buffers()}
     yield
     if not hasattr(layerwise.get_layerwise_info(host), "kernel_non_persistent_buffers"):
-        for name, value in buffers.items():
-            host.get_buffer(name).copy_(value)
+        with torch.inference_mode():  # in which such a buffer was made
+            for name, value in host.named_buffers():
+                value.copy_(buffers[name])
+
+
+#: An inner size of MLPs that is no multiple of 8, as Qwen2.5-VL's 3420 is not.
+INNER = 44
 
 
 def shrink(vision: Any) -> None:
-    """An inner size that is no multiple of 8, as Qwen2.5-VL's 3420 is not."""
+    """Let a tower's MLPs have the inner size `INNER`, which a tuning widens."""
     if hasattr(vision, "mlp_ratio"):
-        object.__setattr__(vision, "mlp_ratio", 44 / vision.embed_dim)  # the configuration takes whole numbers only
+        object.__setattr__(vision, "mlp_ratio", INNER / vision.embed_dim)  # the configuration takes whole numbers only
+    elif isinstance(vision, dict):
+        vision["intermediate_size"] = INNER
     else:
-        vision.intermediate_size = 44
+        vision.intermediate_size = INNER

@@ -54,6 +54,12 @@ ON_A_GPU = {"DeepseekV4ForConditionalGeneration": "vllm.models.deepseek_v4.commo
 WHOLE, LEFT_OUT, ENCODER_ONLY = "whole", "left out", "encoder only"
 #: Where adapters begin on their way to the encoder; the first that a class has is changed by "other plugins".
 ENTRIES = ("_process_image_input", "_process_vision_input", "get_multimodal_embeddings", "embed_multimodal")
+#: Towers that take the inner size of their MLPs from no `vision_config`, or (Llama 4) have it in their adapter, too:
+#: they are reloaded in the sizes of their recipes, and no tuning widens them.
+OF_ONE_SIZE = (
+    "deepseek_ocr", "deepseek_ocr2", "deepseek_v4", "deepseek_v41", "deepseek_vl2", "mllama4", "molmo2",
+    "nano_nemotron_vl", "phi3v", "pixtral",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,10 @@ class Server:
     def __init__(self, name: str) -> None:
         from scaffold.workflow import load_port
 
+        self.name = name
         self.recipe = import_module(f"scaffold.verify.numeric.recipes.{name}").RECIPE
+        #: What a request has: images, or what a model has in their place (Kimi-K2.5).
+        self.modality = "image" if "image" in self.recipe.modalities else self.recipe.modalities[0]
         port = load_port(name)
         self.architecture = port.architecture
         self.own: Any = self.recipe.load_class()
@@ -178,23 +187,27 @@ class Server:
     def encode(self, name: str = "") -> list[Any]:
         """A batch of images, by the graphs where the runner would ask the manager, else by the model itself.
 
-        `name`: part of the name of the recipe's case.
+        `name`: part of the name of the recipe's case. Of each output come some 100 values from all over it: the first
+        ones of Molmo2 are of text.
         """
         import torch
 
         cases = self.recipe.sessions()[0].cases
-        case = next(case for case in cases if case.modality == "image" and name in case.name)
-        inputs = self.recipe.make_inputs("image", case.items[:1], torch.Generator().manual_seed(0))
+        case = next(case for case in cases if case.modality == self.modality and name in case.name)
+        inputs = self.recipe.make_inputs(self.modality, case.items[:1], torch.Generator().manual_seed(0))
         with torch.inference_mode():
             outputs = None
-            if self.manager is not None and origin(self.manager) == "ours" and self.manager.supports_modality("image"):
+            is_ours = self.manager is not None and origin(self.manager) == "ours"
+            if is_ours and self.manager.supports_modality(self.modality):
                 outputs = self.manager.execute(dict(inputs))
             if outputs is None:
                 outputs = self.model.embed_multimodal(**inputs)
-        return [tensor.double().flatten()[:64].tolist() for tensor in outputs]
+        return [tensor.double().flatten()[:: tensor.numel() // 64 | 1].tolist() for tensor in outputs]
 
     def facts(self) -> Facts:
-        return {"class": kind_of(self.model, self.own), "manager": origin(self.manager)}
+        has_given_up = getattr(self.manager, "fault", None) is not None
+        manager = "ours, without graphs" if has_given_up else origin(self.manager)
+        return {"class": kind_of(self.model, self.own), "manager": manager}
 
 
 @functools.cache
@@ -227,7 +240,7 @@ def build(recipe: Any, cls: type[Any], state: str) -> tuple[Any, Any]:
         base.engine_config = original
         recipe.load_class = own_load_class
     model.eval().requires_grad_(False)
-    if state == WHOLE:
+    if state != LEFT_OUT:
         base.randomise(model, 0)
         process_weights(model)
     return model, config
@@ -489,6 +502,9 @@ def on_platform(name: str) -> Callable[[Server], Facts]:
 
         server.load()
         type(current_platform)._enum = getattr(PlatformEnum, name)
+        if deepencoder := sys.modules.get("vllm.model_executor.models.deepencoder"):
+            # The towers of DeepSeek-OCR have a Triton kernel for such platforms, and this is a CPU.
+            deepencoder.current_platform = SimpleNamespace(is_cuda_alike=lambda: False)  # type: ignore[attr-defined]
         server.make_manager()
         return server.facts()
 
@@ -639,16 +655,20 @@ def reload(server: Server, is_checkpoint_format: bool) -> None:
 
 
 def reloaded(server: Server, change: Callable[[Server], None]) -> Facts:
-    """Answers with old and new weights, of a tower whose layers a tuning widens."""
+    """Answers with old and new weights, of a tower whose layers a tuning widens where it can."""
     from vllm.model_executor.model_loader.reload import layerwise
 
-    sizes = server.recipe.model_config()
-    reloading.shrink(sizes.vision_config)
-    server.recipe.model_config = lambda: sizes
+    is_widened = server.name not in OF_ONE_SIZE
+    if is_widened:
+        sizes = server.recipe.model_config()
+        reloading.shrink(sizes.vision_config)
+        server.recipe.model_config = lambda: sizes
     build.cache_clear()
     server.load()
     layerwise.record_metadata_for_reloading(server.model)  # as vLLM does when it has made a model
-    server.shapes = {name: value.shape for name, value in server.model.named_parameters() if "language" not in name}
+    named = server.model.named_parameters()
+    server.shapes = {name: value.shape for name, value in named if "language_model" not in name}
+    assert is_widened == any(reloading.INNER in shape for shape in server.shapes.values())
     moved: list[str] = []
     on_meta: list[str] = []
 
@@ -660,7 +680,10 @@ def reloaded(server: Server, change: Callable[[Server], None]) -> Facts:
             moved.extend([name] if value.data_ptr() != places[name] else [])
             on_meta.extend([name] if value.is_meta else [])
 
-    return {**served(server, watched), "moved": moved, "on meta": on_meta}
+    facts = served(server, watched)
+    before, after = facts["outputs"][: len(facts["outputs"]) // 2], facts["outputs"][len(facts["outputs"]) // 2 :]
+    assert before != after, "the new weights change no output"
+    return {**facts, "moved": moved, "on meta": on_meta}
 
 
 @situation("weights reloaded, checkpoint format", models="some", free=SERVED, must_serve="ours")

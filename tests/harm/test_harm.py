@@ -61,6 +61,7 @@ ADAPTERS, LEFT_OUT = "VITCG_MODE=adapters", "tower left out, graphs asked for"
         (FREE, {**OWN, "calls": 1}, {**SERVED, "calls": 0}, "calls is 0, not 1"),
         (FREE, {**OWN, "missing": ["a"]}, SERVED, "missing is None, not ['a']"),
         (FREE, OWN, OWN, "nothing serves"),
+        (FREE, OWN, {**SERVED, "manager": "ours, without graphs"}, "nothing serves"),
         (ADAPTERS, OWN, {"class": "adapter", "manager": "vllm"}, ""),
         (ADAPTERS, OWN, SERVED, "nothing serves"),
     ],
