@@ -156,11 +156,22 @@ def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:
 
 
 def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, ...]:
-    """The methods on the way to the encoder, which are what they were without their new parameters."""
+    """The methods on the way to the encoder, which are what they were without their new parameters, or with the methods
+    that were made of parts of them in their place."""
     if plan.way is None:
         return ()
-    from scaffold.cut import prove_cut
+    from scaffold.cut import prove_cut, prove_extraction
 
+    if plan.extraction is not None:
+        texts = {file.path: (file.before or "", file.after) for file in planned}
+        own = {place for place in plan.extraction.methods if place[0] in {edit.file for edit in plan.extraction.edits}}
+        return tuple(
+            problem
+            for path in sorted({path for path, _, _ in own})
+            for problem in prove_extraction(
+                *texts[path], frozenset(place[1:] for place in own if place[0] == path), plan.extraction.after, path
+            )
+        )
     found: list[Diagnostic] = []
     for path in dict.fromkeys(method.file for method in plan.way.changed):
         methods = frozenset((one.class_name, one.function) for one in plan.way.changed if one.file == path)

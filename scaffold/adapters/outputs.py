@@ -59,7 +59,11 @@ class Source:
 
     @cached_property
     def spec_hash(self) -> str:
-        return spec_hash(self.port)
+        """The hash of all that adapters read: not of the form that a port has in a tree."""
+        from scaffold.descriptor import CutPort
+
+        port = self.port
+        return spec_hash(port.replace(explicit=None) if isinstance(port, CutPort) else port)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,27 @@
 With `encode=None` the functions are what they were. A callable takes the encoder's place: it notes the units, or hands
 out features that a graph has computed. So everything around the encoder, in whatever way a model assembles embeddings,
 stays the model's own code.
+
+An explicit port extracts methods instead: what a graph holds, and what follows it. The model's code calls both.
 """
 
 from scaffold.cut.edits import cut_edits
+from scaffold.cut.extract import Extraction, find_extraction
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
 from scaffold.cut.proof import prove_cut
+from scaffold.cut.putback import prove_extraction
 from scaffold.cut.way import Station, Way, find_way
 
-__all__ = ["Station", "Way", "cut_at_load", "cut_edits", "find_way", "prove_cut", "runs_attention"]
+__all__ = [
+    "Extraction",
+    "Station",
+    "Way",
+    "cut_at_load",
+    "cut_edits",
+    "find_extraction",
+    "find_way",
+    "prove_cut",
+    "prove_extraction",
+    "runs_attention",
+]

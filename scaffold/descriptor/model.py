@@ -473,6 +473,25 @@ class CutForward(Record):
     )
 
 
+class Explicit(Record):
+    """A port in a tree that runs the model's code once: a graph holds one method, which eager code calls, too."""
+
+    call: Call = declare(
+        CallText(),
+        "what a graph holds of units: the encoder, and whatever follows it unit by unit, such as a projector",
+        examples=["self.multi_modal_projector(self.vision_tower(pixels))"],
+    )
+    tokens: Expression = declare(_LET, "rows of a unit that `call` gives", examples=["(side // patch) ** 2"])
+    after: str | None = declare(
+        Name("a method name"),
+        "name for the method that makes embeddings of these rows: the model's statements after its encoder's call; "
+        "without it the rows are the embeddings",
+        default=None,
+        examples=["_merge_patch_embeddings"],
+    )
+    single: bool = declare(Flag(), "whether an item is one unit, without an axis for several", default=False)
+
+
 class ChainForward(Record):
     """The model's calls of its encoders, one after the other, on whole images and on crops."""
 

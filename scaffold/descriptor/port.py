@@ -34,6 +34,7 @@ from scaffold.descriptor.model import (
     CutModality,
     DataParallel,
     Eager,
+    Explicit,
     Forward,
     FramesInfo,
     Gates,
@@ -106,8 +107,8 @@ LAYOUTS = {
 #: The keys of a descriptor in the order in which they are documented and drafted.
 ORDER = (
     "schema", "model", "layout", "modalities", "fields", "sizes", "let", "processor", "helpers", "item", "pixels",
-    "crops", "attention", "capture", "buffers", "budget", "paths", "forward", "eager", "post", "gates", "data_parallel",
-    "output", "tower", "integration", "verify",
+    "crops", "attention", "capture", "buffers", "budget", "paths", "forward", "explicit", "eager", "post", "gates",
+    "data_parallel", "output", "tower", "integration", "verify",
 )  # fmt: skip
 
 #: A cut needs one more parameter than the public method may have: its body moves.
@@ -118,6 +119,9 @@ LOOP_METHOD = "forward_layers"
 
 #: The statements from a model's first encoder through the last one, where a method of their own is called instead.
 CHAIN_METHOD = "_encode_pixels"
+
+#: The method that a graph of an explicit port holds.
+ENCODE_METHOD = "_encode_patches"
 
 #: The names of the offsets and of the longest sequence in vLLM's attention of encoders, and in layers that take them.
 OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"
@@ -311,8 +315,9 @@ class ReentryPort(Port):
 class CutPort(ReentryPort):
     """Units of one shape, or of one for each modality.
 
-    The descriptor says nothing about tokens: the port asks the encoder how many features a unit has, and the model's
-    own code assembles them. The model also serves every item without units of this shape.
+    The descriptor need not say anything about tokens: the port asks the encoder how many features a unit has, and the
+    model's own code assembles them. The model also serves every item without units of this shape. With `explicit` a
+    port in a tree runs no code of the model again.
     """
 
     modalities: Mapping[str, UnitModality] = declare(
@@ -323,6 +328,9 @@ class CutPort(ReentryPort):
     )
     pixels: UnitPixels = declare(Section(UnitPixels), "one unit as it enters the encoder")
     forward: CutForward = declare(Section(CutForward), "call that is recorded")
+    explicit: Explicit | None = declare(
+        Section(Explicit), "a port in a tree that runs nothing twice; adapters do not read it", default=None
+    )
 
     @property
     def has_paths(self) -> bool:

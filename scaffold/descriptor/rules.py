@@ -798,6 +798,22 @@ def units_have_paths(context: Context) -> Problems:
         )
 
 
+def explicit_units_are_pixels(context: Context) -> Problems:
+    """An explicit port cuts the pixels of one modality into items: VCG340, VCG349."""
+    port = context.port
+    if not isinstance(port, CutPort) or port.explicit is None:
+        return
+    yield from _one_modality(context, "an explicit port serves one modality")
+    for name, modality in (port.modalities or {}).items():
+        if modality is not None and (port.fields or {}).get(modality.pixels or "", "batched") != "batched":
+            yield context.at_key(
+                "VCG349",
+                f"items of `{modality.pixels}` lie behind each other, and an explicit port counts units by entries",
+                "explicit",
+                f"delete this section: modalities.{name} is ported by the model's own code",
+            )
+
+
 def items_can_be_made(context: Context) -> Problems:
     """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG340 to VCG345."""
     port = context.port
@@ -1113,6 +1129,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     loop_is_called,
     padding_can_be_hidden,
     units_have_paths,
+    explicit_units_are_pixels,
     items_can_be_made,
     paths_are_consistent,
     model_is_consistent,

@@ -15,7 +15,7 @@ from scaffold.protocol import find_subclasses
 from scaffold.syntax import assigned_to, dotted, find_class, find_method
 
 if TYPE_CHECKING:
-    from scaffold.cut import Station, Way
+    from scaffold.cut import Extraction, Station, Way
     from scaffold.cut.hoist import Hoisted
     from scaffold.descriptor import ReentryPort
     from scaffold.protocol import ModelAnchor, SourceTree, Subclass
@@ -75,6 +75,15 @@ def way_facts(way: Way) -> tuple[Fact, ...]:
         for station in way.stations
     ) + tuple(
         Fact(_GETS[len(method.names)], f"{method.class_name}.{method.function}", method.file) for method in way.hoisted
+    )
+
+
+def extraction_facts(way: Way, extraction: Extraction) -> tuple[Fact, ...]:
+    """The methods on the way, and those that are made of parts of them."""
+    added = [(edit, name) for edit in extraction.edits for name in edit.adds]
+    return (
+        *way_facts(way),
+        *(Fact("extracted from", f"{edit.class_name}.{edit.replaces}", f"{edit.file}: {name}") for edit, name in added),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
-from scaffold.plan.views import CutView, ReentryView, SizedView, TreeFacts, View, make_view
+from scaffold.plan.views import CutView, ReentryView, SizedView, TreeFacts, UnitsView, View, make_view
 from scaffold.render import render_template
 
 if TYPE_CHECKING:
@@ -103,9 +103,13 @@ def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
 
 def without_paths(port: AnyPort, dialect: Dialect) -> AnyPort:
     """The part of a port that a protocol can express: without named paths, units of the first modality alone, or whole
-    images without their crops.
+    images without their crops; and no explicit port, since an item then has no number of tokens of its own.
     """
-    if dialect.paths.value == "named" or not port.has_paths:
+    if dialect.paths.value == "named":
+        return port
+    if isinstance(port, CutPort) and port.explicit is not None:
+        port = port.replace(explicit=None)
+    if not port.has_paths:
         return port
     if isinstance(port, CropsPort):
         return port.replace(whole=True)
@@ -139,7 +143,7 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     view = make_view(port, profile, facts)
     mixin = _mixin(view)
     names = _names(view) | ({"mixin": mixin.class_name} if mixin else {})
-    layout = "cut" if isinstance(view, CutView) else port.layout
+    layout = "cut" if isinstance(view, CutView) else "units" if isinstance(view, UnitsView) else port.layout
     source = render_template(f"{layout}/model.py.jinja", **names)
     words = set(identifiers(source))
     importable = dict(view.signature.importable)

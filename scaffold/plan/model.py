@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scaffold.cut import Way
+    from scaffold.cut import Extraction, Way
     from scaffold.descriptor import AnyPort
     from scaffold.diagnostics import Diagnostic
     from scaffold.edit.operations import Edit
@@ -43,7 +43,7 @@ class Plan:
     """All intended edits of one descriptor in one tree, plus what the user should know about them.
 
     `methods` are those of the protocol. `split` is the split of the tower that some of the edits write, None when there
-    is nothing to split; `way` is the way to the encoder that others write.
+    is nothing to split; `way` is the way to the encoder that others write, or that an `extraction` makes methods of.
     """
 
     port: AnyPort
@@ -54,3 +54,4 @@ class Plan:
     facts: tuple[Fact, ...] = ()
     split: TowerSplit | None = None
     way: Way | None = None
+    extraction: Extraction | None = None

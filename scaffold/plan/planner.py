@@ -78,4 +78,6 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
                 severity=Severity.INFO,
             )
         )
-    return Plan(port, profile, methods, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way)
+    return Plan(
+        port, profile, methods, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way, tower.facts.extraction
+    )

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.descriptor import PackedPort, ReentryPort, RowsPort
+from scaffold.descriptor import CutPort, PackedPort, ReentryPort, RowsPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
-from scaffold.plan.cut import plan_way, way_facts
+from scaffold.plan.cut import extraction_facts, plan_way, way_facts
 from scaffold.plan.model import Fact
 from scaffold.plan.views import TreeFacts
 from scaffold.syntax import (
@@ -74,9 +74,15 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     facts = replace(facts, checks_types=_checks_types(tree))
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import cut_edits
+        from scaffold.cut import Extraction, cut_edits, find_extraction
 
         way = plan_way(port, tree, model)
+        if isinstance(port, CutPort) and port.explicit is not None:
+            found = find_extraction(tree, family, way, port)
+            if isinstance(found, Extraction):
+                facts = replace(facts, extraction=found)
+                return TowerPlan(found.by_file(), None, facts, extraction_facts(way, found), notes, way)
+            notes = (*notes, found)
         facts = replace(
             facts,
             attention_fills_zeros=not attention_leaves_rows(tree),

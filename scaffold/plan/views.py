@@ -29,9 +29,10 @@ from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
 if TYPE_CHECKING:
+    from scaffold.cut import Extraction
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.expressions import Node
-    from scaffold.descriptor.model import CutModality, Modality, Path, Sequences
+    from scaffold.descriptor.model import CutModality, Explicit, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
 
 #: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
@@ -61,7 +62,8 @@ class TreeFacts:
     FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `info_class`: the
     class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
-    `optional`: the attribute with the encoder, where its annotation says that a model may be without. `normalised`:
+    `optional`: the attribute with the encoder, where its annotation says that a model may be without. `extraction`:
+    what an explicit port makes of the model's methods; None for an adapter, which makes nothing of them. `normalised`:
     the expression for the pixels that the model hands to the tower, which it normalises itself on 0.28 and 0.29.
     """
 
@@ -74,6 +76,7 @@ class TreeFacts:
     info_class: tuple[str, str] | None = None
     input_classes: tuple[tuple[str, str], ...] = ()
     optional: str | None = None
+    extraction: Extraction | None = None
     normalised: str = "{pixels}"
 
 
@@ -259,6 +262,33 @@ class CutView(ReentryView):
     @property
     def pixel_keys(self) -> dict[str, str]:
         return dict.fromkeys(self.modality_names, self.input_key)
+
+
+@dataclass(frozen=True)
+class UnitsView(View):
+    """A cut whose units are the pixels themselves, and whose port runs no code of the model twice."""
+
+    modalities: tuple[CutModality, ...]
+    embeds: str | None
+    batched: list[str]
+    single: bool
+    tokens: Code
+    token_lets: Lets
+    pixel_shape: Code
+    pixel_lets: Lets
+    has_encode: bool
+    #: The embeddings of a batch, made of its `features`.
+    embeddings: Code
+
+    @property
+    def join(self) -> Code:
+        """How the pixels of items become those of a batch."""
+        return Code("stack" if self.single else "cat")
+
+    @property
+    def total(self) -> Code:
+        """The number of patches of a batch."""
+        return Code("len(indices)" if self.single else " sum(num_patches)")
 
 
 @dataclass(frozen=True)
@@ -636,6 +666,8 @@ def make_view(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> View
         return _rows(port, profile, facts)
     if isinstance(port, CropsPort):
         return _crops(port, profile, facts)
+    if port.explicit is not None and facts.extraction is not None:
+        return _units(port, port.explicit, facts.extraction, _shared(port, profile, facts))
     return _cut(port, profile, facts)
 
 
@@ -783,6 +815,35 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
         padded=port.pixels.padded,
         pixel_shape=_joined(names.code(side) for side in port.pixels.shape) if port.forward.unit else None,
         **shapes,
+    )
+
+
+def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: dict[str, Any]) -> UnitsView:
+    """The view of an explicit port."""
+    names = Names.of(port)
+    [modality] = port.modalities.values()
+    token_names, token_lets = names.localised(explicit.tokens)
+    shape_names, pixel_lets = names.localised(*port.pixels.shape)
+    parts = "features" if explicit.single else "features.split(num_patches)"
+    given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
+    alone = parts if explicit.single else f"[part.flatten(0, 1) for part in {parts}]"
+    return UnitsView(
+        **shared,
+        modalities=(modality,),
+        embeds=port.embeds,
+        buffer_keys=[modality.pixels],
+        budget_min=Code("self._encoder_cudagraph_patch_tokens"),
+        budget_why=f"One {'image' if explicit.single else 'patch'}.",
+        budget_lets=(),
+        forward=_bound(explicit.call, {"pixels": "pixel_values"}),
+        batched=list(port.batched),
+        single=explicit.single,
+        tokens=token_names.code(explicit.tokens),
+        token_lets=token_lets,
+        pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
+        pixel_lets=pixel_lets,
+        has_encode=extraction.has_encode,
+        embeddings=Code(f"self.{extraction.after}({given})" if extraction.after else alone),
     )
 
 

@@ -96,10 +96,10 @@ def test_an_item_that_no_budget_of_a_server_holds_has_no_graphs(release_tree: An
     [request] = numeric_requests(
         load_port("llava_next"), release_tree("0.33.0"), modalities=("image",), recipe=AUTOMATIC
     )
-    [path] = [path for path in request.overlay if path.endswith("encoder_cudagraph_units.py")]
-    tokens = b"_encoder_cudagraph_features[:-1].numel()"
-    assert request.overlay[path].count(tokens) == 3
-    overlay = {**request.overlay, path: request.overlay[path].replace(tokens, tokens + b" * 1000")}
+    [(path, text)] = request.overlay.items()
+    tokens = b"self.config.vision_config.patch_size\n        ) ** 2"
+    assert text.count(tokens) == 1
+    overlay = {path: text.replace(tokens, tokens + b" * 1000")}
 
     [report] = check_numerics_all([replace(request, overlay=overlay)])
 

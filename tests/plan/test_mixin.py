@@ -20,7 +20,7 @@ FOLDER = "vllm/model_executor/models"
 UNITS = f"{FOLDER}/encoder_cudagraph_units.py"
 ROWS = f"{FOLDER}/encoder_cudagraph_rows.py"
 #: Two models of each layout.
-PAIRS = {UNITS: ("llava_next", "paligemma"), ROWS: ("mistral3", "pixtral")}
+PAIRS = {UNITS: ("molmo2", "phi3v"), ROWS: ("mistral3", "pixtral")}
 
 
 @pytest.fixture

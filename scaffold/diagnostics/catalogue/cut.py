@@ -1,4 +1,4 @@
-"""Codes of the encode/assemble cut: VCG442 to VCG449 and VCG646."""
+"""Codes of the encode/assemble cut: VCG442 to VCG449, VCG465, VCG466 and VCG646."""
 
 from scaffold.diagnostics.catalogue import Code
 
@@ -73,9 +73,26 @@ CODES: tuple[Code, ...] = (
         "after it.",
     ),
     Code(
+        "VCG465",
+        "what follows the encoder reads a value that is no input",
+        "With `explicit.after` the statements behind the encoder's call become a method. A port calls it with the "
+        "inputs of a batch and the features of a replay. So all that the statements read beside the features must be "
+        "an input, or parsed inputs. Values that the model computes of pixels before the call are lost by then. "
+        "Without the section `explicit` a port in a tree runs the model's own code again, as the plugin's adapter "
+        "always does.",
+    ),
+    Code(
+        "VCG466",
+        "the port runs the model's code again",
+        "A note, not an error. The descriptor has a section `explicit`, and the model's code of this release has "
+        "another form than such a port needs, at the line of the message. The port is right, and costs more time on "
+        "the host.",
+    ),
+    Code(
         "VCG646",
         "a method on the way to the encoder changed",
         "Without its new parameters, `encode` and in some layers `max_seqlen`, each method must be what it was: the "
-        "proof takes them out of the result and compares what is left with the original. Nothing was written.",
+        "proof takes them out of the result and compares what is left with the original. The methods of an explicit "
+        "port go back to where they are called. Nothing was written.",
     ),
 )

@@ -383,6 +383,12 @@ CODES: tuple[Code, ...] = (
         "many features are one. The first modality has the values of `let` itself. Neither padded items nor a mask of "
         "padding go with that.",
     ),
+    Code(
+        "VCG349",
+        "units of an explicit port are not entries of the pixels",
+        "With `explicit` a port counts an item's units by its entry in the pixels, so that input is `batched`. Without "
+        "the section a port runs the model's own code, with features in the place of its encoder's result.",
+    ),
     # --- integration
     Code(
         "VCG360",

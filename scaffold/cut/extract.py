@@ -1,0 +1,444 @@
+"""The methods that an explicit port makes of a model's own code: what a graph holds, and what follows it.
+
+The calls that a graph holds become one method, which takes pixels. The statements behind the encoder's call become
+another, which takes the features and what they read beside them. The model's code calls both, so a port runs nothing
+twice. Statements keep their order.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scaffold.cut.hoist import method_lines
+from scaffold.cut.result import find_change
+from scaffold.cut.way import end_of
+from scaffold.descriptor.expressions import Call
+from scaffold.descriptor.port import ENCODE_METHOD
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.edit.operations import AddImport, ReplaceMethod
+from scaffold.syntax import FunctionNode, bind_call
+from scaffold.tower.model import MethodEdit
+
+if TYPE_CHECKING:
+    from scaffold.cut.way import Station, Way
+    from scaffold.descriptor import CutPort
+    from scaffold.edit.operations import Edit
+    from scaffold.protocol import SourceTree
+    from scaffold.tower.source import Owner
+
+#: The inputs of a batch in the protocol's method that puts results together.
+_INPUTS = "batch_mm_kwargs"
+
+#: The pixels in the place of a call's own argument.
+_PIXELS = "pixels"
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The new source of methods on a way, and how a port calls what they became.
+
+    `has_encode`: the model's own code calls what a graph holds, so that method is among these. `after` is the method of
+    what follows the encoder, if anything does, with the `arguments` that a port hands to it before the features.
+    `split`: it takes the features of each item, else those of the batch.
+    """
+
+    edits: tuple[MethodEdit, ...]
+    methods: tuple[tuple[str, str, str], ...]
+    has_encode: bool
+    after: str | None
+    arguments: tuple[str, ...]
+    split: bool
+
+    def by_file(self) -> dict[str, tuple[Edit, ...]]:
+        """The edits of each file."""
+        found: dict[str, list[Edit]] = {}
+        for edit in self.edits:
+            typing = [AddImport("typing", "Any")] if "dict[str, Any]" in edit.source else []
+            replaced = ReplaceMethod(edit.class_name, edit.replaces, edit.source)
+            found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, replaced))
+        return {file: tuple(dict.fromkeys(edits)) for file, edits in found.items()}
+
+
+def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, port: CutPort) -> Extraction | Diagnostic:
+    """The methods that an explicit port makes of those on a way; a note where this tree's code has another form.
+
+    `family` are the model's class and its bases. Raises VCG465 where what follows the encoder reads a value that is no
+    input of the model.
+    """
+    try:
+        return _Extractor(tree, family, way, port).run()
+    except _Misfit as misfit:
+        return Diagnostic(
+            "VCG466",
+            f"the port runs the model's code again for each batch: {misfit.reason}",
+            tree.span(misfit.method.station.file, misfit.method.function.lineno),
+            "nothing to do: the embeddings are the same, and the host has more work",
+            Severity.INFO,
+            notes=(f"asked for by {port.span('explicit')}",),
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The expression that becomes a call of the method, and the statements before it that compute parts of it."""
+
+    whole: ast.expr
+    pixels: ast.expr
+    #: With the one name that reads the value of each.
+    steps: tuple[tuple[ast.Assign, ast.Name], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A method on the way, its lines in the file, and the calls in it that lead to the encoder."""
+
+    station: Station
+    function: FunctionNode
+    lines: list[str]
+    runs: tuple[_Run, ...] = ()
+
+    @property
+    def first(self) -> int:
+        return (self.function.end_lineno or 0) - len(self.lines) + 1
+
+    @property
+    def parameters(self) -> list[str]:
+        spec = self.function.args
+        named = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, *filter(None, (spec.vararg, spec.kwarg))]
+        return [parameter.arg for parameter in named]
+
+    def calls(self, ends: Sequence[tuple[int, int]]) -> list[ast.Call]:
+        found = [node for node in ast.walk(self.function) if isinstance(node, ast.Call)]
+        return [node for end in ends for node in found if end_of(node) == end]
+
+    @property
+    def leading(self) -> list[ast.expr]:
+        """The calls that lead on, or what replaces them."""
+        station = self.station
+        return [*([run.whole for run in self.runs] or self.calls(station.sites)), *self.calls(station.forwards)]
+
+    @property
+    def tail(self) -> int | None:
+        """The place of the first statement behind the one that calls the encoder, if there is only one such call."""
+        for place, node in enumerate(self.function.body[:-1], 1):
+            below = self.function.body[place].lineno > (node.end_lineno or 0)
+            if isinstance(node, ast.Assign) and [node.value] == self.leading and _target(node) and below:
+                return place
+        return None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def offset(self, line: int, column: int) -> int:
+        """The place of a line and column of the file in the bytes of the text."""
+        return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
+
+    def start(self, node: ast.expr | ast.stmt) -> int:
+        return self.offset(node.lineno, node.col_offset)
+
+    def end(self, node: ast.expr | ast.stmt) -> int:
+        return self.offset(*end_of(node))
+
+
+class _Misfit(Exception):
+    """The model's code has another form than an explicit port needs."""
+
+    def __init__(self, method: _Method, reason: str) -> None:
+        super().__init__(reason)
+        self.method, self.reason = method, reason
+
+
+class _Extractor:
+    def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, port: CutPort) -> None:
+        assert port.explicit is not None, "asked for"
+        self.tree, self.port, self.explicit = tree, port, port.explicit
+        self.owners = {(module.file, owner.name) for module, owner in family}
+        self.names = {node.name for _, owner in family for node in owner.body if isinstance(node, FunctionNode)}
+        #: A method is before those that it calls.
+        self.methods = [
+            _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
+            for station in reversed(way.stations)
+            if station.function != ENCODE_METHOD
+        ]
+        #: An earlier port made the method.
+        self.stands = len(self.methods) < len(way.stations)
+        if not self.stands:
+            self._find_runs()
+
+    def run(self) -> Extraction:
+        has_encode = self.stands or any(method.runs for method in self.methods)
+        if ENCODE_METHOD in self.names and not self.stands:
+            raise _Misfit(self.methods[0], f"the model has a method `{ENCODE_METHOD}` of its own")
+        cut = self._find_tail() if self.explicit.after else None
+        live = self._live(cut) if cut is not None else []
+        sources = [self._source(method, live if method is cut else None) for method in self.methods]
+        last = self.methods.index(cut) if cut is not None else len(self.methods) if has_encode else 0
+        for method, source in zip(self.methods[:last], sources[:last], strict=True):
+            self._check_result(method, source)
+        edits: list[MethodEdit] = []
+        for method, source in zip(self.methods, sources, strict=True):
+            station, added = method.station, []
+            if method.runs and not any(ENCODE_METHOD in edit.adds for edit in edits):
+                added.append((ENCODE_METHOD, self._encode_method()))
+            if method is cut and self.explicit.after and not self._is_cut(method):
+                added.append((self.explicit.after, self._after_method(method, live)))
+            if added or method.runs:
+                text = "\n".join([source, *(helper for _, helper in added)])
+                names = tuple(name for name, _ in added)
+                edits.append(MethodEdit(station.file, station.class_name, station.function, names, text))
+        return Extraction(
+            tuple(edits),
+            tuple(method.station.place for method in self.methods),
+            has_encode,
+            self.explicit.after,
+            tuple(self._argument(cut, name) for name in live) if cut is not None else (),
+            cut is not None and not cut.runs and _callee(cut.leading[0]) != f"self.{ENCODE_METHOD}",
+        )
+
+    # -- what a graph holds
+
+    def _find_runs(self) -> None:
+        """Give each method its runs; none where the calls are in several methods, or one is of another form."""
+        wanted = ast.dump(ast.parse(self.explicit.call.python(), mode="eval").body)
+        found = []
+        for method in self.methods:
+            station, runs = method.station, []
+            sites = zip(method.calls(station.sites), station.units, strict=False)
+            for site, units in sites if (station.file, station.class_name) in self.owners else ():
+                run = _find_run(method.function, site, units[0], wanted)
+                runs += [run] if run is not None else []
+            if len(runs) < len(station.sites) or not _is_alone(method.function, runs):
+                return
+            found.append(_Method(station, method.function, method.lines, tuple(runs)))
+        self.methods = found
+
+    def _encode_method(self) -> str:
+        return (
+            f"def {ENCODE_METHOD}(self, pixel_values: torch.Tensor) -> torch.Tensor:\n"
+            f"    return {self.explicit.call.python({_PIXELS: 'pixel_values'})}\n"
+        )
+
+    # -- what follows it
+
+    def _find_tail(self) -> _Method:
+        """The method whose last statements become one."""
+        for method in self.methods:
+            if method.tail is None:
+                continue
+            if (method.station.file, method.station.class_name) not in self.owners:
+                raise _Misfit(method, "what follows the encoder is in a part of the model")
+            if not method.runs and method.leading == method.calls(method.station.sites):
+                raise _Misfit(method, "what a graph holds is no run of calls here")
+            if self.explicit.after in self.names and not self._is_cut(method):
+                raise _Misfit(method, f"the model has a method `{self.explicit.after}` of its own")
+            return method
+        raise _Misfit(self.methods[0], "no statement before others keeps what the encoder's one call gives")
+
+    def _is_cut(self, method: _Method) -> bool:
+        """Whether an earlier port made a method of the last statements."""
+        last = method.function.body[method.tail or 0 :]
+        return [_callee(getattr(node, "value", None)) for node in last] == [f"self.{self.explicit.after}"]
+
+    def _live(self, method: _Method) -> list[str]:
+        """The names that the last statements read and others have set, but that of the features."""
+        place = method.tail
+        before, after = method.function.body[:place], method.function.body[place:]
+        stored = [node.id for node in _names(before) if isinstance(node.ctx, ast.Store)]
+        others = {node.id for node in _names(after)} - {"self", _target(before[-1])}
+        return [name for name in dict.fromkeys([*method.parameters, *stored]) if name in others]
+
+    def _argument(self, method: _Method, name: str) -> str:
+        """The expression that a port hands over for a name that lives across the encoder's call. Raises VCG465."""
+        found = self._given(method, ast.Name(name, ast.Load()), frozenset())
+        if found is not None:
+            return found
+        place = next(node for node in _names([method.function]) if node.id == name)
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG465",
+                f"`{name}` lives across the encoder's call in `{method.function.name}`, and is no input of the model",
+                self.tree.span(method.station.file, place.lineno),
+                "delete `explicit` from the descriptor: the port then runs the model's code again, as the plugin does",
+                notes=(f"asked for by {self.port.span('explicit.after')}",),
+            )
+        )
+
+    def _given(self, method: _Method, node: ast.expr, seen: frozenset[tuple[str, str]]) -> str | None:
+        """An input of the batch that an expression of a method is, or all of them."""
+        function = method.function
+        match node:
+            case ast.Name(id=name) if (function.name, name) in seen:
+                return None
+            case ast.Name(id=name):
+                seen |= {(function.name, name)}
+                stored = [one for one in _names([function]) if one.id == name and isinstance(one.ctx, ast.Store)]
+                values = [
+                    one.value for one in ast.walk(function) if isinstance(one, ast.Assign) and _target(one) == name
+                ]
+                if name not in method.parameters:
+                    return self._given(method, values[0], seen) if len(stored) == len(values) == 1 else None
+                return None if stored else self._handed(method, name, seen)
+            case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))) | ast.Attribute(value=owner, attr=key):
+                known = self._given(method, owner, seen) == _INPUTS and key in self.port.fields
+                return f'{_INPUTS}["{key}"]' if known else None
+        return None
+
+    def _handed(self, method: _Method, name: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        """The input that a parameter is: all in an entry, else an argument of the call that leads here."""
+        [entry] = {modality.entry for modality in self.port.modalities.values()}
+        if method.function.name == entry.path.removeprefix("self."):
+            return _INPUTS if method.parameters[1:] == [name] and isinstance(entry.args[0], Call) else None
+        for caller in self.methods:
+            for call in caller.calls(caller.station.forwards):
+                if _callee(call) == f"self.{method.function.name}":
+                    keywords = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+                    bound = bind_call(method.function, call.args, keywords, skip_first=True)
+                    return self._given(caller, bound.given[name], seen) if name in bound.given else None
+        return None
+
+    def _after_method(self, method: _Method, live: Sequence[str]) -> str:
+        """The method of the last statements, without indentation."""
+        place, function = method.tail or 0, method.function
+        spec = function.args
+        types = {one.arg: one.annotation for one in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]}
+        parameters = ["self"]
+        for name in live:
+            written = types.get(name)
+            batch = " | dict[str, Any]" if self._argument(method, name) == _INPUTS else ""
+            if isinstance(written, ast.Constant):  # a name in quotes
+                parameters.append(f"{name}: {str(written.value) + batch!r}")
+            else:
+                parameters.append(f"{name}: {ast.unparse(written) if written else 'torch.Tensor'}{batch}")
+        parameters.append(f"{_target(function.body[place - 1])}: {self._features_type(method)}")
+        returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
+        below = method.lines[(function.body[place - 1].end_lineno or 0) + 1 - method.first :]
+        body = textwrap.indent(textwrap.dedent("\n".join(below)).strip("\n"), "    ")
+        return f"def {self.explicit.after}({', '.join(parameters)}){returns}:\n{body}\n"
+
+    def _features_type(self, method: _Method) -> str:
+        """The type of what the call gives: that of the method which it calls, or one tensor."""
+        called = _callee(method.leading[0]) if not method.runs else ""
+        returns = [one.function.returns for one in self.methods if f"self.{one.function.name}" == called]
+        return ast.unparse(returns[0]) if returns and returns[0] is not None else "torch.Tensor"
+
+    # -- the methods
+
+    def _source(self, method: _Method, live: Sequence[str] | None) -> str:
+        """The new source of a method, without indentation; `live` are arguments of the last statements' method."""
+        text = method.text.encode()
+        changes: list[tuple[int, int, str]] = []
+        for run in method.runs:
+            pixels = text[method.start(run.pixels) : method.end(run.pixels)].decode()
+            changes.append((method.start(run.whole), method.end(run.whole), f"self.{ENCODE_METHOD}({pixels})"))
+            for step, _ in run.steps:
+                changes.append((method.offset(step.lineno, 0), method.offset((step.end_lineno or 0) + 1, 0), ""))
+        if live is not None and method.tail is not None:
+            last = method.function.body[method.tail - 1]
+            call = f"self.{self.explicit.after}({', '.join([*live, _target(last)])})"
+            start = method.offset((last.end_lineno or 0) + 1, 0)
+            changes.append((start, len(text), f"{' ' * last.col_offset}return {call}\n"))
+        for start, end, new in sorted(changes, reverse=True):
+            text = text[:start] + new.encode() + text[end:]
+        return textwrap.dedent(text.decode())
+
+    def _check_result(self, method: _Method, source: str) -> None:
+        """A method on the way gives what it gets, since a port does not run it."""
+        (function,) = ast.parse(source).body
+        assert isinstance(function, FunctionNode)
+        called = f"self.{ENCODE_METHOD}" if method.runs else _callee(method.leading[0])
+        if find_change(function, called) is not None:
+            raise _Misfit(method, f"`{method.station.function}` changes what it gets of `{called}`")
+
+
+def _find_run(function: FunctionNode, site: ast.Call, units: int | str, wanted: str) -> _Run | None:
+    """The calls around a call of the encoder that a graph holds, whose `pixels` the call has at `units`."""
+    given: dict[int | str, ast.expr] = dict(enumerate(site.args))
+    given |= {keyword.arg or "**": keyword.value for keyword in site.keywords}
+    parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
+    value, whole = _replaced(site, given[units], ast.Name(_PIXELS, ast.Load())), site
+    steps: list[tuple[ast.Assign, ast.Name]] = []
+    node: ast.expr = whole
+    while ast.dump(value) != wanted:
+        parent = parents[node]
+        if isinstance(parent, ast.Call) and node in parent.args:
+            value, node = _replaced(parent, node, value), parent
+            continue
+        following = _following(parents, parent) if isinstance(parent, ast.Assign) else None
+        uses = [one for one in _names([following]) if one.id == _target(parent)] if following is not None else []
+        if (
+            not isinstance(parent, ast.Assign)
+            or following is None
+            or len(uses) != 1
+            or not _comes_first(following, uses[0])
+        ):
+            return None
+        steps.append((parent, uses[0]))
+        node = uses[0]
+    return _Run(node, given[units], tuple(steps))
+
+
+def _replaced(call: ast.Call, old: ast.expr, new: ast.expr) -> ast.Call:
+    """A call with another argument."""
+    keywords = [ast.keyword(one.arg, new if one.value is old else one.value) for one in call.keywords]
+    return ast.Call(call.func, [new if one is old else one for one in call.args], keywords)
+
+
+def _following(parents: dict[ast.AST, ast.AST], node: ast.AST) -> ast.stmt | None:
+    """The simple statement behind one, in its block and on lines of its own."""
+    for field in ("body", "orelse", "finalbody"):
+        block: list[ast.stmt] = getattr(parents[node], field, None) or []
+        for statement, following in itertools.pairwise(block if isinstance(block, list) else []):
+            below = following.lineno > (statement.end_lineno or 0)
+            if statement is node and below and isinstance(following, ast.Assign | ast.Return | ast.Expr):
+                return following
+    return None
+
+
+def _comes_first(node: ast.AST, use: ast.Name) -> bool:
+    """Whether nothing that a statement computes before a name has an effect."""
+    parts: list[ast.AST] = []
+    if isinstance(node, ast.Assign | ast.Return | ast.Expr | ast.Attribute | ast.Starred):
+        parts = [node.value] if node.value is not None else []
+    elif isinstance(node, ast.Call):
+        parts = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+    elif isinstance(node, ast.Tuple | ast.List):
+        parts = [*node.elts]
+    for part in parts:
+        if use in ast.walk(part):
+            return part is use or _comes_first(part, use)
+        if not all(
+            isinstance(one, ast.Name | ast.Attribute | ast.Constant | ast.expr_context) for one in ast.walk(part)
+        ):
+            return False
+    return False
+
+
+def _is_alone(function: FunctionNode, runs: Sequence[_Run]) -> bool:
+    """Whether the names that go with the runs are used by nothing else."""
+    steps = [step for run in runs for step in run.steps]
+    gone = {_target(step) for step, _ in steps}
+    inside = [*(use for _, use in steps), *(step.targets[0] for step, _ in steps)]
+    parameters = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    return not gone & parameters and all(one in inside for one in _names([function]) if one.id in gone)
+
+
+def _names(nodes: Sequence[ast.AST]) -> list[ast.Name]:
+    """All names in the order of the text."""
+    found = [one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
+    return sorted(found, key=end_of)
+
+
+def _target(node: ast.AST) -> str:
+    """The one variable that a statement sets."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+
+def _callee(node: ast.AST | None) -> str:
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""

@@ -1,0 +1,195 @@
+"""Substitution: with its extracted methods back in the place of their calls, a model's code is what it was.
+
+Written from the rule alone: it shares no code with the search or the edits, so that a mistake there is not repeated.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import symtable
+
+from scaffold.diagnostics import Diagnostic, Span
+
+_ENCODE = "_encode_patches"
+
+
+def prove_extraction(
+    before: str, after: str, methods: frozenset[tuple[str, str]], last: str | None, path: str
+) -> tuple[Diagnostic, ...]:
+    """Prove that `methods` of the classes in `after` equal those of `before`: nothing, or VCG646.
+
+    The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
+    method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `self._encode_patches(e)`
+    becomes the one expression that this method returns, with `e` in the place of its one parameter, before which
+    nothing there has an effect.
+
+    Then, in both texts, the value of a variable takes its place where one statement sets it and the next one alone
+    reads it, before anything with an effect. So an expression may stand for a run of statements. The rest must be the
+    same tree.
+
+    The proof puts back the methods of an earlier port in `before`, too.
+    """
+    old, new = _methods(before), _methods(after)
+    found: list[Diagnostic] = []
+    for owner, name in sorted(methods):
+        was = _whole(old, owner, name, last)
+        if was is None or _whole(new, owner, name, last) != was:
+            line = getattr(new.get((owner, name)), "lineno", 1)
+            found.append(
+                Diagnostic(
+                    "VCG646",
+                    f"`{owner}.{name}` does something else than before with its extracted methods put back",
+                    Span(path, line, 1, line, 1),
+                    "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and "
+                    "the vLLM release",
+                )
+            )
+    return tuple(found)
+
+
+def _methods(text: str) -> dict[tuple[str, str], ast.FunctionDef]:
+    return {
+        (owner.name, node.name): node
+        for owner in ast.walk(ast.parse(text))
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def _whole(methods: dict[tuple[str, str], ast.FunctionDef], owner: str, name: str, last: str | None) -> str | None:
+    """A method with all put back, as text; None where it is not there or that is not possible."""
+    function = copy.deepcopy(methods.get((owner, name)))
+    if function is None:
+        return None
+    end = function.body[-1]
+    call = end.value if isinstance(end, ast.Return) else None
+    ends = isinstance(call, ast.Call) and ast.unparse(call.func) == f"self.{last}"
+    if isinstance(call, ast.Call) and ends and not _append(function, call, methods.get((owner, last or ""))):
+        return None
+    encode = _Encode(methods.get((owner, _ENCODE)))
+    encode.visit(function)
+    if encode.failed:
+        return None
+    while _inlined(function):
+        pass
+    return ast.dump(function)
+
+
+def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef | None) -> bool:
+    """Put a method's body in the place of its call, the last statement of a function; whether it means the same."""
+    if method is None or method.decorator_list or call.keywords:
+        return False
+    spec = method.args
+    parameters = [one.arg for one in spec.args]
+    further = [*spec.posonlyargs, *spec.kwonlyargs, *spec.defaults, spec.vararg, spec.kwarg]
+    if any(further) or parameters != ["self", *map(ast.unparse, call.args)]:
+        return False
+    rest = ast.FunctionDef(function.name, function.args, function.body[:-1] or [ast.Pass()], [], None, lineno=1)
+    inside, outside = _locals(method), _locals(rest)
+    mentioned = {node.id for node in ast.walk(method) if isinstance(node, ast.Name)}
+    # No variable of the function is anything else in the method, and the other way round.
+    if (inside | mentioned) & outside - set(parameters) or inside & _mentioned(rest) - set(parameters):
+        return False
+    function.body[-1:] = method.body
+    return True
+
+
+class _Encode(ast.NodeTransformer):
+    """Puts the one expression of the method in the place of its calls."""
+
+    def __init__(self, method: ast.FunctionDef | None) -> None:
+        self.method, self.failed = method, False
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func) != f"self.{_ENCODE}":
+            return node
+        end = self.method.body[-1] if self.method is not None else None
+        value = end.value if isinstance(end, ast.Return) else None
+        parameters = [one.arg for one in self.method.args.args] if self.method is not None else []
+        if value is None or self.method is None or len(self.method.body) != 1 or len(parameters) != 2:
+            self.failed = True
+            return node
+        value = copy.deepcopy(value)
+        uses = [one for one in ast.walk(value) if isinstance(one, ast.Name) and one.id == parameters[1]]
+        scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
+        own = any(isinstance(one, scopes) for one in ast.walk(value))
+        if own or len(node.args) != 1 or node.keywords or len(uses) != 1 or not _leads(value, uses[0]):
+            self.failed = True
+            return node
+        return _Put(uses[0], node.args[0]).visit(value)  # type: ignore[no-any-return]
+
+
+def _inlined(function: ast.FunctionDef) -> bool:
+    """Put the value of one variable into the one place that reads it; whether there was one."""
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    fixed = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    fixed |= {name for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+    found: dict[str, list[tuple[list[ast.stmt], ast.Assign, ast.stmt, ast.Name]]] = {}
+    blocks = [
+        block
+        for node in ast.walk(function)
+        for block in (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
+        if isinstance(block, list)
+    ]
+    for block in blocks:
+        for first, second in itertools.pairwise(block):
+            target = first.targets[0] if isinstance(first, ast.Assign) and len(first.targets) == 1 else None
+            if not isinstance(target, ast.Name) or not isinstance(second, ast.Assign | ast.Return | ast.Expr):
+                continue
+            uses = [one for one in ast.walk(second) if isinstance(one, ast.Name) and one.id == target.id]
+            if len(uses) == 1 and isinstance(uses[0].ctx, ast.Load) and _leads(second, uses[0]):
+                found.setdefault(target.id, []).append((block, first, second, uses[0]))
+    for name, places in found.items():
+        if name not in fixed and 2 * len(places) == sum(one.id == name for one in names):
+            # One place at a time: those that are left are counted again.
+            block, first, second, use = places[0]
+            block.remove(first)
+            _Put(use, first.value).visit(second)
+            return True
+    return False
+
+
+class _Put(ast.NodeTransformer):
+    def __init__(self, old: ast.Name, new: ast.expr) -> None:
+        self.old, self.new = old, new
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self.new if node is self.old else node
+
+
+def _leads(node: ast.AST, use: ast.Name) -> bool:
+    """Whether what is computed before a name in a statement or an expression is names, attributes and constants."""
+    if node is use:
+        return True
+    match node:
+        case ast.Assign(value=value) | ast.Return(value=value) | ast.Expr(value=value) if value is not None:
+            parts: list[ast.expr] = [value]
+        case ast.Call(func=func, args=args, keywords=keywords):
+            parts = [func, *args, *(keyword.value for keyword in keywords)]
+        case ast.Attribute(value=value) | ast.Starred(value=value):
+            parts = [value]
+        case ast.Tuple(elts=elts) | ast.List(elts=elts):
+            parts = elts
+        case _:
+            return False
+    plain = (ast.Name, ast.Attribute, ast.Constant, ast.expr_context)
+    for part in parts:
+        if any(one is use for one in ast.walk(part)):
+            return _leads(part, use)
+        if not all(isinstance(one, plain) for one in ast.walk(part)):
+            return False
+    return False
+
+
+def _locals(function: ast.FunctionDef) -> set[str]:
+    """Names that are the function's own, as Python's compiler says."""
+    table = symtable.symtable(ast.unparse(function), "<method>", "exec")
+    return set(next(t for t in table.get_children() if isinstance(t, symtable.Function)).get_locals())
+
+
+def _mentioned(function: ast.FunctionDef) -> set[str]:
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}

@@ -1,0 +1,310 @@
+"""Explicit ports: the form, the methods that are extracted, what is refused, and the proof that puts them back."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from scaffold.cut import prove_extraction
+from scaffold.descriptor import CutPort, load_descriptor_text
+from scaffold.descriptor.load import shipped_path
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.edit import PutMethods
+from scaffold.protocol import SourceTree
+from scaffold.workflow import load_port, prepare_port
+
+pytestmark = pytest.mark.trees
+
+RELEASE = "0.33.0"
+MODELS = "vllm/model_executor/models"
+LLAVA_NEXT = f"{MODELS}/llava_next.py"
+CLASS = "LlavaNextForConditionalGeneration"
+#: The methods that are made of parts of others, and where from.
+EXPLICIT = {
+    "llava_next": {"_encode_patches": "_process_image_pixels", "_merge_patch_embeddings": "_process_image_input"},
+    "paligemma": {"_encode_patches": "_process_image_input"},
+}
+#: Words that no explicit port has: a second way through the model's code, and state beside its `__init__`.
+FOREIGN = (
+    "encode=",
+    "encode: Callable",
+    "Mixin",
+    "except",
+    "raise",
+    "inspect",
+    "pytree",
+    "mock",
+    "__dict__",
+    "vars(",
+    "setattr",
+)
+
+
+def port_of(name: str, *changes: tuple[str, str]) -> CutPort:
+    """A shipped descriptor with other text."""
+    path = shipped_path(name)
+    assert path is not None
+    text = path.read_text("utf-8")
+    for before, after in changes:
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    port = load_descriptor_text(text, f"{name}.yaml")
+    assert isinstance(port, CutPort)
+    return port
+
+
+def ported_text(tree: SourceTree, port: Any) -> str:
+    [change] = prepare_port(port, tree).package
+    assert change.after is not None
+    return change.after.decode()
+
+
+def with_code(tree: SourceTree, before: str, after: str) -> SourceTree:
+    """The release with other code in LLaVA-NeXT's file."""
+    text = tree.read(LLAVA_NEXT)
+    assert text.count(before) == 1
+    return tree.with_files({LLAVA_NEXT: text.replace(before, after).encode()})
+
+
+def added_lines(before: str, after: str) -> list[str]:
+    old = before.splitlines()
+    return [line for line in after.splitlines() if line.strip() and line not in old]
+
+
+# -- the form ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPLICIT)
+def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, release_tree: Any) -> None:
+    tree = release_tree(RELEASE)
+    prepared = prepare_port(load_port(name), tree)
+    [change] = prepared.package
+    before, after = tree.read(change.path), ported_text(tree, load_port(name))
+    added = added_lines(before, after)
+    assert len(added) <= 200
+    assert [word for word in FOREIGN if word in "\n".join(added)] == []
+    methods = {node.name for node in ast.walk(ast.parse(after)) if isinstance(node, ast.FunctionDef)}
+    demanded = {method.name for method in prepared.plan.profile.methods if not method.has_default}
+    assert demanded - prepared.plan.profile.uncalled <= methods
+    assert {fact.evidence.rpartition(": ")[2]: fact.value.rpartition(".")[2] for fact in prepared.plan.facts
+            if fact.name == "extracted from"} == EXPLICIT[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPLICIT)
+def test_a_second_run_finds_nothing_to_do(name: str, release_tree: Any, ported: Any) -> None:
+    port = load_port(name)
+    prepared = prepare_port(port, release_tree(RELEASE))
+    again = prepare_port(port, ported(port, prepared))
+    assert not again.changed
+    [methods] = [edit for file in again.plan.files for edit in file.edits if isinstance(edit, PutMethods)]
+    assert methods.source == next(
+        edit.source for file in prepared.plan.files for edit in file.edits if isinstance(edit, PutMethods)
+    )
+
+
+def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: Any) -> None:
+    text = ported_text(release_tree(RELEASE), load_port("llava_next"))
+    assert text.count("self._encode_patches(stacked_pixel_values)") == 2
+    assert "return self._merge_patch_embeddings(image_input, patch_embeddings)" in text
+    assert "image_input: LlavaNextImageInputs | dict[str, Any]" in text
+    assert "self._merge_patch_embeddings(batch_mm_kwargs, features.split(num_patches))" in text
+    assert text.count("self._image_pixels_to_features(") == 1
+    assert '["default"][: sum(num_patches)].clone()' in text
+
+
+@pytest.mark.parametrize("release", ["0.22.0", "0.26.0"])
+def test_a_release_whose_items_have_one_number_of_tokens_gets_no_explicit_port(release: str, release_tree: Any) -> None:
+    paths = [change.path for change in prepare_port(load_port("llava_next"), release_tree(release)).package]
+    assert paths == [LLAVA_NEXT, f"{MODELS}/encoder_cudagraph_units.py"]
+
+
+def test_without_a_method_for_what_follows_rows_are_the_embeddings(release_tree: Any) -> None:
+    """Of an item of several units, one behind the other. LLaVA-NeXT's own code puts newlines between, so it is left."""
+    tree = with_code(
+        release_tree(RELEASE),
+        "        return [\n            self._merge_image_patch_embeddings(\n"
+        '                image_sizes[i], patch_features_batch, strategy="spatial_unpad"\n            )\n'
+        "            for i, patch_features_batch in enumerate(patch_embeddings)\n        ]",
+        "        return patch_embeddings",
+    )
+    text = tree.read(LLAVA_NEXT).replace("return torch.split(\n", "return tuple(\n").replace(
+        "stacked_image_features), num_patches_per_batch", "stacked_image_features)"
+    ).replace(
+        "return stacked_patch_embeddings.view(\n                b, num_patches, *stacked_patch_embeddings.shape[1:]\n"
+        "            )", "return stacked_patch_embeddings"
+    )  # fmt: skip
+    port = port_of("llava_next", ("  after: _merge_patch_embeddings\n", ""))
+    found = ported_text(tree.with_files({LLAVA_NEXT: text.encode()}), port)
+    assert "[part.flatten(0, 1) for part in features.split(num_patches)]" in found
+
+
+# -- what is left to the other form, or refused ------------------------------------------------------------------------
+
+
+def notes_of(tree: SourceTree, port: Any) -> list[Diagnostic]:
+    prepared = prepare_port(port, tree)
+    assert len(prepared.package) == 2, "the model's file and that of the mixin"
+    return [note for note in prepared.notes if note.code == "VCG466"]
+
+
+CALL = "self._process_image_pixels(image_input)"
+ENTRY = "    def _process_image_input("
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        # No statement keeps the result alone.
+        (CALL, f"list({CALL})", "no statement before others"),
+        ("patch_embeddings = self._", "self.kept = patch_embeddings = self._", "no statement before others"),
+        # Names that are taken.
+        (ENTRY, f"    def _encode_patches(self):\n        pass\n\n{ENTRY}", "a method `_encode_patches` of its own"),
+        (ENTRY, f"    def _merge_patch_embeddings(self):\n        pass\n\n{ENTRY}", "a method `_merge_patch_embed"),
+    ],
+)
+def test_code_of_another_form_is_run_again(before: str, after: str, says: str, release_tree: Any) -> None:
+    [note] = notes_of(with_code(release_tree(RELEASE), before, after), load_port("llava_next"))
+    assert says in note.message
+
+
+def test_a_result_that_is_changed_is_run_again(release_tree: Any) -> None:
+    """PaliGemma of 0.28 scales its embeddings in `embed_multimodal`."""
+    [note] = notes_of(release_tree("0.28.0"), load_port("paligemma"))
+    assert "`embed_multimodal` changes what it gets of `self._process_image_input`" in note.message
+    assert note.span is not None
+    assert note.span.file.endswith("paligemma.py")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # The tower's result is read once more, by something else, or two statements on; a call comes before.
+        ("            return stacked_p", "            stacked_image_features.sum()\n            return stacked_p"),
+        ("                stacked_image_features\n", "                stacked_image_features + 1\n"),
+        (
+            "            stacked_patch_embeddings = self",
+            "            print(b)\n            stacked_patch_embeddings = self",
+        ),
+        ("return torch.split(\n            self.multi", "return torch.split(self.parts(), self.multi"),
+    ],
+)
+def test_calls_that_are_no_run_stay_and_the_port_has_them_once_more(before: str, after: str, release_tree: Any) -> None:
+    tree = with_code(release_tree(RELEASE), before, after)
+    text = ported_text(tree, load_port("llava_next"))
+    assert text.count("self._encode_patches(") == 2  # the port's own
+    assert "def _encode_patches(self" in text
+
+
+def test_a_value_that_is_no_input_is_refused_with_its_line(release_tree: Any) -> None:
+    tree = with_code(
+        release_tree(RELEASE),
+        "        patch_embeddings = self._process_image_pixels(image_input)\n",
+        '        scale = image_input["pixel_values"][0].max()\n'
+        "        patch_embeddings = self._process_image_pixels(image_input)\n"
+        "        patch_embeddings = [scale * part for part in patch_embeddings]\n",
+    )
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(load_port("llava_next"), tree)
+    [problem] = caught.value.diagnostics
+    assert (problem.code, "`scale` lives across" in problem.message) == ("VCG465", True)
+    assert problem.span is not None
+    assert "scale = image_input" in tree.read(LLAVA_NEXT).splitlines()[problem.span.line - 1]
+
+
+SECTION = "explicit: {call: self.vision_tower(pixels), tokens: 4}"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "codes"),
+    [
+        ("llava_next", [("{pixel_values: batched", "{pixel_values: {sizes: image_sizes}")], ["VCG349"]),
+        ("llava_onevision", [("output: {", f"{SECTION}\noutput: {{")], ["VCG340"]),
+    ],
+)
+def test_a_descriptor_of_other_units_is_refused(name: str, changes: Any, codes: list[str]) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        port_of(name, *changes)
+    assert [problem.code for problem in caught.value.diagnostics] == codes
+
+
+# -- the proof ---------------------------------------------------------------------------------------------------------
+
+METHODS = frozenset({(CLASS, "_process_image_input"), (CLASS, "_process_image_pixels")})
+RUN = "self._image_pixels_to_features(self.vision_tower, pixel_values)"
+PIXELS = "_encode_patches(stacked_pixel_values), num"
+LAST = "_merge_patch_embeddings(image_input, patch_embeddings)"
+SIZES = '        image_sizes = image_input.get("image_sizes")\n'
+GATE = '        if isinstance(image_input, LlavaNextImageEmbeddingInputs):\n            return image_input["data"]\n\n'
+MISTAKES = {
+    "other pixels": (PIXELS, "_encode_patches(pixel_values), num"),
+    "a second argument": (PIXELS, "_encode_patches(stacked_pixel_values, 1), num"),
+    "a part is left out": (f"self.multi_modal_projector(\n            {RUN}\n        )", RUN),
+    "the pixels twice": (RUN, RUN.replace("self.vision_tower", "pixel_values")),
+    "an effect before the pixels": (RUN, RUN.replace("self.vision_tower", "self.parts()")),
+    "variables of its own": (RUN, RUN.replace("self.vision_tower", "lambda x: x")),
+    "a further parameter": ("pixel_values: torch.Tensor) ->", "pixel_values: torch.Tensor, more=None) ->"),
+    "no method for a graph": ("def _encode_patches(", "def _encode_units("),
+    "another order": (LAST, "_merge_patch_embeddings(patch_embeddings, image_input)"),
+    "a keyword": (LAST, "_merge_patch_embeddings(image_input, patch_embeddings=patch_embeddings)"),
+    "no such method": ("def _merge_patch_embeddings(", "def _merge_patches("),
+    "a decorator": ("    def _merge_patch_emb", "    @torch.compile\n    def _merge_patch_emb"),
+    "a default": ("patch_embeddings: torch.Tensor | tuple[torch.Tensor, ...],", "patch_embeddings=None,"),
+    "a statement is lost": (SIZES, ""),
+    "a statement more": (SIZES, f"{SIZES}        patch_embeddings = list(patch_embeddings)\n"),
+    "a name of both": (f"        return self.{LAST}", f"        image_sizes = None\n        return self.{LAST}"),
+    "a gate is lost": (f"{GATE}        patch_embeddings = self._process", "        patch_embeddings = self._process"),
+    "a method is lost": ("    def _process_image_input(", "    def _process_input("),
+}
+
+
+def proved(before: str, after: str) -> list[str]:
+    found = prove_extraction(before, after, METHODS, "_merge_patch_embeddings", LLAVA_NEXT)
+    return [problem.code for problem in found]
+
+
+def test_a_port_without_mistakes_is_proven(release_tree: Any) -> None:
+    tree = release_tree(RELEASE)
+    text = ported_text(tree, load_port("llava_next"))
+    assert proved(tree.read(LLAVA_NEXT), text) == []
+    assert proved(text, text) == []  # a second run
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_refused(mistake: str, release_tree: Any) -> None:
+    tree = release_tree(RELEASE)
+    text = ported_text(tree, load_port("llava_next"))
+    before, after = MISTAKES[mistake]
+    assert text.count(before) == 1
+    assert "VCG646" in proved(tree.read(LLAVA_NEXT), text.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("a = f(x)\nreturn g(a)", "return g(f(x))", True),
+        ("a = f(x)\nb = g(a)\nreturn h(self.t, b)", "return h(self.t, g(f(x)))", True),
+        ("a = f(x)\nreturn (a, x)", "return (f(x), x)", True),
+        (
+            "if x:\n    a = f(x)\n    return g(a)\na = f(1)\nreturn h(a)",
+            "if x:\n    return g(f(x))\nreturn h(f(1))",
+            True,
+        ),
+        # A call comes before, the value is read twice, later or again, or not in a plain expression.
+        ("a = f(x)\nreturn g(h(), a)", "return g(h(), f(x))", False),
+        ("a = f(x)\nreturn g(a, a)", "return g(f(x), f(x))", False),
+        ("a = f(x)\nh()\nreturn g(a)", "h()\nreturn g(f(x))", False),
+        ("a = f(x)\nb = g(a)\nreturn h(b) + a", "return h(g(f(x))) + a", False),
+        ("a = f(x)\nreturn [a for _ in x]", "return [f(x) for _ in x]", False),
+        ("a = f(x)\nreturn a if x else 1", "return f(x) if x else 1", False),
+        ("x = f(x)\nreturn g(x)", "return g(f(x))", False),
+        ("global a\na = f(x)\nreturn g(a)", "global a\nreturn g(f(x))", False),
+    ],
+)
+def test_a_value_takes_the_place_of_its_one_name(before: str, after: str, same: bool) -> None:
+    texts = [
+        "class M:\n    def m(self, x):\n" + "".join(f"        {line}\n" for line in body.splitlines())
+        for body in (before, after)
+    ]
+    assert (prove_extraction(*texts, frozenset({("M", "m")}), None, "m.py") == ()) is same

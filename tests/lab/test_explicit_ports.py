@@ -1,0 +1,52 @@
+"""Explicit ports of vLLM 0.33 in the CPU lab, and mistakes in one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.workflow import load_port, numeric_requests
+
+pytest.importorskip("torch", reason="needs the `cpu` extra")
+pytestmark = [pytest.mark.trees, pytest.mark.lab]
+
+RELEASE = "0.33.0"
+#: Replays of each model at least.
+MODELS = {"llava_next": 70, "paligemma": 60}
+
+PIXELS, REPLAY = 'tuple(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
+
+
+def check(release_tree: Any, name: str, before: str = "", after: str = "") -> NumericReport:
+    """The report of a model's port, perhaps with a fragment of it replaced."""
+    [request] = numeric_requests(load_port(name), release_tree(RELEASE))
+    [(path, text)] = request.overlay.items()
+    assert not before or text.count(before.encode()) == 1
+    overlay = {path: text.replace(before.encode(), after.encode(), 1)}
+    [report] = check_numerics_all([replace(request, overlay=overlay)])
+    return report
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_port_gives_what_the_model_gives(name: str, release_tree: Any) -> None:
+    report = check(release_tree, name)
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits >= MODELS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "code"),
+    [
+        # The next replay overwrites what a user has.
+        pytest.param("paligemma", "len(indices)].clone()", "len(indices)]", "VCG658", id="no copy"),
+        pytest.param("llava_next", "split(num_patches)", "split(num_patches[::-1])", "VCG654", id="other items"),
+        pytest.param("llava_next", f"{PIXELS})){REPLAY}", f"{PIXELS}[::-1])){REPLAY}", "VCG650", id="other pixels"),
+        pytest.param("llava_next", '{"default": 0}', '{"default": 4}', "VCG660", id="graphs of no pixels"),
+    ],
+)
+def test_a_mistake_in_a_port_is_found(name: str, before: str, after: str, code: str, release_tree: Any) -> None:
+    report = check(release_tree, name, before, after)
+    assert code in {problem.code for problem in report.diagnostics()}, "\n".join(report.lines())
