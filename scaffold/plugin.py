@@ -31,8 +31,6 @@ logger = logging.getLogger("scaffold.plugin")
 DISABLE, MODE, MODELS, CPU = "VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS", "VITCG_CPU"
 #: Mode -> (use adapters, use our manager).
 MODES = {"all": (True, True), "adapters": (True, False), "manager": (False, True)}
-#: The first supported release. Older releases are untested with the plugin.
-OLDEST = (0, 23)
 #: The release from which vLLM's second model runner serves models with dense language models by default, and the ones
 #: from which it captures encoder graphs: in a server, and in an instance that only encodes.
 V2_BY_DEFAULT_SINCE, V2_CAPTURES_SINCE, ENCODER_ONLY_SINCE = (0, 25), (0, 28), (0, 31)
@@ -97,14 +95,15 @@ def without_adapter(controls: Controls, generation: str) -> dict[str, str | None
 def generation_of(release: str) -> str | None:
     """The protocol generation of a vLLM version, None when it is not supported. Patch releases count as their minor."""
     number = minor_of(release)
-    generation: str | None = None if number is None or number < OLDEST else vitcg_adapters.generation_of(release)
+    generation: str | None = None if number is None else vitcg_adapters.generation_of(release)
     return generation
 
 
 def supported_releases() -> str:
     """The range of supported releases, in words."""
+    oldest = min(minor_of(first) or () for first, _ in vitcg_adapters.RELEASES.values())
     newest = max(minor_of(last) or () for _, last in vitcg_adapters.RELEASES.values())
-    return f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, newest))}"
+    return f"{'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}"
 
 
 def minor_of(release: str) -> tuple[int, ...] | None:

@@ -107,13 +107,13 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
     Raises `DiagnosticError`: VCG540 (two descriptors of one name), VCG541 (a name that is no module name), VCG6xx
     (a proof refused our own result).
     """
-    from scaffold.protocol import GENERATIONS
+    from scaffold.protocol import SERVED
 
     _check_names(sources)
     drafts: list[_Draft] = []
     refused: list[Refused] = []
     for source in sorted(sources, key=lambda source: source.name):
-        for generation in GENERATIONS:
+        for generation in SERVED:
             reason = refusal(source.port, generation)
             if reason is not None:
                 refused.append(Refused(source, generation, reason))
@@ -121,7 +121,7 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
                 drafts += _adapter(source, generation)
     drafts = list(dict.fromkeys(drafts))
     assert len({draft.path for draft in drafts}) == len(drafts), "a mixin has two texts"
-    generations = [one for one in GENERATIONS if any(draft.generation is one for draft in drafts)]
+    generations = [one for one in SERVED if any(draft.generation is one for draft in drafts)]
     spoken: dict[Source, list[Generation]] = {}
     for draft in drafts:
         if draft.source is not None and draft.generation is not None:

@@ -84,9 +84,9 @@ def demands(port: AnyPort) -> str:
 
 
 def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> dict[str, Any]:
-    """The content of `towers.json` from these releases (version to tree), which must cover each generation."""
+    """The content of `towers.json` from these releases (version to tree), which must cover each served generation."""
     from scaffold.plan.methods import refusal
-    from scaffold.protocol import GENERATIONS, known_profile, read_protocol
+    from scaffold.protocol import SERVED, known_profile, read_protocol
 
     generations = {version: read_protocol(tree).generation for version, tree in trees.items()}
     records: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> 
         if not isinstance(port, PackedPort) and port.gate is None:
             continue
         answers: dict[str, Any] = {}
-        for generation in GENERATIONS:
+        for generation in SERVED:
             releases = {version: trees[version] for version, owner in generations.items() if owner == generation}
             if releases:
                 answers[generation.name] = _agree({version: _look(port, tree) for version, tree in releases.items()})
@@ -196,10 +196,10 @@ def _main(releases: list[str]) -> int:
     from packaging.version import Version
 
     from scaffold.descriptor.load import shipped_names
-    from scaffold.protocol import GENERATIONS, resolve_target, stable_releases
+    from scaffold.protocol import SERVED, resolve_target, stable_releases
     from scaffold.workflow import load_port
 
-    first, last = Version(GENERATIONS[0].first), Version(GENERATIONS[-1].last)
+    first, last = Version(SERVED[0].first), Version(SERVED[-1].last)
     wanted = releases or [version for version in stable_releases() if first <= Version(version) <= last]
     trees = {version: resolve_target(version).tree for version in wanted}
     text = encode_records(record_towers([load_port(name) for name in shipped_names()], trees))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def command(
     console: Console, descriptors: tuple[str, ...], check: bool, diff: bool, into: Path, allow_dirty: bool
 ) -> None:
-    """Generate stand-alone adapters, with their tests, docs and examples, for every protocol generation.
+    """Generate stand-alone adapters, with their tests, docs and examples, for every generation that the plugin serves.
 
     Each DESCRIPTOR is a YAML file, the name of a shipped one, or `shipped` for all of those. Without one, the
     folder's manifest names the descriptors. The same descriptors give the same bytes on every machine.

@@ -25,10 +25,8 @@ def _forward(
     arguments: list[Any] = [inputs, items, frames]
     keywords = {"path": path} if dialect.path_argument else {}
     replay = host.prepare_encoder_cudagraph_replay_buffers(*arguments, **keywords)
-    values = dict(replay.values if dialect.values else replay.buffers)
-    if dialect.values:
-        return lambda: host.encoder_cudagraph_forward(dict(values), **keywords)
-    return lambda: host.encoder_cudagraph_forward(inputs, dict(values))
+    values = dict(replay.values)
+    return lambda: host.encoder_cudagraph_forward(dict(values), **keywords)
 
 
 def _paths_with_work(host: Any, inputs: dict[str, Any], dialect: ManagerDialect) -> Sequence[str]:

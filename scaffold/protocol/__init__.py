@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         find_test_registry,
     )
     from scaffold.protocol.dialect import Dialect, Paths, Postprocess, PostprocessOutputs
-    from scaffold.protocol.generations import GENERATIONS, Generation, generation_by_name
+    from scaffold.protocol.generations import GENERATIONS, SERVED, Generation, generation_by_name
     from scaffold.protocol.profile import ProtocolProfile, known_profile, read_protocol
     from scaffold.protocol.releases import fetch_release, stable_releases, unpack_release
     from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, compare_shapes
@@ -51,7 +51,7 @@ _HOMES = {
         "find_test_registry",
     ),
     "dialect": ("Dialect", "Paths", "Postprocess", "PostprocessOutputs"),
-    "generations": ("GENERATIONS", "Generation", "generation_by_name"),
+    "generations": ("GENERATIONS", "SERVED", "Generation", "generation_by_name"),
     "profile": ("ProtocolProfile", "known_profile", "read_protocol"),
     "releases": ("fetch_release", "stable_releases", "unpack_release"),
     "signatures": ("DataClass", "Field", "Method", "Parameter", "ParameterKind", "compare_shapes"),
@@ -62,6 +62,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "GENERATIONS",
+    "SERVED",
     "DataClass",
     "DefinitionSpan",
     "Dialect",

@@ -80,6 +80,9 @@ def _order(name: str) -> tuple[int, ...]:
 #: Oldest first.
 GENERATIONS: tuple[Generation, ...] = _read_known()
 
+#: Those that have adapters: the plugin serves their releases. Ports are for all of them.
+SERVED: tuple[Generation, ...] = tuple(one for one in GENERATIONS if _order(one.name) >= (0, 23))
+
 
 def generation_by_name(name: str) -> Generation:
     """The generation of that name. Raises KeyError."""

@@ -13,7 +13,7 @@ import pytest
 from regen_scene import Scene
 
 ADAPTER = "vitcg_adapters/v0_30/my_model.py"
-OTHER = "vitcg_adapters/v0_22/my_model.py"
+OTHER = "vitcg_adapters/v0_23/my_model.py"
 DOCS = "docs/adapters.md"
 
 
@@ -69,7 +69,7 @@ def test_fresh_folder_has_no_drift(scene: Scene) -> None:
     result = scene.regen("--check")
 
     assert result.exit == 0
-    assert result.out == "checked 17 files from 1 descriptors\n"
+    assert result.out == "checked 13 files from 1 descriptors\n"
     assert result.err == ""
 
 
@@ -88,7 +88,7 @@ def test_check_reports_each_drift_and_writes_nothing(
     named = [item for item in found if path in item["message"]]
     assert named, found
     assert offer in named[0]["help"]
-    assert f"checked {16 if spoil is _leave_over else 17} files from 1 descriptors" in result.err
+    assert f"checked {12 if spoil is _leave_over else 13} files from 1 descriptors" in result.err
     assert scene.content() == before
 
 
@@ -159,7 +159,7 @@ def test_check_speaks_every_format(scene: Scene, format: str, read: Callable[[st
     result = scene.regen("--check", format=format)
 
     assert result.exit == 1
-    assert "checked 16 files from 1 descriptors" in result.err
+    assert "checked 12 files from 1 descriptors" in result.err
     found = {(code, level, file.rpartition(f"{scene.folder}/")[2]) for code, level, file in read(result.out)}
     assert {
         ("VCG530", "error", DOCS),

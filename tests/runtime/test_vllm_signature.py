@@ -10,24 +10,19 @@ from scaffold.runtime.adapter import Item
 from scaffold.runtime.vllm import model as binding
 from scaffold.runtime.vllm.dialect import ManagerDialect
 
-PLAIN = ManagerDialect(
-    item_specs=False, post_hook=False, values=True, padding_hooks=False, path_argument=False, dual_path=False,
-    named_paths=False, axes=False, frames_in_config=False, validates_budgets=False,
-)  # fmt: skip
+PLAIN = ManagerDialect(path_argument=False, dual_path=False, named_paths=False, axes=False)
+
+
+@pytest.fixture(autouse=True)
+def plain_results(monkeypatch):
+    """The models here have no hook for results, and without one vLLM's own is asked for, which imports vLLM."""
+    monkeypatch.setattr(binding.VllmAdapter, "_has_plain_post", lambda self: True)
 
 
 class Model:
     """Items are rows of a grid; metadata are the grid's."""
 
     looks_at_pixels = False
-
-    def get_encoder_cudagraph_num_items(self, inputs):
-        return len(inputs["grid"])
-
-    def get_encoder_cudagraph_per_item_input_sizes(self, inputs):
-        return [h * w for h, w in torch.as_tensor(inputs["grid"]).tolist()]
-
-    get_encoder_cudagraph_per_item_output_tokens = get_encoder_cudagraph_per_item_input_sizes
 
     def prepare_encoder_cudagraph_replay_buffers(self, inputs, items, frames):
         marks = inputs["pixels"].float().sum() if self.looks_at_pixels else torch.as_tensor(inputs["grid"]).sum()
@@ -38,7 +33,11 @@ class Owner:
     use_dp = False
 
     def __init__(self, model=None, keeps_all=True):
-        self.model, self.config, self.keeps_all = model or Model(), SimpleNamespace(), keeps_all
+        self.model, self.config, self.keeps_all = model or Model(), SimpleNamespace(padding_logics={}), keeps_all
+
+    def _get_item_specs(self, inputs):
+        rows = [h * w for h, w in torch.as_tensor(inputs["grid"]).tolist()]
+        return [SimpleNamespace(input_size=number, output_tokens=number) for number in rows]
 
     def _limits(self):
         return Limits(4)

@@ -1,4 +1,4 @@
-"""The binding to vLLM: a drop-in for its `EncoderCudaGraphManager`, for every protocol generation from 0.20 to 0.33.
+"""The binding to vLLM: a drop-in for its `EncoderCudaGraphManager`, for every protocol generation from 0.23 to 0.33.
 
 The package loads a name at its first use: `settings` needs no torch, and `doctor` reads it without.
 """

@@ -2,9 +2,7 @@
 
 It reads no version numbers: the fields of a fork or a nightly tell what it expects. The generations, by first release:
 
-* 0.20: three size getters, pixels outside the buffers.
-* 0.22: item specs, a post-processing hook.
-* 0.23: one dictionary of values, padding hooks.
+* 0.23: item specs, one dictionary of values, padding hooks, a post-processing hook.
 * 0.24: two fixed paths.
 * 0.27: named paths; the hook post-processes eager results too.
 * 0.30: capture axes.
@@ -22,14 +20,6 @@ from types import ModuleType
 class ManagerDialect:
     """The differences between generations, one fact per field."""
 
-    #: `get_encoder_cudagraph_item_specs` instead of three getters (0.22).
-    item_specs: bool
-    #: `postprocess_encoder_output` exists (0.22).
-    post_hook: bool
-    #: Capture, replay and forward take one dictionary of values, pixels included (0.23).
-    values: bool
-    #: `padding_logics` in the configuration (0.23).
-    padding_hooks: bool
     #: `path` is an argument (0.24).
     path_argument: bool
     #: `enable_dual_path_graph`: the paths are "global" and "local" (0.24 to 0.26).
@@ -38,10 +28,6 @@ class ManagerDialect:
     named_paths: bool
     #: `capture_axes` (0.30).
     axes: bool
-    #: The frame limit comes from the configuration (0.22), not from a method of the model.
-    frames_in_config: bool
-    #: Budgets are validated (0.22).
-    validates_budgets: bool
 
     @property
     def generation(self) -> str:
@@ -50,31 +36,19 @@ class ManagerDialect:
             return "0.30"
         if self.named_paths:
             return "0.27"
-        if self.path_argument:
-            return "0.24"
-        if self.values:
-            return "0.23"
-        return "0.22" if self.item_specs else "0.20"
+        return "0.24" if self.path_argument else "0.23"
 
 
 def read_dialect(defs: ModuleType) -> ManagerDialect:
     """The dialect of a `vllm.v1.worker.encoder_cudagraph_defs` module."""
     config = {field.name for field in dataclasses.fields(defs.EncoderCudaGraphConfig)}
-    capture = {field.name for field in dataclasses.fields(defs.EncoderCudaGraphCaptureInputs)}
-    item_specs = hasattr(defs, "EncoderItemSpec")
     named_paths = "paths" in config
     dual_path = "enable_dual_path_graph" in config
     return ManagerDialect(
-        item_specs=item_specs,
-        post_hook=item_specs,
-        values="values" in capture,
-        padding_hooks="padding_logics" in config,
         path_argument=named_paths or dual_path,
         dual_path=dual_path,
         named_paths=named_paths,
         axes="capture_axes" in config,
-        frames_in_config="max_frames_per_video" in config,
-        validates_budgets=item_specs,
     )
 
 

@@ -1,4 +1,4 @@
-"""The drop-in for vLLM's `EncoderCudaGraphManager`: its constructor, public methods and contract, for 0.20 to 0.33.
+"""The drop-in for vLLM's `EncoderCudaGraphManager`: its constructor, public methods and contract, for 0.23 to 0.33.
 
 Subclasses and tests replace single steps by name (`_get_item_specs`, `_select_items`, `_run_budget_graph`) and make
 objects without `__init__`. So the manager creates state beyond vLLM's own attributes on first use, and every step stays
@@ -94,10 +94,10 @@ class EncoderCudaGraphManager:
         self._capture_axes = tuple(tuple(axis) for axis in getattr(self.config, "capture_axes", ()))
         if any(len(axis) == 0 for axis in self._capture_axes):
             raise ValueError("Encoder cudagraph capture axes must be non-empty.")
-        self._choose_budgets(vllm_config.compilation_config, dialect)
+        self._choose_budgets(vllm_config.compilation_config)
         multimodal = vllm_config.model_config.multimodal_config
         assert multimodal is not None
-        self._choose_frames(vllm_config.compilation_config, multimodal, dialect)
+        self._choose_frames(vllm_config.compilation_config, multimodal)
         self.use_dp = multimodal.mm_encoder_tp_mode == "data" and vllm_config.parallel_config.tensor_parallel_size > 1
         self.budget_graphs: dict[Any, Any] = {}
         self.graph_pool = None
@@ -115,7 +115,7 @@ class EncoderCudaGraphManager:
     def _dialect(self) -> ManagerDialect:
         return installed_dialect()
 
-    def _choose_budgets(self, compilation: Any, dialect: ManagerDialect) -> None:
+    def _choose_budgets(self, compilation: Any) -> None:
         """As in vLLM, a batch has at most as many items as the smallest budget has tokens: each item needs one."""
         user_budgets = compilation.encoder_cudagraph_token_budgets
         user_items = compilation.encoder_cudagraph_max_vision_items_per_batch
@@ -123,7 +123,7 @@ class EncoderCudaGraphManager:
             self.token_budgets = sorted(user_budgets)
             self.max_batch_size = user_items
             smallest = self.token_budgets[0]
-            if dialect.validates_budgets and user_items > smallest:
+            if user_items > smallest:
                 raise ValueError(
                     f"encoder_cudagraph_max_vision_items_per_batch ({user_items}) must be <= smallest token budget "
                     f"({smallest}): a captured item needs at least one token. Raise the smallest budget or lower the "
@@ -131,13 +131,12 @@ class EncoderCudaGraphManager:
                 )
             return
         low, high = self.model.get_encoder_cudagraph_budget_range(self.vllm_config)
-        if dialect.validates_budgets and (low <= 0 or high <= 0):
+        if low <= 0 or high <= 0:
             raise ValueError(
                 f"Invalid encoder cudagraph budget range: min_budget={low}, max_budget={high}. Both must be positive."
             )
-        if dialect.validates_budgets and low > high:
+        if low > high:
             raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
-        low = min(low, high)  # a release that does not validate captures the largest alone, which hardly any image fits
         if user_items > 0:
             self.token_budgets = self.settings.ladder(min(max(low, user_items), high), high)
             self.max_batch_size = min(user_items, self.token_budgets[0])
@@ -145,17 +144,14 @@ class EncoderCudaGraphManager:
         self.token_budgets = sorted(user_budgets) if user_budgets else self.settings.ladder(low, high)
         self.max_batch_size = max(min(high // low, self.token_budgets[0]), 1)
 
-    def _choose_frames(self, compilation: Any, multimodal: Any, dialect: ManagerDialect) -> None:
+    def _choose_frames(self, compilation: Any, multimodal: Any) -> None:
         user_frames = compilation.encoder_cudagraph_max_frames_per_batch
         if multimodal.get_limit_per_prompt("video") == 0:
             self.max_frames_per_batch = 0
         elif user_frames is not None:
             self.max_frames_per_batch = user_frames
         else:
-            frames = (
-                self.config.max_frames_per_video if dialect.frames_in_config else self.model.get_max_frames_per_video()
-            )
-            self.max_frames_per_batch = self.max_batch_size * frames
+            self.max_frames_per_batch = self.max_batch_size * self.config.max_frames_per_video
 
     def _choose_paths(self, dialect: ManagerDialect) -> None:
         top = self.token_budgets[-1]

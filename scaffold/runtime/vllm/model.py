@@ -159,8 +159,8 @@ def _fitted(kind: BufferKind, one: torch.Tensor, many: torch.Tensor, rows: int, 
 class _Buffers(Mapping[str, BufferSpec]):
     """Specs of buffers by name. The protocol gives names and hooks, not kinds; the names are the field's."""
 
-    def __init__(self, hooks: Mapping[str, Any], two_section: bool, input_keys: Sequence[str]) -> None:
-        self._hooks, self._two_section, self._inputs = hooks, two_section, frozenset(input_keys)
+    def __init__(self, hooks: Mapping[str, Any], two_section: bool) -> None:
+        self._hooks, self._two_section = hooks, two_section
         self._known: dict[str, BufferSpec] = {}
 
     def __getitem__(self, name: str) -> BufferSpec:
@@ -180,7 +180,7 @@ class _Buffers(Mapping[str, BufferSpec]):
         owned = hook is not None and "data_ptr" in getattr(getattr(hook, "__code__", None), "co_names", ())
         if "max_seqlen" in name or name.endswith("max_len"):
             return BufferSpec(BufferKind.BOUND)
-        if name in self._inputs or "pixel" in name:
+        if "pixel" in name:
             return BufferSpec(BufferKind.ROWS, is_data=not owned, pad=hook, owned=owned)
         if name.startswith(("cu_", "offsets")) or "cu_seqlens" in name or "cu_window" in name:
             # vLLM's default fills offsets with zeros: a sequence of negative length (Qwen2-VL, Qwen3-VL, GLM-4.1V).
@@ -205,8 +205,6 @@ class VllmAdapter:
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By kind of inputs: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[Kind, tuple[bool, bool]] = {}
-        #: Capture inputs besides buffers, by rows of pixels: 0.20 to 0.22 pass them next to the buffers.
-        self._static: dict[int, dict[str, Any]] = {}
         self._kept: dict[Kind, tuple[str, ...]] = {}
         #: By input names in their order: the type of an input that holds pixels, None for one that holds sizes.
         self._types: dict[tuple[str, ...], tuple[torch.dtype | None, ...]] = {}
@@ -217,9 +215,7 @@ class VllmAdapter:
         self._flashinfer = attention_backend(self.model) == "FLASHINFER"
         self.plain_post = self._has_plain_post()
         #: None where the protocol's own hooks give the values of a replay.
-        self.around = self._around() if dialect.values else None
-        if not dialect.values:
-            self.input_key = dict(self.config.input_key_by_modality)["image"]
+        self.around = self._around()
 
     def _around(self) -> Around | None:
         run = around(self.model, getattr(self.config, "buffer_keys", ()))
@@ -235,11 +231,10 @@ class VllmAdapter:
     # -- description
 
     def describe(self) -> EncoderDescription:
-        config, dialect = self.config, self.dialect
-        keys = tuple(dict(config.input_key_by_modality).values()) if not dialect.values else ()
+        config = self.config
         paths = {path: PathSpec(may_be_idle=0 in ladder) for path, ladder in self.owner._ladders().items()}
         if self._specs is None:
-            self._specs = _Buffers(getattr(config, "padding_logics", {}), self._flashinfer, keys)
+            self._specs = _Buffers(config.padding_logics, self._flashinfer)
         return EncoderDescription(
             output_width=config.out_hidden_size,
             modalities=tuple(config.modalities),
@@ -250,8 +245,6 @@ class VllmAdapter:
 
     def _has_plain_post(self) -> bool:
         """Whether the model's post-processing is the protocol's own, which cuts the rows into items."""
-        if not self.dialect.post_hook:
-            return True
         from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
 
         if "postprocess_encoder_output" in getattr(self.model, "__dict__", {}):
@@ -335,10 +328,7 @@ class VllmAdapter:
         return self._facts.get(_kind(inputs), (False, False))[0]
 
     def items(self, inputs: Inputs) -> list[Item]:
-        if "_get_item_specs" not in self.owner.__dict__ and not self.dialect.item_specs:
-            return self._items_of_getters(inputs)
-        specs = self.owner._get_item_specs(inputs)
-        return [self._item(spec) for spec in specs]
+        return [self._item(spec) for spec in self.owner._get_item_specs(inputs)]
 
     def _item(self, spec: Any) -> Item:
         tokens = int(spec.output_tokens)
@@ -349,13 +339,6 @@ class VllmAdapter:
         else:
             paths = None
         return Item(int(spec.input_size), tokens, paths)
-
-    def _items_of_getters(self, inputs: Inputs) -> list[Item]:
-        if self.model.get_encoder_cudagraph_num_items(inputs) == 0:
-            return []
-        sizes = self.model.get_encoder_cudagraph_per_item_input_sizes(inputs)
-        tokens = self.model.get_encoder_cudagraph_per_item_output_tokens(inputs)
-        return [Item(int(s), int(t)) for s, t in zip(sizes, tokens, strict=True)]
 
     def select(self, inputs: Inputs, indices: Sequence[int]) -> tuple[Inputs, AxisKeys]:
         return self.owner._select_items(inputs, list(indices))  # type: ignore[no-any-return]
@@ -432,15 +415,13 @@ class VllmAdapter:
         return rows.pop() if len(rows) == 1 and len(data) <= 1 else None
 
     def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
-        values = self._ask_capture_values(key, limits)
-        if self.dialect.values:
-            values = self._without_rounding(key, values)
+        values = self._without_rounding(key, self._ask_capture_values(key, limits))
         return self._in_buckets(values) if self._flashinfer else values
 
     def _in_buckets(self, values: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
         """Round bounds of sequence lengths up to a bucket, as the tower's metadata do with FlashInfer.
 
-        Models give the capture the bare bound (0.20 to 0.33). Almost every replay has a larger bound and would run
+        Models give the capture the bare bound (0.23 to 0.33). Almost every replay has a larger bound and would run
         eager.
         """
         from vllm.model_executor.layers.attention.mm_encoder_attention import bucket_flashinfer_max_seqlen
@@ -460,12 +441,7 @@ class VllmAdapter:
             arguments.append(key.path)
         if dialect.axes:
             arguments.append(key.axes)
-        inputs = self.model.prepare_encoder_cudagraph_capture_inputs(*arguments)
-        if dialect.values:
-            return dict(inputs.values)
-        pixels = inputs.mm_kwargs[self.input_key]
-        self._static[pixels.shape[0]] = {k: v for k, v in inputs.mm_kwargs.items() if k != self.input_key}
-        return {self.input_key: pixels, **inputs.buffers}
+        return dict(self.model.prepare_encoder_cudagraph_capture_inputs(*arguments).values)
 
     def _without_rounding(
         self, key: GraphKey, values: dict[str, torch.Tensor | None]
@@ -513,27 +489,15 @@ class VllmAdapter:
         return exact
 
     def replay_values(self, inputs: Inputs, limits: Limits, path: str) -> dict[str, torch.Tensor | None]:
-        dialect = self.dialect
         arguments: list[Any] = [inputs, limits.items, limits.frames]
-        if dialect.path_argument:
+        if self.dialect.path_argument:
             arguments.append(path)
-        replay = self.model.prepare_encoder_cudagraph_replay_buffers(*arguments)
-        values = dict(replay.values if dialect.values else replay.buffers)
-        if not dialect.values:
-            source = dict(self.config.input_key_by_modality)[self.model.get_input_modality(inputs)]
-            values[self.input_key] = inputs[source]
-        return values
+        return dict(self.model.prepare_encoder_cudagraph_replay_buffers(*arguments).values)
 
     def forward(self, values: dict[str, Any], path: str) -> torch.Tensor:
-        dialect = self.dialect
+        keywords = {"path": path} if self.dialect.path_argument else {}
         with zero_filled_attention(), self._without_nested_sharding():
-            if dialect.path_argument:
-                return self.model.encoder_cudagraph_forward(values, path=path)
-            if dialect.values:
-                return self.model.encoder_cudagraph_forward(values)
-            pixels = values.pop(self.input_key)
-            kwargs = {**self._static.get(pixels.shape[0], {}), self.input_key: pixels}
-            return self.model.encoder_cudagraph_forward(kwargs, values)
+            return self.model.encoder_cudagraph_forward(values, **keywords)
 
     def eager(self, inputs: Inputs, path: str) -> torch.Tensor:
         dual = self.dialect.dual_path and self.config.enable_dual_path_graph
