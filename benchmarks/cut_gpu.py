@@ -523,6 +523,10 @@ def limit(host: Any, inputs: dict[str, Any], items: int) -> Callable[[], Any]:
         for graph in graphs.values():
             graph.replay()
         outputs = {path: output.clone() for path, _, output in kept}
+        if shapes is None:  # an explicit port
+            results: dict[int, Any] = {}
+            host.postprocess_encoder_output(outputs, list(range(items)), [], results, batch_mm_kwargs=inputs)
+            return [results[index] for index in range(items)]
         if by_path:
             features = {path: output.view(-1, *shapes[path]) for path, output in outputs.items()}
             return host._assemble_encoder_output(features, inputs)
