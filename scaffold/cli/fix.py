@@ -67,7 +67,7 @@ def command(
     """Repair the encoder CUDA graphs that a vLLM tree has already for MODEL, in a few lines.
 
     MODEL is a descriptor's file or the name of a shipped one, whose model has a port in the tree: use `new` where it
-    has none. `fix` runs the checks of `verify --as-is`, and has a rule for each of five known faults. It keeps a repair
+    has none. `fix` runs the checks of `verify --as-is`, and has a rule for each of six known faults. It keeps a repair
     only if a failing check passes with it, no other check changes, and eager results stay the same bits.
 
     Runs the tree's code, tiny, on the CPU (needs the `cpu` extra): a release's own, or that of the folder. With a
@@ -154,6 +154,9 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
         if proven.kept
         else f"{fix.port.name}: nothing to repair, {now} of {len(proven.before.checks)} checks fail"
     )
+    for repair in proven.repairs:
+        if repair.thread:
+            console.note(f"{repair.thread} is an open pull request with this repair ({repair.name}): send no other")
     if fix.heirs:
         console.note(f"These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}")
     left = remaining(proven.after)

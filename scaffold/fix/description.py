@@ -51,6 +51,9 @@ def _notes(fix: Fix) -> Iterator[str]:
     for change in fix.changes:
         added, removed = changed_lines(change)
         yield f"- Size: `{change.path}`, +{added} -{removed} lines. No signature is changed."
+    for repair in fix.proven.repairs:
+        if repair.thread:
+            yield f"- {repair.thread} is an open pull request with this repair ({repair.name}): comment there instead."
     if fix.heirs:
         yield f"- These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}."
     yield from open_points(fix.tree, fix.port, "rules found the places, and the checks below chose among them")

@@ -26,7 +26,11 @@ CAPTURE = "prepare_encoder_cudagraph_capture_inputs"
 REPLAY = "prepare_encoder_cudagraph_replay_buffers"
 RANGE = "get_encoder_cudagraph_budget_range"
 ITEM_SPECS = "get_encoder_cudagraph_item_specs"
-BUDGET, ITEMS, FRAMES = "token_budget", "max_batch_size", "max_frames_per_batch"
+POSTPROCESS = "postprocess_encoder_output"
+BUDGET, ITEMS, FRAMES, CLONE = "token_budget", "max_batch_size", "max_frames_per_batch", "clone"
+
+#: Open pull requests of vLLM that have a rule's repair for a class.
+_THREADS = {("copy on clone", "Step3VLForConditionalGeneration"): "vllm-project/vllm#52115"}
 
 #: The parameter of metadata methods for the bound of a sequence that a capture freezes.
 _BOUND = "max_seqlen_override"
@@ -48,6 +52,7 @@ class Repair:
     """A rule at the place where it applies: the edits of one file, and the failing checks that they may mend.
 
     `what` is the fault and `so` the edit, for people. One that is only worth a line `beside` other repairs comes last.
+    `thread` is an open pull request of vLLM that has the same repair.
     """
 
     name: str
@@ -61,6 +66,10 @@ class Repair:
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
     beside: bool = False
 
+    @property
+    def thread(self) -> str:
+        return _THREADS.get((self.name, self.class_name), "")
+
 
 def find_repairs(tree: SourceTree, module: str, class_name: str) -> tuple[Repair, ...]:
     """The repairs whose places are in the methods of this class, in the order in which they are tried.
@@ -70,10 +79,9 @@ def find_repairs(tree: SourceTree, module: str, class_name: str) -> tuple[Repair
     """
     program = Program(tree)
     owner = program.owner(find_model(tree, module, class_name).path, class_name)
-    methods = {name: program.method(owner, name) for name in (CAPTURE, REPLAY, RANGE, ITEM_SPECS)}
+    methods = {name: program.method(owner, name) for name in (CAPTURE, REPLAY, RANGE, ITEM_SPECS, POSTPROCESS)}
     port = _Port(tree, program, {name: method for name, method in methods.items() if method is not None})
-    found = (rule(port) for rule in (_capture_rounds_up, _rows_by_budget, _pad_as_captured, _bound_in_rows, _minimum))
-    return tuple(repair for repair in found if repair is not None)
+    return tuple(repair for rule in _RULES if (repair := rule(port)) is not None)
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
@@ -254,6 +262,31 @@ def _bound_in_rows(port: _Port) -> Repair | None:
     )
 
 
+def _copy_on_clone(port: _Port) -> Repair | None:
+    """`torch.cat(parts) if len(parts) > 1 else parts[0]`: a single part is a view of the graph's output, which the next
+    replay overwrites, although `clone` asks for a copy.
+    """
+    method = port.function(POSTPROCESS)
+    if CLONE not in {parameter.arg for parameter in method.args.args} or any(_is(n, CLONE) for n in ast.walk(method)):
+        return None
+    for node in ast.walk(method):
+        if not isinstance(node, ast.IfExp) or not isinstance(node.body, ast.Call) or not node.body.args:
+            continue
+        parts = ast.unparse(node.body.args[0])
+        joined = call_name(node.body) == "cat" and ast.unparse(node.test) == f"len({parts}) > 1"
+        if joined and ast.unparse(node.orelse) == f"{parts}[0]":
+            return port.repair(
+                "copy on clone",
+                POSTPROCESS,
+                [_put(node.test, f"{port.text(POSTPROCESS, node.test)} or {CLONE}")],
+                f"a result of one part is a view of the graph's memory, although `{CLONE}` asks for a copy: the next "
+                "replay changes it",
+                f"one part is copied, too, where `{CLONE}` is set",
+                lambda check: check.code == "VCG658",
+            )
+    return None
+
+
 def _minimum(port: _Port) -> Repair | None:
     """The smallest budget may exceed the largest where a context is shorter than one item."""
     returns = [node.value for node in ast.walk(port.function(RANGE)) if isinstance(node, ast.Return)]
@@ -270,6 +303,9 @@ def _minimum(port: _Port) -> Repair | None:
         lambda check: check.code == "VCG662",
         beside=True,
     )
+
+
+_RULES = (_capture_rounds_up, _rows_by_budget, _pad_as_captured, _bound_in_rows, _copy_on_clone, _minimum)
 
 
 # -- questions to a method ---------------------------------------------------------------------------------------------

@@ -43,12 +43,14 @@ for line in sys.stdin:
 """
 
 
-def lab(monkeypatch, wrong: tuple[Check, ...], right: tuple[Check, ...]) -> None:
+def lab(
+    monkeypatch, wrong: tuple[Check, ...], right: tuple[Check, ...], path: str = KIMI, fault: bytes = WRONG
+) -> None:
     reports = {
         name: NumericReport("kimi_vl", "", "fa2", checks, hits=1, sequences=9).to_json()
         for name, checks in (("wrong", wrong), ("right", right))
     }
-    script = CHILD.format(reports=json.dumps(reports), wrong=WRONG, path=KIMI)
+    script = CHILD.format(reports=json.dumps(reports), wrong=fault, path=path)
     monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", script))
 
 
@@ -145,6 +147,23 @@ def test_the_text_claims_the_repairs_and_says_what_still_fails(run, tree, monkey
     Path("pr.md").unlink()
     assert run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md").code == 0
     assert not Path("pr.md").exists(), "there is nothing to claim"
+
+
+def test_an_open_pull_request_and_the_subclasses_are_named(run, copied_tree, monkeypatch):
+    path = "vllm/model_executor/models/step3_vl.py"
+    heir = "vllm/model_executor/models/step_vl.py"
+    alias = Check("a: mixed", "image", False, detail="it aliases the graph's memory", code="VCG658")
+    lab(monkeypatch, (SMALL, alias), (SMALL, replace(alias, passed=True), EAGER), path, b"len(parts) > 1 else parts[0]")
+    tree = copied_tree("0.33.0", "pyproject.toml", path, heir, *PROTOCOL).root
+
+    done = run("fix", "step3_vl", "--vllm", tree, "--text", "pr.md")
+
+    assert done.code == 0, done.err
+    assert "vllm-project/vllm#52115 is an open pull request with this repair (copy on clone): send no other" in done.err
+    assert "These classes run the repaired methods, too, and were not run: StepVLForConditionalGeneration" in done.err
+    text = Path("pr.md").read_text()
+    assert "- vllm-project/vllm#52115 is an open pull request with this repair (copy on clone)" in text
+    assert "too, and were not run: StepVLForConditionalGeneration." in text
 
 
 def test_a_release_is_run_and_its_working_copy_is_written(run, release_tree, mends):

@@ -17,7 +17,7 @@ ROWS = re.findall(r"^\| `(\w+)` \| (\d+) of (\d+) \| (\d+) \| \+(\d+) -(\d+) \| 
 
 
 def test_there_are_rows() -> None:
-    assert [row[0] for row in ROWS] == ["kimi_vl", "gemma3_mm", "glm4_1v", "qwen3_vl", "qwen2_vl"]
+    assert [row[0] for row in ROWS] == ["kimi_vl", "gemma3_mm", "glm4_1v", "qwen3_vl", "qwen2_vl", "step3_vl"]
 
 
 @pytest.mark.trees

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.trees
 KIMI = "vllm/model_executor/models/kimi_vl.py"
 QWEN = "vllm/model_executor/models/qwen2_vl.py"
 GEMMA = "vllm/model_executor/models/gemma3_mm.py"
+STEP3 = "vllm/model_executor/models/step3_vl.py"
 GLM = "vllm/model_executor/models/glm4_1v.py"
 MINIMUM = "minimum below maximum"
 
@@ -67,6 +68,12 @@ PLACES = [
     ("qwen2_vl", "pad as captured", 11, None),
     (
         "step3_vl",
+        "copy on clone",
+        ["merged[idx] = torch.cat(parts, dim=0) if len(parts) > 1 else parts[0]"],
+        ["merged[idx] = (", "torch.cat(parts, dim=0) if len(parts) > 1 or clone else parts[0]", ")"],
+    ),
+    (
+        "step3_vl",
         MINIMUM,
         ["return min_budget, max_budget"],
         ["return min(min_budget, max_budget), max_budget"],
@@ -92,7 +99,9 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
         assert (removed, added) == (gone, come)
     compile(change.after or b"", change.path, "exec")
     line = tree.read(change.path).splitlines()[repair.span.line - 1]
-    assert line[repair.span.column - 1 :].startswith(("token_budget", "min", "if modality")), "the place is exact"
+    assert line[repair.span.column - 1 :].startswith(("token_budget", "min", "if modality", "len")), (
+        "the place is exact"
+    )
 
 
 def test_which_ports_of_a_release_have_a_place(release_tree):
@@ -112,6 +121,7 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
         "qwen2_5_vl": ["pad as captured"],
         "qwen2_vl": ["pad as captured"],
         "qwen3_vl": ["pad as captured"],
+        "step3_vl": ["copy on clone"],
     }
     assert all(MINIMUM in repairs_of(tree, model) for model in models if model != "minicpmv")
 
@@ -154,6 +164,14 @@ UNSURE = {
         "the branches call with other grids": ("grid_thw_list,\n                max_f", "[],\n                max_f"),
         "a branch does more": (VIDEO, f"{VIDEO}            self.x = 1\n"),
         "the capture pads to one of them": (BOTH, "max_frames_per_batch=max_frames_per_batch,"),
+    },
+    ("copy on clone", "step3_vl", STEP3): {
+        "something reads it": ("dest[idx] = out[i]", "dest[idx] = out[i].clone() if clone else out[i]"),
+        "the release does not ask": ("        clone: bool = False,\n", ""),
+        "another condition": ("if len(parts) > 1 else", "if len(parts) > 2 else"),
+        "another part": ("else parts[0]", "else parts[-1]"),
+        "another function": ("torch.cat(parts, dim=0) if", "torch.stack(parts, dim=0) if"),
+        "no call": ("torch.cat(parts, dim=0) if", "whole if"),
     },
     (MINIMUM, "kimi_vl", KIMI): {
         "the range is no pair of names": (PAIR, "return (64, max_budget)"),
@@ -218,6 +236,12 @@ def test_the_heirs_are_those_that_run_the_repaired_method(release_tree):
     assert heirs_of(tree, "kimi_vl", "KimiVLForConditionalGeneration", [*repairs_of(tree, "kimi_vl").values()]) == ()
 
 
+def test_a_repair_that_vllm_has_a_pull_request_for_names_it(release_tree):
+    tree = release_tree("0.33.0")
+    assert repairs_of(tree, "step3_vl")["copy on clone"].thread == "vllm-project/vllm#52115"
+    assert repairs_of(tree, "kimi_vl")["bound in rows"].thread == ""
+
+
 def failed(code: str, detail: str = "") -> Check:
     return Check("a", "image", False, detail=detail, code=code)
 
@@ -234,6 +258,8 @@ ANSWERS: list[tuple[str, str, Check, bool]] = [
     ("glm4_1v", "pad as captured", failed("VCG650"), False),
     ("kimi_vl", "bound in rows", failed("VCG650", f"256 rows, {FROZEN} 64"), True),
     ("kimi_vl", "bound in rows", failed("VCG650"), False),
+    ("step3_vl", "copy on clone", failed("VCG658"), True),
+    ("step3_vl", "copy on clone", failed("VCG650"), False),
     ("kimi_vl", MINIMUM, failed("VCG662"), True),
     ("kimi_vl", MINIMUM, failed("VCG654"), False),
 ]
