@@ -42,7 +42,7 @@ class KimiK25(PackedGrid):
                 "init_pos_emb_height": 8,
                 "init_pos_emb_width": 8,
                 "init_pos_emb_time": 4,
-                "mm_hidden_size": 48,
+                "mm_hidden_size": self.hidden_size,  # columns of the projector's output
                 "projector_ln_eps": 1e-5,
             },
             text_config={"hidden_size": self.hidden_size, "num_hidden_layers": 1, "vocab_size": 99},
