@@ -213,22 +213,6 @@ def test_a_value_that_is_no_input_is_refused_with_its_line(release_tree: Any) ->
     assert "scale = image_input" in tree.read(LLAVA_NEXT).splitlines()[problem.span.line - 1]
 
 
-SECTION = "explicit: {call: self.vision_tower(pixels), tokens: 4}"
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "codes"),
-    [
-        ("llava_next", [("{pixel_values: batched", "{pixel_values: {sizes: image_sizes}")], ["VCG349"]),
-        ("llava_onevision", [("output: {", f"{SECTION}\noutput: {{")], ["VCG340"]),
-    ],
-)
-def test_a_descriptor_of_other_units_is_refused(name: str, changes: Any, codes: list[str]) -> None:
-    with pytest.raises(DiagnosticError) as caught:
-        port_of(name, *changes)
-    assert [problem.code for problem in caught.value.diagnostics] == codes
-
-
 # -- the proof ---------------------------------------------------------------------------------------------------------
 
 METHODS = frozenset({(CLASS, "_process_image_input"), (CLASS, "_process_image_pixels")})
