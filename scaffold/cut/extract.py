@@ -42,14 +42,12 @@ _PIXELS = "pixels"
 class Extraction:
     """The new source of methods on a way, and how a port calls what they became.
 
-    `has_encode`: the model's own code calls what a graph holds, so that method is among these. `after` is the method of
-    what follows the encoder, if anything does, with the `arguments` that a port hands to it before the features.
-    `split`: it takes the features of each item, else those of the batch.
+    `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
+    before the features. `split`: it takes the features of each item, else those of the batch.
     """
 
     edits: tuple[MethodEdit, ...]
     methods: tuple[tuple[str, str, str], ...]
-    has_encode: bool
     after: str | None
     arguments: tuple[str, ...]
     split: bool
@@ -172,13 +170,14 @@ class _Extractor:
             self._find_runs()
 
     def run(self) -> Extraction:
-        has_encode = self.stands or any(method.runs for method in self.methods)
         if ENCODE_METHOD in self.names and not self.stands:
             raise _Misfit(self.methods[0], f"the model has a method `{ENCODE_METHOD}` of its own")
+        if not self.stands and not any(method.runs for method in self.methods):
+            raise _Misfit(self.methods[-1], "the calls that a graph holds are not one after the other here")
         cut = self._find_tail() if self.explicit.after else None
         live = self._live(cut) if cut is not None else []
         sources = [self._source(method, live if method is cut else None) for method in self.methods]
-        last = self.methods.index(cut) if cut is not None else len(self.methods) if has_encode else 0
+        last = self.methods.index(cut) if cut is not None else len(self.methods)
         for method, source in zip(self.methods[:last], sources[:last], strict=True):
             self._check_result(method, source)
         edits: list[MethodEdit] = []
@@ -195,7 +194,6 @@ class _Extractor:
         return Extraction(
             tuple(edits),
             tuple(method.station.place for method in self.methods),
-            has_encode,
             self.explicit.after,
             tuple(self._argument(cut, name) for name in live) if cut is not None else (),
             cut is not None and not cut.runs and _callee(cut.leading[0]) != f"self.{ENCODE_METHOD}",
@@ -231,10 +229,6 @@ class _Extractor:
         for method in self.methods:
             if method.tail is None:
                 continue
-            if (method.station.file, method.station.class_name) not in self.owners:
-                raise _Misfit(method, "what follows the encoder is in a part of the model")
-            if not method.runs and method.leading == method.calls(method.station.sites):
-                raise _Misfit(method, "what a graph holds is no run of calls here")
             if self.explicit.after in self.names and not self._is_cut(method):
                 raise _Misfit(method, f"the model has a method `{self.explicit.after}` of its own")
             return method

@@ -276,7 +276,6 @@ class UnitsView(View):
     token_lets: Lets
     pixel_shape: Code
     pixel_lets: Lets
-    has_encode: bool
     #: The embeddings of a batch, made of its `features`.
     embeddings: Code
 
@@ -842,7 +841,6 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        has_encode=extraction.has_encode,
         embeddings=Code(f"self.{extraction.after}({given})" if extraction.after else alone),
     )
 

@@ -658,6 +658,16 @@ MISTAKES = [
 6:71 error[VCG348] at 'let': `mask` lets one shape hold all units, so none has a path of its own
     help: delete these values, and give `let` those of the longer units
 """)),
+    Mistake("an explicit port of units that lie behind each other", "cut", [("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
+10:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and an explicit port counts units by entries
+    help: delete this section: modalities.image is ported by the model's own code
+""")),
+    Mistake("an explicit port of two modalities", "cut", [("fields:\n", "  video: {pixels: frames, entry: self._process_video_input(**inputs)}\nfields:\n  frames: batched\n"), ("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
+6:3 error[VCG340] at 'video': an explicit port serves one modality
+    help: delete this modality; it runs eagerly, as before
+12:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and an explicit port counts units by entries
+    help: delete this section: modalities.image is ported by the model's own code
+""")),
     Mistake("a tuple and layers", "cut", [("features]}", "features], layers: [side]}")], snapshot("""\
 11:71 error[VCG344] at 'layers': the result is a tuple or a list of layers, not both
     help: delete one of `result` and `layers`
