@@ -87,11 +87,23 @@ MISTAKES = [
 """)),
     Mistake("control character", "tiles", [("layout: tiles", "layout: ti\x07les")], snapshot("""\
 3:11 error[VCG104] at '\\x07': the character U+0007 is not allowed in a descriptor
-    help: delete it or use an escape
+    help: delete it
 """)),
     Mistake("line separator", "tiles", [("What happens?", "What\u2028happens?")], snapshot("""\
 24:23 error[VCG104] at '\\u2028': the character U+2028 is not allowed in a descriptor
-    help: delete it or use an escape
+    help: delete it
+""")),
+    Mistake("line separator as an escape", "tiles", [("What happens?", '"What\\u2028happens?"')], snapshot("""\
+24:24 error[VCG215] at '\\\\u2028': the text has the character U+2028
+    help: delete it: nobody sees it, and programs obey it
+""")),
+    Mistake("name of two lines", "tiles", [("models: [Tiled]", 'models: ["Ti\\nled"]')], snapshot("""\
+28:22 error[VCG215] at '\\\\n': the text has more than one line
+    help: write it on one line
+""")),
+    Mistake("reason that tells ruff something", "tiles", [("budget: {min: k}", 'budget: {min: k, why: "One tile. ruff: noqa"}')], snapshot("""\
+14:34 error[VCG216] at 'ruff: noqa': `ruff: noqa` tells a tool something: as a comment of the port it would switch checks off
+    help: say it in other words, without the colon or the name of the tool's comment
 """)),
     Mistake("deep nesting", "tiles", [("columns: [n]", "columns: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]")], snapshot("""\
 7:33 error[VCG108] at '[': more than 16 brackets are open here

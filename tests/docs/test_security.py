@@ -78,6 +78,11 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "cli/test_hostile_calls.py::test_what_no_class_of_the_tree_defines_is_refused_with_the_tree",
         "plugin/test_adapter_calls.py::test_hostile_calls_of_an_adapter",
     ),
+    "Its texts have no characters that nobody sees": (
+        "descriptor/test_texts.py::test_what_nobody_sees_is_refused_in_every_text",
+        "descriptor/test_texts.py::test_a_reason_tells_no_tool_anything",
+        "descriptor/test_texts.py::test_every_reason_is_a_remark",
+    ),
     "Where a descriptor says how to make the model": (
         "cli/test_new_proof.py::test_a_descriptor_cannot_switch_its_proof_off",
     ),

@@ -31,8 +31,7 @@ CODES: tuple[Code, ...] = (
         "VCG104",
         "a character is not allowed",
         "Control characters, unusual line breaks (U+0085, U+2028, U+2029) and lone surrogates are invisible in an "
-        "editor and shift every position behind them. In a double-quoted text an escape such as \\u2028 can stand "
-        "for one.",
+        "editor and shift every position behind them. Delete it.",
     ),
     Code(
         "VCG105",
@@ -171,6 +170,19 @@ CODES: tuple[Code, ...] = (
         "VCG214",
         "a text has the wrong form",
         "The text names a file, a checkpoint or a method, or is limited in length. The help shows the form.",
+    ),
+    Code(
+        "VCG215",
+        "a text has characters that nobody sees",
+        "Control characters, overrides of the direction of text and unusual line breaks are refused, also as escapes. "
+        "A text becomes code, a table or a comment, where they would say something else than people read. A name or a "
+        "path has one line; prompts, templates and reasons may have several.",
+    ),
+    Code(
+        "VCG216",
+        "a reason tells a tool something",
+        "A reason becomes a comment of the port. Comments such as `ruff: noqa`, `fmt: off` and `type: ignore` switch "
+        "checks of the code around them off, so the checks of the port would be empty. Say it in other words.",
     ),
     # --- names and values
     Code(
