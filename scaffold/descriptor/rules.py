@@ -367,6 +367,43 @@ def helpers_end(context: Context) -> Problems:
             yield context.problem("VCG303", "an argument is named twice", f"helpers.{name}.args", "rename one")
 
 
+#: The most characters of an expression whose names are spelled out. The longest that is known has some 150.
+_SPELLED = 2_000
+
+
+def formulas_stay_short(context: Context) -> Problems:
+    """Expressions are short also with each `let` name and helper spelled out: VCG318, once for a chain of them."""
+    lets, helpers = tuple(context.port.let or {}), tuple(_helpers(context.port))
+    lengths: dict[str, int] = {}
+    reported: set[str | None] = set()
+
+    def defined(use: Use) -> str | None:
+        return use.at.split(".")[1] if use.scope == "helper" else _defined(use, lets)
+
+    def order(use: Use) -> int:
+        name = defined(use)
+        return (*lets, *helpers, name).index(name)
+
+    for use in sorted(context.reader.uses, key=order):
+        if not isinstance(use.value, Expression):
+            continue
+        used = [node.name for node in walk(use.value.root) if isinstance(node, (Name, Function))]
+        length = len(use.value.text) + sum(lengths.get(name, 0) for name in used)
+        name = defined(use)
+        if reported & {*used}:
+            reported.add(name)
+        elif length > _SPELLED:
+            yield context.problem(
+                "VCG318",
+                f"with the names of `let` and helpers spelled out, it has {length:,} characters, more than {_SPELLED:,}",
+                use.node.span,
+                "use each name once instead of several times: a line that has the line above it twice doubles it",
+            )
+            reported.add(name)
+        elif name is not None:
+            lengths[name] = max(length, lengths.get(name, 0))
+
+
 # --- values -----------------------------------------------------------------------------------------------------
 
 
@@ -1113,6 +1150,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     names_are_free,
     names_are_used,
     helpers_end,
+    formulas_stay_short,
     kinds_match,
     values_make_sense,
     columns_fit,

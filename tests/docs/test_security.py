@@ -83,6 +83,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "descriptor/test_texts.py::test_a_reason_tells_no_tool_anything",
         "descriptor/test_texts.py::test_every_reason_is_a_remark",
     ),
+    "Each formula has a bounded length": ("descriptor/test_descriptor_mistakes.py::test_a_mistake_is_reported",),
     "Where a descriptor says how to make the model": (
         "cli/test_new_proof.py::test_a_descriptor_cannot_switch_its_proof_off",
     ),

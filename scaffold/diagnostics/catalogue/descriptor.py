@@ -277,6 +277,13 @@ CODES: tuple[Code, ...] = (
         "A port of tiles or paths looks for precomputed embeddings under one key, and runs such a batch eagerly. The "
         "tool generates nothing that would ask a second key. Delete it.",
     ),
+    Code(
+        "VCG318",
+        "a formula is too long when it is spelled out",
+        "A port has each `let` name spelled out, or as a variable. A line that uses the line above it twice doubles it, "
+        "so a page of such lines would be a formula of more characters than a disk holds. Use each name once, or "
+        "shorten the formulas.",
+    ),
     # --- attention and buffers
     Code(
         "VCG323",
