@@ -24,6 +24,7 @@ from scaffold.descriptor.schema import (
     Name,
     Pattern,
     Record,
+    Remark,
     Section,
     Shape,
     Table,
@@ -51,7 +52,7 @@ class Reasoned(Record):
     """A section whose formula or bound has a reason that the code does not show."""
 
     why: str | None = declare(
-        Text("a reason", 300),
+        Remark("a reason", 300),
         "reason, which becomes a comment of the generated code",
         default=None,
         examples=["pruning edits embeddings after the encoder"],
@@ -633,7 +634,7 @@ class Template(Record):
     """A chat template of the generation test."""
 
     name: str = declare(Name("a function name"), "name of the module function", examples=["internvl_chat_template"])
-    text: str = declare(Text("a template"), "template with {content} where the prompt goes")
+    text: str = declare(Text("a template", lines=True), "template with {content} where the prompt goes")
 
 
 class TestEntry(Record):
@@ -644,9 +645,9 @@ class TestEntry(Record):
     key: str = declare(Name("a key"), "key of the entry", examples=["internvl"])
     model: str = declare(_MODEL_ID, "checkpoint", examples=["OpenGVLab/InternVL3-1B"])
     image_prompt: str | None = declare(
-        Text("a prompt"), "prompt of the image test, the template's content if there is one", default=None
+        Text("a prompt", lines=True), "prompt of the image test, the template's content if there is one", default=None
     )
-    video_prompt: str | None = declare(Text("a prompt"), "prompt of the video test", default=None)
+    video_prompt: str | None = declare(Text("a prompt", lines=True), "prompt of the video test", default=None)
     template: Template | None = declare(Section(Template), "chat template around the prompts", default=None)
     dtype: str | None = declare(
         Choice("a dtype", {"bfloat16": "", "float16": "", "float32": "", "auto": ""}),

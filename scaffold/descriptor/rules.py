@@ -367,6 +367,43 @@ def helpers_end(context: Context) -> Problems:
             yield context.problem("VCG303", "an argument is named twice", f"helpers.{name}.args", "rename one")
 
 
+#: The most characters of an expression whose names are spelled out. The longest that is known has some 150.
+_SPELLED = 2_000
+
+
+def formulas_stay_short(context: Context) -> Problems:
+    """Expressions are short also with each `let` name and helper spelled out: VCG318, once for a chain of them."""
+    lets, helpers = tuple(context.port.let or {}), tuple(_helpers(context.port))
+    lengths: dict[str, int] = {}
+    reported: set[str | None] = set()
+
+    def defined(use: Use) -> str | None:
+        return use.at.split(".")[1] if use.scope == "helper" else _defined(use, lets)
+
+    def order(use: Use) -> int:
+        name = defined(use)
+        return (*lets, *helpers, name).index(name)
+
+    for use in sorted(context.reader.uses, key=order):
+        if not isinstance(use.value, Expression):
+            continue
+        used = [node.name for node in walk(use.value.root) if isinstance(node, (Name, Function))]
+        length = len(use.value.text) + sum(lengths.get(name, 0) for name in used)
+        name = defined(use)
+        if reported & {*used}:
+            reported.add(name)
+        elif length > _SPELLED:
+            yield context.problem(
+                "VCG318",
+                f"with all names of `let` and helpers spelled out it has {length} characters, more than {_SPELLED}",
+                use.node.span,
+                "use each name once instead of several times: a line that has the line above it twice doubles it",
+            )
+            reported.add(name)
+        elif name is not None:
+            lengths[name] = max(length, lengths.get(name, 0))
+
+
 # --- values -----------------------------------------------------------------------------------------------------
 
 
@@ -1060,13 +1097,33 @@ def tests_are_consistent(context: Context) -> Problems:
                 f"{at}.dummy_overrides",
                 "add `dummy_arch:` with the architecture",
             )
-        if test.dummy_arch is not None and "hf_overrides" in (test.runner_kwargs or {}):
-            yield context.at_key(
-                "VCG363",
-                "`dummy_arch` sets hf_overrides already",
-                f"{at}.runner_kwargs.hf_overrides",
-                "delete one of the two",
-            )
+        yield from _settings(context, test, at)
+
+
+#: The name of the one setting of the compilation that ports compute with, and its largest value.
+_BUDGETS, _LARGEST = "encoder_cudagraph_token_budgets", 2**31 - 1
+
+
+def _settings(context: Context, test: TestEntry, at: str) -> Problems:
+    """No setting is given twice, and token budgets are numbers, which ports compute with: VCG363, VCG364."""
+    taken = {"runner_kwargs": ("hf_overrides", "load_format"), "dummy_overrides": ("model_arch", "hf_config")}
+    for section, names in taken.items() if test.dummy_arch is not None else ():
+        for name in names:
+            if name in (getattr(test, section) or {}):
+                yield context.at_key(
+                    "VCG363",
+                    f"`dummy_arch` sets {name} already",
+                    f"{at}.{section}.{name}",
+                    "delete one of the two",
+                )
+    budgets = (test.compilation_overrides or {}).get(_BUDGETS, [1])
+    if not (isinstance(budgets, list) and budgets and all(type(one) is int and 0 < one <= _LARGEST for one in budgets)):
+        yield context.problem(
+            "VCG364",
+            f"`{_BUDGETS}` is no list of numbers of tokens",
+            f"{at}.compilation_overrides.{_BUDGETS}",
+            "write whole numbers of 1 or more in brackets: [512]",
+        )
 
 
 def _prompts(context: Context, test: TestEntry, at: str) -> Problems:
@@ -1113,6 +1170,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     names_are_free,
     names_are_used,
     helpers_end,
+    formulas_stay_short,
     kinds_match,
     values_make_sense,
     columns_fit,

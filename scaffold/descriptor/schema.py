@@ -356,12 +356,35 @@ class Module:
         return {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*(\\.[A-Za-z_][A-Za-z0-9_]*)*$"}
 
 
+#: Categories of Unicode that nobody sees: control characters, formats (such as overrides of the direction of text),
+#: surrogates, separators of lines and paragraphs.
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def check_text(scalar: ScalarNode, reader: Reader, *, lines: bool = True) -> str | None:
+    """The text of a scalar, unless it has characters that nobody sees. `lines`: it may have line feeds and tabs."""
+    if scalar.value.isprintable():
+        return scalar.value
+    from unicodedata import category
+
+    for at, char in enumerate(scalar.value):
+        if category(char) in _UNSEEN and not (lines and char in "\n\t"):
+            what = (
+                "the text has more than one line" if char == "\n" else f"the text has the character U+{ord(char):04X}"
+            )
+            help = "write it on one line" if char == "\n" else "delete it: nobody sees it, and programs obey it"
+            reader.report("VCG215", what, scalar.span_of(at, at + 1), help)
+            return None
+    return scalar.value
+
+
 @dataclass(eq=False, repr=False)
 class Text:
-    """Any text on one or more lines."""
+    """Any text that people can see: on one line, or with `lines` on several."""
 
     what: str = "text"
     limit: int = 2000
+    lines: bool = False
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
         scalar = read_scalar(node, self.what, ("str",), reader)
@@ -375,10 +398,40 @@ class Text:
         if len(scalar.value) > self.limit:
             reader.report("VCG214", f"the text is longer than {self.limit} characters", scalar.span, "shorten it")
             return None
-        return scalar.value
+        return check_text(scalar, reader, lines=self.lines)
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "string", "minLength": 1, "maxLength": self.limit}
+
+
+#: Comments that switch checks of code off or change what they say. Tools look for them in different places of a
+#: comment, so they count wherever a word may begin.
+_DIRECTIVE = re.compile(
+    r"(?<![^\W_])(?:(?:ruff|flake8|isort|fmt|yapf|black|autopep8|autoflake|mypy|pyright|basedpyright|pytype|pyrefly|pylint"
+    r"|type|ty|codespell|typos|c?spell-?checker|cspell|noinspection)\s*:\s*\S*|(?:noqa|nopep8|nosec|nosemgrep|nolint|nosonar|pragma"
+    r"|pyre-(?:ignore|fixme|strict|unsafe)|lint-(?:ignore|fixme)|@formatter)(?![^\W_]))",
+    re.IGNORECASE,
+)
+
+
+@dataclass(eq=False, repr=False)
+class Remark(Text):
+    """Text that becomes a comment of generated code. Any of its words may begin a line there."""
+
+    lines: bool = True
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        value = super().read(node, at, reader)
+        found = _DIRECTIVE.search(value) if value is not None else None
+        if found is None or not isinstance(node, ScalarNode):
+            return value
+        reader.report(
+            "VCG216",
+            f"`{_short(found.group())}` tells a tool something: as a comment of the port it would switch checks off",
+            node.span_of(*found.span()),
+            "say it in other words, without the colon or the name of the tool's comment",
+        )
+        return None
 
 
 @dataclass(eq=False, repr=False)
@@ -445,7 +498,7 @@ class FlagOrText:
         scalar = read_scalar(node, "true, false or a reason", ("bool", "str"), reader)
         if scalar is None:
             return None
-        return scalar.value.lower() == "true" if scalar_kind(scalar)[0] == "bool" else scalar.value
+        return scalar.value.lower() == "true" if scalar_kind(scalar)[0] == "bool" else check_text(scalar, reader)
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": ["boolean", "string"]}
@@ -595,7 +648,8 @@ class Free:
     def read(self, node: Node, at: str, reader: Reader) -> Any:
         if isinstance(node, MappingNode):
             return {
-                entry.key.value: self.read(entry.value, f"{at}.{entry.key.value}", reader) for entry in node.entries
+                check_text(entry.key, reader): self.read(entry.value, f"{at}.{entry.key.value}", reader)
+                for entry in node.entries
             }
         if isinstance(node, SequenceNode):
             return [self.read(item, f"{at}.{index}", reader) for index, item in enumerate(node.items)]
@@ -604,7 +658,7 @@ class Free:
             return None
         scalar = read_scalar(node, "a value", ("str", "bool", "int", "float"), reader)
         if scalar is None or kind == "str":
-            return None if scalar is None else scalar.value
+            return None if scalar is None else check_text(scalar, reader)
         if kind == "bool":
             return scalar.value.lower() == "true"
         if len(scalar.value) > 30:

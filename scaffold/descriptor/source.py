@@ -116,11 +116,7 @@ def parse_source(text: str, file: str) -> tuple[Node | None, list[Diagnostic]]:
     if bad is not None:
         at = Span.at(file, text, bad.start())
         name = f"U+{ord(bad.group()):04X}"
-        return None, [
-            Diagnostic(
-                "VCG104", f"the character {name} is not allowed in a descriptor", at, "delete it or use an escape"
-            )
-        ]
+        return None, [Diagnostic("VCG104", f"the character {name} is not allowed in a descriptor", at, "delete it")]
     too_deep = _find_too_deep(text, file)
     return (None, [too_deep]) if too_deep else _Composer(text, file).compose()
 

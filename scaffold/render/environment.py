@@ -82,9 +82,11 @@ def path(value: str) -> Code:
 def comment(text: str | None) -> list[Code]:
     """The lines of a comment, without `#`, for a place eight columns or less below a method; none where there is none.
 
-    Every white space of `text` is a place to break, so no text can end the comment and go on as code.
+    Every white space of `text` is a place to break, so no text can end the comment and go on as code. No other place is
+    one: a line begins with a whole word, which the descriptor has judged.
     """
-    return [Code(line) for line in textwrap.wrap(" ".join((text or "").split()), 74, break_on_hyphens=False)]
+    words = " ".join((text or "").split())
+    return [Code(line) for line in textwrap.wrap(words, 74, break_on_hyphens=False, break_long_words=False)]
 
 
 def _finalize(value: Any) -> Any:

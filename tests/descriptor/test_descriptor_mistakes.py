@@ -87,11 +87,31 @@ MISTAKES = [
 """)),
     Mistake("control character", "tiles", [("layout: tiles", "layout: ti\x07les")], snapshot("""\
 3:11 error[VCG104] at '\\x07': the character U+0007 is not allowed in a descriptor
-    help: delete it or use an escape
+    help: delete it
 """)),
     Mistake("line separator", "tiles", [("What happens?", "What\u2028happens?")], snapshot("""\
 24:23 error[VCG104] at '\\u2028': the character U+2028 is not allowed in a descriptor
-    help: delete it or use an escape
+    help: delete it
+""")),
+    Mistake("line separator as an escape", "tiles", [("What happens?", '"What\\u2028happens?"')], snapshot("""\
+24:24 error[VCG215] at '\\\\u2028': the text has the character U+2028
+    help: delete it: nobody sees it, and programs obey it
+""")),
+    Mistake("name of two lines", "tiles", [("models: [Tiled]", 'models: ["Ti\\nled"]')], snapshot("""\
+28:22 error[VCG215] at '\\\\n': the text has more than one line
+    help: write it on one line
+""")),
+    Mistake("reason that tells ruff something", "tiles", [("budget: {min: k}", 'budget: {min: k, why: "One tile. ruff: noqa"}')], snapshot("""\
+14:34 error[VCG216] at 'ruff: noqa': `ruff: noqa` tells a tool something: as a comment of the port it would switch checks off
+    help: say it in other words, without the colon or the name of the tool's comment
+""")),
+    Mistake("chain of doubled names", "tiles", [("item:", "".join(f"  a{n}: {f'a{n - 1} * a{n - 1}' if n else 'k'}\n" for n in range(60)) + "item:"), ("rows: n,", "rows: n + 0 * a59,")], snapshot("""\
+18:7 error[VCG318] at 'a6 * a6': with all names of `let` and helpers spelled out it has 3577 characters, more than 2000
+    help: use each name once instead of several times: a line that has the line above it twice doubles it
+""")),
+    Mistake("chain of doubled helpers", "paths", [("paths:\n", "".join(f"  f{n}: {{args: [x], value: {f'f{n - 1}(x) + f{n - 1}(x)' if n else 'unit(x)'}}}\n" for n in range(60)) + "paths:\n"), ("tokens: unit(504)", "tokens: f59(504)")], snapshot("""\
+16:26 error[VCG318] at 'f5(x) + f5(x)': with all names of `let` and helpers spelled out it has 3955 characters, more than 2000
+    help: use each name once instead of several times: a line that has the line above it twice doubles it
 """)),
     Mistake("deep nesting", "tiles", [("columns: [n]", "columns: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]")], snapshot("""\
 7:33 error[VCG108] at '[': more than 16 brackets are open here
@@ -535,6 +555,62 @@ MISTAKES = [
     Mistake("overrides given twice", "tiles", [("runner_kwargs: {trust_remote_code: true}", "runner_kwargs: {hf_overrides: {a: 1}}\n    dummy_arch: TiledModel")], snapshot("""\
 26:21 error[VCG363] at 'hf_overrides': `dummy_arch` sets hf_overrides already
     help: delete one of the two
+""")),
+    Mistake("settings of a shrunk model given twice", "tiles", [("runner_kwargs: {trust_remote_code: true}", "runner_kwargs: {load_format: auto}\n    dummy_overrides: {model_arch: 1, hf_config: 2}\n    dummy_arch: TiledModel")], snapshot("""\
+26:21 error[VCG363] at 'load_format': `dummy_arch` sets load_format already
+    help: delete one of the two
+27:23 error[VCG363] at 'model_arch': `dummy_arch` sets model_arch already
+    help: delete one of the two
+27:38 error[VCG363] at 'hf_config': `dummy_arch` sets hf_config already
+    help: delete one of the two
+""")),
+    Mistake("budgets of a test: 5", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: 5}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '5': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: zz", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: zz}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at 'zz': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: true", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: true}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at 'true': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [a, 1]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [a, 1]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[a, 1]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [[1], 2]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [[1], 2]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[[1], 2]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [1.5]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [1.5]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[1.5]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [0]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [0]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[0]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [true]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [true]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[true]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: []", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: []}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [9999999999]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [9999999999]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[9999999999]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: {a: 1}", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: {a: 1}}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '{a: 1}': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("explicit port of items behind each other", "cut", [("output:", "explicit: {call: self.encoder(pixels), tokens: side}\noutput:")], snapshot("""\
+12:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and an explicit port counts units by entries
+    help: delete this section: modalities.image is ported by the model's own code
 """)),
     Mistake("opted out itself", "paths", [("optout: [OtherModel]", "optout: [TwofoldModel]")], snapshot("""\
 2:56 error[VCG371] at 'TwofoldModel': `TwofoldModel` is the ported class itself

@@ -73,11 +73,20 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "cli/test_hostile_calls.py::test_a_hostile_call_under_any_key_is_refused_and_changes_nothing",
         "cli/test_hostile_calls.py::test_the_methods_that_no_call_reaches_are_those_of_the_installed_packages",
     ),
+    "A port imports only what the model or its processor uses": (
+        "plan/test_plan_names.py::test_ports_import_only_what_the_model_uses",
+    ),
     "`validate` refuses by shape": (
         "cli/test_hostile_calls.py::test_a_hostile_call_under_any_key_is_refused_and_changes_nothing",
         "cli/test_hostile_calls.py::test_what_no_class_of_the_tree_defines_is_refused_with_the_tree",
         "plugin/test_adapter_calls.py::test_hostile_calls_of_an_adapter",
     ),
+    "Its texts have no characters that nobody sees": (
+        "descriptor/test_texts.py::test_what_nobody_sees_is_refused_in_every_text",
+        "descriptor/test_texts.py::test_a_reason_tells_no_tool_anything",
+        "descriptor/test_texts.py::test_every_reason_is_a_remark",
+    ),
+    "Each formula has a bounded length": ("descriptor/test_descriptor_mistakes.py::test_a_mistake_is_reported",),
     "Where a descriptor says how to make the model": (
         "cli/test_new_proof.py::test_a_descriptor_cannot_switch_its_proof_off",
     ),

@@ -31,8 +31,7 @@ CODES: tuple[Code, ...] = (
         "VCG104",
         "a character is not allowed",
         "Control characters, unusual line breaks (U+0085, U+2028, U+2029) and lone surrogates are invisible in an "
-        "editor and shift every position behind them. In a double-quoted text an escape such as \\u2028 can stand "
-        "for one.",
+        "editor and shift every position behind them. Delete it.",
     ),
     Code(
         "VCG105",
@@ -172,6 +171,19 @@ CODES: tuple[Code, ...] = (
         "a text has the wrong form",
         "The text names a file, a checkpoint or a method, or is limited in length. The help shows the form.",
     ),
+    Code(
+        "VCG215",
+        "a text has characters that nobody sees",
+        "Control characters, overrides of the direction of text and unusual line breaks are refused, also as escapes. "
+        "A text becomes code, a table or a comment, where they would say something else than people read. A name or a "
+        "path has one line; prompts, templates and reasons may have several.",
+    ),
+    Code(
+        "VCG216",
+        "a reason tells a tool something",
+        "A reason becomes a comment of the port. Comments such as `ruff: noqa`, `fmt: off` and `type: ignore` switch "
+        "checks of the code around them off, so the checks of the port would be empty. Say it in other words.",
+    ),
     # --- names and values
     Code(
         "VCG301",
@@ -264,6 +276,13 @@ CODES: tuple[Code, ...] = (
         "precomputed embeddings of a second modality",
         "A port of tiles or paths looks for precomputed embeddings under one key, and runs such a batch eagerly. The "
         "tool generates nothing that would ask a second key. Delete it.",
+    ),
+    Code(
+        "VCG318",
+        "a formula is too long when it is spelled out",
+        "A port has each `let` name spelled out, or as a variable. A line that has the line above it twice doubles it, "
+        "so a page of such lines would be a formula of more characters than a disk holds. Use each name once, or "
+        "shorten the formulas.",
     ),
     # --- attention and buffers
     Code(
@@ -409,8 +428,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG363",
         "test settings contradict each other",
-        "Two entries share a key, overrides of a shrunk model stand without its architecture, or hf_overrides are "
-        "set twice.",
+        "Two entries share a key, overrides of a shrunk model stand without its architecture, or they set what "
+        "`dummy_arch` sets already: hf_overrides, load_format, model_arch.",
+    ),
+    Code(
+        "VCG364",
+        "token budgets of a test are no list of numbers",
+        "Before vLLM 0.22 a test entry has no settings of the compilation, so the port computes another one from the "
+        "budgets. Write a list of whole numbers.",
     ),
     Code(
         "VCG371",
