@@ -395,7 +395,7 @@ def formulas_stay_short(context: Context) -> Problems:
         elif length > _SPELLED:
             yield context.problem(
                 "VCG318",
-                f"with the names of `let` and helpers spelled out, it has {length:,} characters, more than {_SPELLED:,}",
+                f"with all names of `let` and helpers spelled out it has {length} characters, more than {_SPELLED}",
                 use.node.span,
                 "use each name once instead of several times: a line that has the line above it twice doubles it",
             )

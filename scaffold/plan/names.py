@@ -71,6 +71,9 @@ def _problem(found: Found, path: str, at: Span, verb: str, model: ModelAnchor) -
     if found.answer is Answer.MISSING:
         what = f"the descriptor {verb} `{path}`, and {found.holder} has no `{found.name}`"
         yield Diagnostic("VCG464", what, at, found.hint or _CORRECT, notes=(asked_by,))
+    elif found.answer is Answer.NO_PART:
+        what = f"the descriptor {verb} `{path}`, which is neither a method of {found.holder} nor a part that it makes"
+        yield Diagnostic("VCG464", what, at, "name a part of the model, or one of its methods", notes=(asked_by,))
     elif found.answer is Answer.UNKNOWN:
         what = f"`{path}` could not be checked: no source that was read says what {found.holder} has"
         help = found.hint or f"make sure that `{found.name}` is there: a value of the checkpoint's configuration may be"
@@ -104,6 +107,16 @@ def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diag
         if not tree.exists(file) or find_method(tree.parse(file), tokens.function) is None:
             message = f"{tree.display(file)} defines no function `{tokens.function}`"
             yield Diagnostic("VCG464", message, port.span("item.tokens.function"), _CORRECT)
+        elif not paths.uses(file, tokens.function, called=True):
+            message = f"neither the model nor its processor calls `{tokens.function}` of {tree.display(file)}"
+            help = "name the function by which the processor makes the input"
+            yield Diagnostic("VCG464", message, port.span("item.tokens.function"), help)
+    processor = port.processor
+    if processor is not None:
+        file = port.processor_module.replace(".", "/") + ".py"
+        if tree.exists(file) and not paths.uses(file, processor.class_, called=False):
+            message = f"neither the model nor its processor names `{processor.class_}` of {tree.display(file)}"
+            yield Diagnostic("VCG464", message, port.span("processor.class"), "name the image processor of the model")
 
 
 def _keys(port: AnyPort) -> Iterator[tuple[str, str]]:

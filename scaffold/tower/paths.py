@@ -7,6 +7,7 @@ installed transformers has them. Nothing is imported.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ _NAMES = re.compile(r"\.([A-Za-z_]\w*)|[\"']([A-Za-z_]\w*)[\"']")
 class Answer(Enum):
     KNOWN = "known"
     MISSING = "missing"
+    #: It is there, and nothing that a call may reach.
+    NO_PART = "no part"
     #: No source that could be read says whether it is there.
     UNKNOWN = "unknown"
 
@@ -83,6 +86,16 @@ class _Class:
         names = {name for _, node in self.program.lineage(self.owner) for name in _defined(node)}
         return frozenset(names | (self._base.attributes if self._base is not None else set()))
 
+    def has_part(self, name: str) -> bool:
+        """Whether there is a method of that name, or one sets an attribute to something that it makes by a call."""
+        method = self.method(name)
+        if method is not None:
+            return not _gives_a_value(method)
+        nodes = (node for _, cls in self.program.lineage(self.owner) for node in ast.walk(cls))
+        values = (node.value for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) and sets(node, name))
+        made = (ast.unparse(call.func) for value in values if value for call in _calls_in(value))
+        return any(not hasattr(builtins, maker) for maker in made)
+
     def method(self, name: str) -> FunctionNode | None:
         """A method of the class or of its bases; of transformers' class for a configuration."""
         found = self.program.method(self.owner, name)
@@ -112,6 +125,14 @@ class _Class:
             if any(isinstance(item, FunctionNode) and item.name == "__getattr__" for item in node.body):
                 return False
         return True
+
+
+def _gives_a_value(method: FunctionNode) -> bool:
+    return bool(decorator_names(method) & {"property", "cached_property"})
+
+
+def _calls_in(value: ast.expr) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(value) if isinstance(node, ast.Call))
 
 
 @cache
@@ -154,8 +175,10 @@ class ModelPaths:
         holder = self._holder(above)
         if isinstance(holder, Found):
             return holder
-        if path in self._called or (holder is not None and last in holder.attributes):
+        if path in self._called or (holder is not None and holder.has_part(last)):
             return _KNOWN
+        if holder is not None and last in holder.attributes:
+            return Found(Answer.NO_PART, last, holder.name)
         if holder is None:
             return Found(Answer.MISSING, last, f"`{'.'.join(('self', *above))}`, whose class is not in the tree")
         return _missing(holder, last)
@@ -169,7 +192,7 @@ class ModelPaths:
             for name in above:
                 holder = self._below(holder, name) if holder is not None and name in holder.attributes else None
         found = holder.method(last) if holder is not None else None
-        return found is not None and not decorator_names(found) & {"property", "cached_property"}
+        return found is not None and not _gives_a_value(found)
 
     def _holder(self, names: Sequence[str]) -> _Class | Found | None:
         """The class of the tree that a part of the model is of; None for one of another package."""
@@ -225,6 +248,25 @@ class ModelPaths:
         if info is None:
             return Found(Answer.UNKNOWN, name, "the processing info")
         return _KNOWN if name in info.attributes else _missing(info, name)
+
+    def uses(self, file: str, name: str, *, called: bool) -> bool:
+        """Whether the files of the model's class, of its processor and of their bases name a function or a class of a
+        file of the tree. `called`: they call it.
+        """
+        registered = (self._registered(what) for what in ("", "info", "dummy_inputs"))
+        owners = [self._model, *(one for one in registered if one is not None)]
+        modules = {module.file: module for one in owners for module, _ in one.program.lineage(one.owner)}
+        return any(self._names(module, file, name, called) for module in modules.values())
+
+    def _names(self, module: Module, file: str, name: str, called: bool) -> bool:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call if called else (ast.Name, ast.Attribute)):
+                path = name_path(node.func if isinstance(node, ast.Call) else node)
+                last = module.imports.get(path[-1], ("", None))[1] or path[-1] if path else ""
+                found = self._program.resolve(module, ".".join(path)) if last == name else None
+                if found is not None and found[0].file == file:
+                    return True
+        return False
 
     # -- the model's own words
 

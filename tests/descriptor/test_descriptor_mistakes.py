@@ -106,11 +106,11 @@ MISTAKES = [
     help: say it in other words, without the colon or the name of the tool's comment
 """)),
     Mistake("chain of doubled names", "tiles", [("item:", "".join(f"  a{n}: {f'a{n - 1} * a{n - 1}' if n else 'k'}\n" for n in range(60)) + "item:"), ("rows: n,", "rows: n + 0 * a59,")], snapshot("""\
-18:7 error[VCG318] at 'a6 * a6': with the names of `let` and helpers spelled out, it has 3,577 characters, more than 2,000
+18:7 error[VCG318] at 'a6 * a6': with all names of `let` and helpers spelled out it has 3577 characters, more than 2000
     help: use each name once instead of several times: a line that has the line above it twice doubles it
 """)),
     Mistake("chain of doubled helpers", "paths", [("paths:\n", "".join(f"  f{n}: {{args: [x], value: {f'f{n - 1}(x) + f{n - 1}(x)' if n else 'unit(x)'}}}\n" for n in range(60)) + "paths:\n"), ("tokens: unit(504)", "tokens: f59(504)")], snapshot("""\
-16:26 error[VCG318] at 'f5(x) + f5(x)': with the names of `let` and helpers spelled out, it has 3,955 characters, more than 2,000
+16:26 error[VCG318] at 'f5(x) + f5(x)': with all names of `let` and helpers spelled out it has 3955 characters, more than 2000
     help: use each name once instead of several times: a line that has the line above it twice doubles it
 """)),
     Mistake("deep nesting", "tiles", [("columns: [n]", "columns: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]")], snapshot("""\

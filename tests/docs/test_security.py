@@ -73,6 +73,9 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "cli/test_hostile_calls.py::test_a_hostile_call_under_any_key_is_refused_and_changes_nothing",
         "cli/test_hostile_calls.py::test_the_methods_that_no_call_reaches_are_those_of_the_installed_packages",
     ),
+    "A port imports only what the model or its processor uses": (
+        "plan/test_plan_names.py::test_ports_import_only_what_the_model_uses",
+    ),
     "`validate` refuses by shape": (
         "cli/test_hostile_calls.py::test_a_hostile_call_under_any_key_is_refused_and_changes_nothing",
         "cli/test_hostile_calls.py::test_what_no_class_of_the_tree_defines_is_refused_with_the_tree",

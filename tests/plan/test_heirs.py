@@ -141,6 +141,8 @@ def test_no_method_of_the_base_runs_beside_the_port(release_tree):
         "model.module": "step_vl",
         "model.class": "StepVLForConditionalGeneration",
         "modalities.image.sizes": "num_patches",
+        "processor": None,  # that of another model
+        "let.tile_tokens": "self.config.vision_config.image_size",
         "forward.call": "self._process_image_features(self._get_vision_model_output(pixels))",
     }
     port = port_of("mllama4", changes)

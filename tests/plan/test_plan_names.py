@@ -48,6 +48,14 @@ WRONG = {
         "LlavaForConditionalGeneration has no `_parse_image`",
     ),
     "method of a part": ("gemma3_mm", HEAVY, "self.vision_tower.keep(pixels)", "SiglipVisionModel has no `keep`"),
+    "value of the class": (
+        "gemma3_mm", HEAVY, "self._processor_factory(pixels)",
+        "is neither a method of Gemma3ForConditionalGeneration nor a part",
+    ),
+    "number of the model": (
+        "internvl", "self.extract_feature(pixels)", "self.num_image_token(pixels)",
+        "is neither a method of InternVLChatModel nor a part",
+    ),
     "part of a part": ("gemma3_mm", HEAVY, "self.vision_towr.vision(pixels)", "has no `vision_towr`"),
     "method that is handed over": (
         "llava", "(self.vision_tower, pixels)", "(self.embed_multimodal, pixels)",
@@ -90,6 +98,50 @@ def test_a_module_of_tokens_that_is_not_there(release_tree):
     module = "vllm.models.deepseek_v41.common.mm_preprocess"
     problems = found(release_tree("0.33.0"), "deepseek_v41", module, "vllm.models.nowhere")
     assert [problem.code for problem in problems] == ["VCG464"]
+
+
+@pytest.mark.parametrize(
+    ("name", "places", "message"),
+    [
+        (
+            "deepseek_v41",
+            {
+                "vllm.models.deepseek_v41.common.mm_preprocess": "vllm.model_executor.models.registry",
+                "function: image_token_types": "function: _run",
+            },
+            "neither the model nor its processor calls `_run` of",
+        ),
+        (
+            "deepseek_v41",
+            {
+                "vllm.models.deepseek_v41.common.mm_preprocess": "vllm.model_executor.models.utils",
+                "function: image_token_types": "function: flatten_bn",
+            },
+            "neither the model nor its processor calls `flatten_bn` of",
+        ),
+        (
+            "step3_vl",
+            {"{module: step3_vl, class: Step3VLImageProcessor": "{module: ovis, class: OvisProcessor"},
+            "neither the model nor its processor names `OvisProcessor` of",
+        ),
+    ],
+)
+def test_ports_import_only_what_the_model_uses(release_tree, name, places, message):
+    text = shipped_path(name).read_text(encoding="utf-8")
+    for old, new in places.items():
+        assert old in text
+        text = text.replace(old, new)
+    tree = release_tree("0.33.0")
+    port = load_descriptor_text(text, f"{name}.yaml")
+
+    with pytest.raises(DiagnosticError) as refused:
+        check_names(port, tree, find_model(tree, port.module, port.class_name))
+
+    (problem,) = refused.value.diagnostics
+    assert problem.code == "VCG464"
+    assert message in problem.message
+    assert problem.span is not None
+    assert problem.span.line > 1
 
 
 def test_what_another_package_has_is_called_only_as_the_model_calls_it(release_tree):

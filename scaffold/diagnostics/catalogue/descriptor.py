@@ -280,7 +280,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG318",
         "a formula is too long when it is spelled out",
-        "A port has each `let` name spelled out, or as a variable. A line that uses the line above it twice doubles it, "
+        "A port has each `let` name spelled out, or as a variable. A line that has the line above it twice doubles it, "
         "so a page of such lines would be a formula of more characters than a disk holds. Use each name once, or "
         "shorten the formulas.",
     ),

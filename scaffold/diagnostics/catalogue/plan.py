@@ -60,7 +60,8 @@ CODES: tuple[Code, ...] = (
         "VCG464",
         "a name is not in this tree",
         "The port would call or read something that this tree does not have. Calls lead to parts of the model, and to "
-        "methods that a class of the tree defines: not to what torch, transformers or another package bring along. "
+        "methods that a class of the tree defines: not to what torch, transformers or another package bring along, nor "
+        "to a value. The function of `item.tokens` and the class of `processor` are of those that the model uses. "
         "Paths lead to attributes that a class or its configuration has, and keys of inputs are those of the "
         "processor's field configuration. Correct the name at the place that the message names.",
     ),
