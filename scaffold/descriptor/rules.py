@@ -1097,13 +1097,33 @@ def tests_are_consistent(context: Context) -> Problems:
                 f"{at}.dummy_overrides",
                 "add `dummy_arch:` with the architecture",
             )
-        if test.dummy_arch is not None and "hf_overrides" in (test.runner_kwargs or {}):
-            yield context.at_key(
-                "VCG363",
-                "`dummy_arch` sets hf_overrides already",
-                f"{at}.runner_kwargs.hf_overrides",
-                "delete one of the two",
-            )
+        yield from _settings(context, test, at)
+
+
+#: The name of the one setting of the compilation that ports compute with, and its largest value.
+_BUDGETS, _LARGEST = "encoder_cudagraph_token_budgets", 2**31 - 1
+
+
+def _settings(context: Context, test: TestEntry, at: str) -> Problems:
+    """No setting is given twice, and token budgets are numbers, which ports compute with: VCG363, VCG364."""
+    taken = {"runner_kwargs": ("hf_overrides", "load_format"), "dummy_overrides": ("model_arch", "hf_config")}
+    for section, names in taken.items() if test.dummy_arch is not None else ():
+        for name in names:
+            if name in (getattr(test, section) or {}):
+                yield context.at_key(
+                    "VCG363",
+                    f"`dummy_arch` sets {name} already",
+                    f"{at}.{section}.{name}",
+                    "delete one of the two",
+                )
+    budgets = (test.compilation_overrides or {}).get(_BUDGETS, [1])
+    if not (isinstance(budgets, list) and budgets and all(type(one) is int and 0 < one <= _LARGEST for one in budgets)):
+        yield context.problem(
+            "VCG364",
+            f"`{_BUDGETS}` is no list of numbers of tokens",
+            f"{at}.compilation_overrides.{_BUDGETS}",
+            "write whole numbers of 1 or more in brackets: [512]",
+        )
 
 
 def _prompts(context: Context, test: TestEntry, at: str) -> Problems:

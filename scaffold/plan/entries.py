@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +160,7 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
     """Comments on the choices that vLLM's maintainers explain, too: one budget instead of many, random weights."""
     comments: dict[str, tuple[Code, ...]] = {}
     budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
-    if isinstance(budgets, Sequence) and len(budgets) == 1:
+    if budgets is not None and len(budgets) == 1:
         comments["compilation_config_overrides"] = (
             Code("One budget that covers the test images. The default ones double up to the"),
             Code("largest input, and each captures a graph of the whole encoder."),
@@ -245,8 +245,7 @@ def _fstring(text: str) -> str:
     """`text` with one `{content}` slot as an f-string literal, in several parts if it is long."""
     literals = []
     for part in _parts(text, 66):
-        before, slot, after = part.partition("{content}")
-        literal = pyrepr(before + "\0" * bool(slot) + after)
-        braced = "f" + literal.replace("{", "{{").replace("}", "}}").replace("\\x00", "{content}")
-        literals.append(braced if slot else literal)
+        literal = pyrepr(part)
+        braced = "f" + literal.replace("{", "{{").replace("}", "}}").replace("{{content}}", "{content}")
+        literals.append(braced if "{content}" in part else literal)
     return literals[0] if len(literals) == 1 else f"({' '.join(literals)})"

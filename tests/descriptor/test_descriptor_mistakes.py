@@ -556,6 +556,58 @@ MISTAKES = [
 26:21 error[VCG363] at 'hf_overrides': `dummy_arch` sets hf_overrides already
     help: delete one of the two
 """)),
+    Mistake("settings of a shrunk model given twice", "tiles", [("runner_kwargs: {trust_remote_code: true}", "runner_kwargs: {load_format: auto}\n    dummy_overrides: {model_arch: 1, hf_config: 2}\n    dummy_arch: TiledModel")], snapshot("""\
+26:21 error[VCG363] at 'load_format': `dummy_arch` sets load_format already
+    help: delete one of the two
+27:23 error[VCG363] at 'model_arch': `dummy_arch` sets model_arch already
+    help: delete one of the two
+27:38 error[VCG363] at 'hf_config': `dummy_arch` sets hf_config already
+    help: delete one of the two
+""")),
+    Mistake("budgets of a test: 5", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: 5}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '5': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: zz", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: zz}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at 'zz': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: true", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: true}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at 'true': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [a, 1]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [a, 1]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[a, 1]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [[1], 2]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [[1], 2]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[[1], 2]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [1.5]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [1.5]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[1.5]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [0]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [0]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[0]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [true]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [true]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[true]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: []", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: []}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: [9999999999]", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: [9999999999]}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '[9999999999]': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
+    Mistake("budgets of a test: {a: 1}", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: {a: 1}}\n    core_model")], snapshot("""\
+27:62 error[VCG364] at '{a: 1}': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
+    help: write whole numbers of 1 or more in brackets: [512]
+""")),
     Mistake("opted out itself", "paths", [("optout: [OtherModel]", "optout: [TwofoldModel]")], snapshot("""\
 2:56 error[VCG371] at 'TwofoldModel': `TwofoldModel` is the ported class itself
     help: delete it

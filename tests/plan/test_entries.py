@@ -70,6 +70,8 @@ def test_wrapped(text, code):
         "a {brace} {content} \"quoted\" 'both' {{}}",
         "You are a very long system prompt that goes on and on, far beyond one line of code. {content} And {more}.",
         "no slot at all",
+        r"a\x00b{content}c\N{BULLET}",
+        "{{content}}",
     ],
 )
 def test_chat_template_wraps_a_prompt(text):

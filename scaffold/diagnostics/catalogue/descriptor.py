@@ -428,8 +428,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG363",
         "test settings contradict each other",
-        "Two entries share a key, overrides of a shrunk model stand without its architecture, or hf_overrides are "
-        "set twice.",
+        "Two entries share a key, overrides of a shrunk model stand without its architecture, or they set what "
+        "`dummy_arch` sets already: hf_overrides, load_format, model_arch.",
+    ),
+    Code(
+        "VCG364",
+        "token budgets of a test are no list of numbers",
+        "Before vLLM 0.22 a test entry has no settings of the compilation, so the port computes another one from the "
+        "budgets. Write a list of whole numbers.",
     ),
     Code(
         "VCG371",
