@@ -608,6 +608,10 @@ MISTAKES = [
 27:62 error[VCG364] at '{a: 1}': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
     help: write whole numbers of 1 or more in brackets: [512]
 """)),
+    Mistake("explicit port of items behind each other", "cut", [("output:", "explicit: {call: self.encoder(pixels), tokens: side}\noutput:")], snapshot("""\
+12:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and an explicit port counts units by entries
+    help: delete this section: modalities.image is ported by the model's own code
+""")),
     Mistake("opted out itself", "paths", [("optout: [OtherModel]", "optout: [TwofoldModel]")], snapshot("""\
 2:56 error[VCG371] at 'TwofoldModel': `TwofoldModel` is the ported class itself
     help: delete it
