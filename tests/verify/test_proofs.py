@@ -26,7 +26,7 @@ REPORTS = (
 )
 
 
-BASIS = Basis("internvl", "", False, {"torch": "2.13.0"})
+BASIS = Basis("internvl", "", False, {"depth": 1}, {"torch": "2.13.0"})
 KEPT = KeptProof(BASIS, REPORTS)
 
 
@@ -227,8 +227,16 @@ def inputs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def today(inputs: Path, *, trusted: bool = False, section: Verify | None = None, real: bool = False) -> Basis:
-    return Basis.today(str(inputs / "recipe.py"), str(inputs / "checkpoint"), trusted, section, real=real)
+def today(
+    inputs: Path,
+    *,
+    trusted: bool = False,
+    section: Verify | None = None,
+    values: Mapping[str, object] | None = None,
+    real: bool = False,
+) -> Basis:
+    recipe, config = str(inputs / "recipe.py"), str(inputs / "checkpoint")
+    return Basis.today(recipe, config, trusted, section, values=values or {}, real=real)
 
 
 FACTS = {
@@ -267,6 +275,16 @@ def test_the_descriptor_can_change_the_model_of_a_proof(inputs: Path) -> None:
     assert small.differences(today(inputs, section=Verify(set={"depth": 2}))) != ()
 
 
+def test_values_of_a_user_are_part_of_a_proof(inputs: Path) -> None:
+    """And no text of theirs ends the code that `pr` quotes it in."""
+    plain, small = today(inputs), today(inputs, values={"depth": {"a`b": 1}})
+    assert plain.differences(small) == ('--set was absent, now {"depth": {"a\\u0060b": 1}}',)
+    keep_proof("one", KeptProof(small, REPORTS))
+    found = find_proof("one")
+    assert found is not None
+    assert found.basis.values == {"depth": {"a`b": 1}}
+
+
 def test_weights_are_read_where_code_may_read_them(inputs: Path) -> None:
     plain, trusted = today(inputs), today(inputs, trusted=True)
     assert any(line.startswith("remote code was") for line in plain.differences(trusted))
@@ -284,7 +302,7 @@ def test_settings_of_kernels_count_where_they_reach_the_tree(inputs: Path, monke
 
 
 def test_a_shipped_recipe_is_part_of_the_tool() -> None:
-    facts = Basis.today("internvl", "", False, None, real=False).facts
+    facts = Basis.today("internvl", "", False, None, values={}, real=False).facts
     assert facts["recipe"] == "internvl"
     assert {"Python", "torch", "transformers", "vitcg-scaffold"} <= {*facts}
     assert "configuration" not in facts
@@ -293,7 +311,8 @@ def test_a_shipped_recipe_is_part_of_the_tool() -> None:
 # -- the records -------------------------------------------------------------------------------------------------------
 
 NO_RECORDS = ["", "[", "{}", "[1]", '{"a": 1}', '[{"tail": ""}]', "[" * 100_000, '{"reports": [], "basis": {}}',
-              '{"reports": [], "basis": {"recipe": "", "config": "", "remote_code": false, "facts": 1}}',
+              '{"reports": [], "basis": {"recipe": "", "config": "", "remote_code": false, "values": {}, "facts": 1}}',
+              '{"reports": [], "basis": {"recipe": "", "config": "", "remote_code": false, "values": 1, "facts": {}}}',
               '{"reports": [{"tail": "fa2"}], "basis": {}}']  # fmt: skip
 
 
