@@ -10,10 +10,13 @@ import hashlib
 import json
 import os
 import platform
+import site
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +82,7 @@ def _facts(
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    yield "code that Python runs at its start", _start()
     tool = digest_as_run(Path(scaffold.__file__).parent, {})
     yield "vitcg-scaffold", f"{scaffold.__version__} ({tool[:16]})"
     name = Path(recipe).name
@@ -96,6 +100,21 @@ def _facts(
                 variable,
                 hashlib.sha256(os.fsencode(value)).hexdigest()[:16],
             )  # paths of a machine are nobody's business
+
+
+def _start() -> str:
+    """A hash of what Python runs at its start, and of what a user's own folder puts before the installed packages."""
+    found = [file for folder in site.getsitepackages() for file in Path(folder).glob("*.pth")]
+    names: list[str] = []
+    if site.ENABLE_USER_SITE and (own := Path(site.getusersitepackages())).is_dir():
+        names = [str(own), *sorted(file.name for file in own.iterdir())]
+        found += [file for file in own.iterdir() if file.is_file()]
+    for module in ("sitecustomize", "usercustomize"):
+        with suppress(ImportError, ValueError):  # ValueError: it is loaded, and says nothing of its origin
+            spec = find_spec(module)
+            found += [Path(spec.origin)] if spec is not None and spec.origin else []
+    contents = sorted((file.name, _content(str(file))) for file in found)
+    return hashlib.sha256(json.dumps([names, contents]).encode()).hexdigest()[:16]
 
 
 def _json(values: Mapping[str, Any]) -> str:

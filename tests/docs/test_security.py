@@ -114,6 +114,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "verify/test_proofs.py::test_another_tree_has_another_name",
         "verify/test_proofs.py::test_a_change_behind_a_link_is_another_tree",
         "verify/test_proofs.py::test_what_a_result_depends_on",
+        "verify/test_proofs.py::test_a_changed_folder_of_the_user_is_another_basis",
         "verify/test_proofs.py::test_values_of_a_user_are_part_of_a_proof",
     ),
     "The lab reads no bytecode of a tree": (

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -251,8 +252,24 @@ FACTS = {
     "the tool": lambda at, patch: patch.setattr(proofs.scaffold, "__version__", "9"),
     "the tool's code": lambda at, patch: patch.setattr(proofs.scaffold, "__file__", str(at / "recipe.py")),
     "PYTHONPATH": lambda at, patch: patch.setenv("PYTHONPATH", "/other"),
+    "a path file": lambda at, patch: patch.setattr(proofs.site, "getsitepackages", lambda: [packages(at, "a.pth")]),
+    "the user's folder": lambda at, patch: own_packages(at, patch, "usercustomize.py"),
+    "a package of the user": lambda at, patch: own_packages(at, patch, "torch/__init__.py"),
+    "sitecustomize": lambda at, patch: patch.setattr(
+        proofs, "find_spec", lambda name: ModuleSpec(name, None, origin=str(at / "recipe.py"))
+    ),
     "LD_PRELOAD": lambda at, patch: patch.setenv("LD_PRELOAD", "/other.so"),
 }
+
+
+def packages(at: Path, path: str) -> str:
+    write(at, f"packages/{path}", "new")
+    return str(at / "packages")
+
+
+def own_packages(at: Path, patch: pytest.MonkeyPatch, path: str) -> None:
+    patch.setattr(proofs.site, "ENABLE_USER_SITE", True)
+    patch.setattr(proofs.site, "getusersitepackages", lambda: packages(at, path))
 
 
 def missing(package: str) -> str:
@@ -265,6 +282,15 @@ def test_what_a_result_depends_on(fact: str, inputs: Path, monkeypatch: pytest.M
     assert then.differences(today(inputs)) == ()
     FACTS[fact](inputs, monkeypatch)
     assert then.differences(today(inputs)) != ()
+
+
+def test_a_changed_folder_of_the_user_is_another_basis(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_packages(inputs, monkeypatch, "usercustomize.py")
+    first = today(inputs)
+    write(inputs, "packages/usercustomize.py", "other")
+    monkeypatch.setattr(proofs.site, "getusersitepackages", lambda: str(inputs / "packages"))
+    (line,) = first.differences(today(inputs))
+    assert line.startswith("code that Python runs at its start was")
 
 
 def test_the_descriptor_can_change_the_model_of_a_proof(inputs: Path) -> None:
