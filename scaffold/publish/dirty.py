@@ -121,6 +121,14 @@ def _edited_since(root: Path, ours: dict[str, FileRecord], paths: Sequence[str])
     return tuple(DirtyFile(path, DirtyState.EDITED, DirtyState.EDITED.value) for path in edited)
 
 
+def _require_own_work_tree(root: Path) -> None:
+    """The repository's settings may name any folder as its work tree (`core.worktree`); then it tracks nothing here."""
+    found = Path(os.fsdecode(_git(root, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+    own = next(folder for folder in (root.absolute(), *root.absolute().parents) if (folder / ".git").exists())
+    if found.resolve() != own.resolve():
+        raise _no_answer(root, f"its work tree is {own}, and git takes {found} for it")
+
+
 def _operation(root: Path) -> str | None:
     """The operation in progress in the checkout, such as a merge; None if there is none."""
     git_dir = Path(os.fsdecode(_git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")))
@@ -143,6 +151,7 @@ def changed_files(root: Path, paths: Sequence[str] | None = None) -> dict[str, D
     """
     if paths is not None and not paths:
         return {}
+    _require_own_work_tree(root)
     index: dict[str, _Entry] = {}
     unmerged = set()
     where = ("--", *paths) if paths is not None else ()

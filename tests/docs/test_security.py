@@ -60,6 +60,9 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "cli/test_hostile.py::test_nothing_is_fetched_for_a_partial_clone",
         "cli/test_hostile.py::test_the_traps_work",
     ),
+    "No setting of a repository hides uncommitted work": (
+        "publish/test_publish_dirty.py::test_a_checkout_whose_settings_name_another_work_tree",
+    ),
     "Besides git, the reading commands start only ruff": (READERS,),
     "`doctor` starts the driver's `nvidia-smi`": ("plugin/test_doctor.py::test_gpus_are_what_the_driver_says",),
     "A descriptor is data.": (
@@ -120,6 +123,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     "The lab reads no bytecode of a tree": (
         "cli/test_proof_of_what_ran.py::test_bytecode_is_that_of_the_source",
         "cli/test_proof_of_what_ran.py::test_bytecode_beside_the_source_is_not_run",
+        "cli/test_proof_of_what_ran.py::test_bytecode_without_a_source_is_refused",
     ),
     "No output is a command": (
         "cli/test_output_is_no_command.py::test_a_tree_of_that_name",

@@ -346,6 +346,20 @@ def test_a_checkout_that_git_cannot_read(tmp_path: Path) -> None:
     assert any("not a git repository" in note for note in diagnostic.notes)
 
 
+@pytest.mark.parametrize("elsewhere", ["/", "..", "pkg"])
+def test_a_checkout_whose_settings_name_another_work_tree(elsewhere: str, tmp_path: Path) -> None:
+    """git would track nothing here, and a changed file would be nobody's work."""
+    root = plain(tmp_path)
+    git(tmp_path, "init", "-q")
+    (root / "a.py").write_bytes(b"by hand\n")
+    git(root, "config", "core.worktree", str((root / elsewhere).resolve()))
+    with pytest.raises(DiagnosticError) as refused:
+        require_clean(root, PATHS)
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "VCG508"
+    assert diagnostic.notes == (f"its work tree is {root}, and git takes {(root / elsewhere).resolve()} for it",)
+
+
 def test_one_module_runs_git() -> None:
     """Its environment is the only one; every command of it is tried on a hostile repository in tests/cli."""
     package = Path(scaffold.__file__).parent

@@ -102,6 +102,8 @@ EDITS: dict[str, Callable[[Path], object]] = {
     "a hard link": through_a_second_name,
     "a package in __pycache__": lambda root: write(root, "vllm/__pycache__/model.py", ""),
     "bytecode of a package in __pycache__": lambda root: write(root, "vllm/__pycache__/model.pyc", ""),
+    "a file that is called like bytecode": lambda root: write(root, "vllm/__pycache__/w.cpython-3data.pyc", ""),
+    "another one": lambda root: write(root, "vllm/__pycache__/w.cpython-311.data.pyc", ""),
     "a package below __pycache__": lambda root: write(root, "vllm/__pycache__/more/a.cpython-311.py", ""),
     "a package in a tool's folder": lambda root: write(root, "vllm/.mypy_cache/a.py", ""),
     "a missing file": lambda root: (root / "vllm/data.json").unlink(),
