@@ -90,6 +90,11 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "cli/test_hostile.py::test_pipe_in_a_tree",
         "cli/test_hostile.py::test_pipe_among_our_records",
         "cli/test_hostile.py::test_the_draft_of_an_output_follows_no_link",
+        "verify/test_style.py::test_settings_that_ruff_would_wait_for_are_refused_before_it_starts",
+    ),
+    "Ruff reads no variable of yours": (
+        "verify/test_style.py::test_no_setting_reads_the_environment_of_the_caller",
+        "verify/test_style.py::test_settings_that_ruff_would_wait_for_are_refused_before_it_starts",
     ),
     "The tool fetches a release only when you name it": (
         READERS,
