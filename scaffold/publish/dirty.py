@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.files import NotRegularError
 from scaffold.git import run_git
 from scaffold.publish import disk
 from scaffold.publish.store import FileRecord, Store
@@ -183,7 +184,7 @@ def _head(root: Path, where: Sequence[str]) -> dict[str, _Entry]:
     try:
         listed = _git(root, "ls-tree", "-r", "-z", "HEAD", *where)
     except DiagnosticError:
-        if run_git(root, "rev-parse", "--quiet", "--verify", "HEAD").returncode != 1:
+        if _run(root, "rev-parse", "--quiet", "--verify", "HEAD").returncode != 1:
             raise
         return {}
     return {path: _Entry(mode, oid) for (mode, _, oid), path in _records(listed)}
@@ -243,13 +244,19 @@ def _git(root: Path, *arguments: str, can_be_none: bool = False) -> bytes:
 
     With `can_be_none`, exit code 1 means that there is nothing to report.
     """
-    try:
-        done = run_git(root, *arguments)
-    except subprocess.TimeoutExpired as error:
-        raise _no_answer(root, f"no answer within {error.timeout:g} s") from error
+    done = _run(root, *arguments)
     if done.returncode != 0 and not (can_be_none and done.returncode == 1):
         raise _no_answer(root, os.fsdecode(done.stderr).strip())
     return done.stdout
+
+
+def _run(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return run_git(root, *arguments)
+    except subprocess.TimeoutExpired as error:
+        raise _no_answer(root, f"no answer within {error.timeout:g} s") from error
+    except NotRegularError as error:
+        raise _no_answer(root, str(error)) from error
 
 
 def _no_answer(root: Path, why: str) -> DiagnosticError:

@@ -89,6 +89,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     "A pipe in a tree ends in an error": (
         "cli/test_hostile.py::test_pipe_in_a_tree",
         "cli/test_hostile.py::test_pipe_among_our_records",
+        "publish/test_publish_dirty.py::test_a_repository_that_git_would_wait_for",
         "cli/test_hostile.py::test_the_draft_of_an_output_follows_no_link",
         "verify/test_style.py::test_settings_that_ruff_would_wait_for_are_refused_before_it_starts",
     ),
