@@ -80,7 +80,7 @@ _NAMING = frozenset((".git", "commondir", "alternates", "config", "config.worktr
 
 
 def _named_by(file: Path) -> Iterator[str]:
-    """What git opens because of a file of the repository."""
+    """The files and folders that git opens because of a file of the repository."""
     try:
         data = read_regular(file)
     except OSError:
