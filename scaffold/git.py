@@ -61,12 +61,14 @@ def _require_regular(folder: Path) -> None:
     places = [str(above / ".git") for above in (folder, *folder.parents)]
     seen: set[str] = set()
     for place in places:  # it grows
+        if os.path.isdir(place):  # noqa: PTH112 (a Path for each of thousands costs more than the question)
+            place = os.path.realpath(place)  # noqa: PLW2901 (each folder once, whatever leads to it)
         if place in seen:
             continue
         seen.add(place)
         if len(seen) > _MAX_ENTRIES:
             raise NotRegularError(f"the repository has more than {_MAX_ENTRIES:,} entries")
-        if os.path.isdir(place):  # noqa: PTH112 (a Path for each of thousands costs more than the question)
+        if os.path.isdir(place):  # noqa: PTH112
             with suppress(OSError), os.scandir(place) as entries:
                 places += (entry.path for entry in entries if not entry.is_file() or entry.name in _NAMING)
         elif os.path.isfile(place):  # noqa: PTH113

@@ -414,6 +414,16 @@ def test_a_repository_that_git_would_wait_for(kind: str, tmp_path: Path, monkeyp
     assert note.endswith("has more than 10 entries" if kind == "many files" else "is not a regular file")
 
 
+def test_a_repository_is_walked_once_whatever_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worktree names the repository that names them all, and a link leads back to it."""
+    root = worktree(tmp_path)
+    for name in ("second", "third"):
+        git(root, "worktree", "add", "-q", str(tmp_path / name))
+    (tmp_path / "plain/.git/again").symlink_to(".")
+    monkeypatch.setattr("scaffold.git._MAX_ENTRIES", 200)
+    assert require_clean(root, tuple(FILES)) == ()
+
+
 def test_one_module_runs_git() -> None:
     """Its environment is the only one; every command of it is tried on a hostile repository in tests/cli."""
     package = Path(scaffold.__file__).parent
