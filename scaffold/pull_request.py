@@ -172,7 +172,8 @@ class ProofOnRecord:
             return RuleResult(rule, False, f"the last one failed: `{command}`")
         if self.missing:
             return RuleResult(rule, None, f"not run: {', '.join(self.missing)}; run `{command}`")
-        return RuleResult(rule, True)
+        values = self.basis.get("--set")
+        return RuleResult(rule, True, f"with --set {values}" if values else "")
 
 
 def find_proof(change: PortChange, port: AnyPort) -> ProofOnRecord:
@@ -191,7 +192,7 @@ def find_proof(change: PortChange, port: AnyPort) -> ProofOnRecord:
     if kept is not None:
         then = kept.basis
         real = any(report.machine for report in reports)
-        now = Basis.today(then.recipe, then.config, then.remote_code, port.verify, real=real)
+        now = Basis.today(then.recipe, then.config, then.remote_code, port.verify, values=then.values, real=real)
         if outdated := then.differences(now):
             return ProofOnRecord((), (), outdated=outdated)
         facts = then.facts

@@ -116,8 +116,9 @@ def command(
         """The name of the files that run, and everything else that the result depends on."""
         identity = identify_proof(port.name, asked.tree, asked.before, asked.overlay)
         given, trusted = (asked.automatic.config, trust_remote_code) if asked.automatic else ("", False)
+        said = values if asked.automatic else {}
         real = not isinstance(installed, Missing)
-        return identity, Basis.today(asked.recipe, given, trusted, port.verify, real=real)
+        return identity, Basis.today(asked.recipe, given, trusted, port.verify, values=said, real=real)
 
     begun = depends_on()
     shown = _Shown(console, verbose, as_json)

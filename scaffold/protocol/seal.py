@@ -24,7 +24,9 @@ from scaffold.files import open_regular, read_regular
 _TOOLS = frozenset((".mypy_cache", ".pytest_cache", ".ruff_cache"))
 #: The files that Python writes into `__pycache__` for a source beside it. The lab reads none of them. A file of another
 #: name may be a module of a package that is called `__pycache__`.
-_BYTECODE = re.compile(r"__pycache__/[^/]+\.(cpython|pypy)-?\d[^/]*\.pyc(\.\d+)?$")
+_BYTECODE = re.compile(
+    r"__pycache__/[^/]+\.(cpython-\d+t?|pypy\d*-?\d+)(\.opt-\w+|-pytest-\d+(\.\d+)*)?\.pyc(\.\d+)?$", re.ASCII
+)
 
 
 def seal_tree(root: Path, record: Path, contents: str) -> None:

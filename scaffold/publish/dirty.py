@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.files import NotRegularError
 from scaffold.git import run_git
 from scaffold.publish import disk
 from scaffold.publish.store import FileRecord, Store
@@ -121,6 +122,14 @@ def _edited_since(root: Path, ours: dict[str, FileRecord], paths: Sequence[str])
     return tuple(DirtyFile(path, DirtyState.EDITED, DirtyState.EDITED.value) for path in edited)
 
 
+def _require_own_work_tree(root: Path) -> None:
+    """The repository's settings may name any folder as its work tree (`core.worktree`); then it tracks nothing here."""
+    found = Path(os.fsdecode(_git(root, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+    own = next(folder for folder in (root.absolute(), *root.absolute().parents) if (folder / ".git").exists())
+    if found.resolve() != own.resolve():
+        raise _no_answer(root, f"its work tree is {own}, and git takes {found} for it")
+
+
 def _operation(root: Path) -> str | None:
     """The operation in progress in the checkout, such as a merge; None if there is none."""
     git_dir = Path(os.fsdecode(_git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")))
@@ -143,6 +152,7 @@ def changed_files(root: Path, paths: Sequence[str] | None = None) -> dict[str, D
     """
     if paths is not None and not paths:
         return {}
+    _require_own_work_tree(root)
     index: dict[str, _Entry] = {}
     unmerged = set()
     where = ("--", *paths) if paths is not None else ()
@@ -174,7 +184,7 @@ def _head(root: Path, where: Sequence[str]) -> dict[str, _Entry]:
     try:
         listed = _git(root, "ls-tree", "-r", "-z", "HEAD", *where)
     except DiagnosticError:
-        if run_git(root, "rev-parse", "--quiet", "--verify", "HEAD").returncode != 1:
+        if _run(root, "rev-parse", "--quiet", "--verify", "HEAD").returncode != 1:
             raise
         return {}
     return {path: _Entry(mode, oid) for (mode, _, oid), path in _records(listed)}
@@ -234,13 +244,19 @@ def _git(root: Path, *arguments: str, can_be_none: bool = False) -> bytes:
 
     With `can_be_none`, exit code 1 means that there is nothing to report.
     """
-    try:
-        done = run_git(root, *arguments)
-    except subprocess.TimeoutExpired as error:
-        raise _no_answer(root, f"no answer within {error.timeout:g} s") from error
+    done = _run(root, *arguments)
     if done.returncode != 0 and not (can_be_none and done.returncode == 1):
         raise _no_answer(root, os.fsdecode(done.stderr).strip())
     return done.stdout
+
+
+def _run(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return run_git(root, *arguments)
+    except subprocess.TimeoutExpired as error:
+        raise _no_answer(root, f"no answer within {error.timeout:g} s") from error
+    except NotRegularError as error:
+        raise _no_answer(root, str(error)) from error
 
 
 def _no_answer(root: Path, why: str) -> DiagnosticError:

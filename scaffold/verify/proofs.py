@@ -10,12 +10,15 @@ import hashlib
 import json
 import os
 import platform
+import site
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import scaffold
 from scaffold.files import read_regular
@@ -35,20 +38,31 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 @dataclass(frozen=True)
 class Basis:
-    """All that a proof depends on beside the tree: where recipe and configuration lie, and facts by their names.
+    """All that a proof depends on beside the tree: what a user asked for, and facts by their names.
 
-    `recipe` is a file, or what the lab calls another one.
+    `recipe` is a file, or what the lab calls another one. `values` are those of `--set`, as the lab gets them.
     """
 
     recipe: str
     config: str
     remote_code: bool
+    values: Mapping[str, Any]
     facts: Mapping[str, str]
 
     @classmethod
-    def today(cls, recipe: str, config: str, remote_code: bool, section: Verify | None, *, real: bool) -> Basis:
+    def today(
+        cls,
+        recipe: str,
+        config: str,
+        remote_code: bool,
+        section: Verify | None,
+        *,
+        real: bool,
+        values: Mapping[str, Any],
+    ) -> Basis:
         """That of a run which starts now; `real` with real CUDA graphs."""
-        return cls(recipe, config, remote_code, dict(_facts(recipe, config, remote_code, section, real)))
+        facts = dict(_facts(recipe, config, remote_code, section, values, real))
+        return cls(recipe, config, remote_code, dict(values), facts)
 
     def differences(self, now: Basis) -> tuple[str, ...]:
         """The facts that are others now, in words."""
@@ -60,7 +74,7 @@ class Basis:
 
 
 def _facts(
-    recipe: str, config: str, remote_code: bool, section: Verify | None, real: bool
+    recipe: str, config: str, remote_code: bool, section: Verify | None, values: Mapping[str, Any], real: bool
 ) -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_implementation()} {platform.python_version()}"
     for package in _COMPUTING:
@@ -68,6 +82,7 @@ def _facts(
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    yield "code that Python runs at its start", _start()
     tool = digest_as_run(Path(scaffold.__file__).parent, {})
     yield "vitcg-scaffold", f"{scaffold.__version__} ({tool[:16]})"
     name = Path(recipe).name
@@ -76,13 +91,35 @@ def _facts(
         yield "configuration", f"{Path(config).name} ({_content(config, everything=remote_code)})"
         yield "remote code", "run" if remote_code else "not run"
     if section is not None:
-        yield "verify section", json.dumps({name: getattr(section, name) for name in section.by_name}, sort_keys=True)
+        yield "verify section", _json({name: getattr(section, name) for name in section.by_name})
+    if values:
+        yield "--set", _json(values)
     for variable, value in sorted(os.environ.items()):
         if value and variable.startswith((*SEARCHED, *(SETTINGS if real else ()))):
             yield (
                 variable,
                 hashlib.sha256(os.fsencode(value)).hexdigest()[:16],
             )  # paths of a machine are nobody's business
+
+
+def _start() -> str:
+    """A hash of what Python runs at its start, and of what a user's own folder puts before the installed packages."""
+    found = [file for folder in site.getsitepackages() for file in Path(folder).glob("*.pth")]
+    names: list[str] = []
+    if site.ENABLE_USER_SITE and (own := Path(site.getusersitepackages())).is_dir():
+        names = [str(own), *sorted(file.name for file in own.iterdir())]
+        found += [file for file in own.iterdir() if file.is_file()]
+    for module in ("sitecustomize", "usercustomize"):
+        with suppress(ImportError, ValueError):  # ValueError: it is loaded, and says nothing of its origin
+            spec = find_spec(module)
+            found += [Path(spec.origin)] if spec is not None and spec.origin else []
+    contents = sorted((file.name, _content(str(file))) for file in found)
+    return hashlib.sha256(json.dumps([names, contents]).encode()).hexdigest()[:16]
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    """Without a backtick: `pr` quotes it as code."""
+    return json.dumps(values, sort_keys=True).replace("`", r"\u0060")
 
 
 def _content(name: str, *, everything: bool = True) -> str:
@@ -139,6 +176,7 @@ def find_proof(identity: str) -> KeptProof | None:
         found = json.loads(read_regular(path))
         reports = tuple(NumericReport.from_document(document) for document in found["reports"])
         basis = Basis(**found["basis"])
-        return KeptProof(basis, reports) if isinstance(basis.facts, dict) else None
+        known = isinstance(basis.facts, dict) and isinstance(basis.values, dict)
+        return KeptProof(basis, reports) if known else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

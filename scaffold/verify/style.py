@@ -39,6 +39,10 @@ _BOM = "\ufeff"
 _CONFIG_ERROR = 2
 #: Settings that may extend each other.
 _MAX_EXTENDED = 20
+#: Bytes of settings, and dots in a line of them: a key of 40,000 parts takes ruff 14 s.
+_MAX_BYTES, _MAX_DOTS = 1_000_000, 200
+#: The variables that ruff gets. It would put others into paths where the settings say so.
+_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,44 +198,58 @@ class _Settings:
 def _settings(folder: Path, config_root: Path) -> _Settings:
     """The tree's own settings of ruff. Settings above its root are somebody else's.
 
-    Whatever ruff would read for them can be read: ruff would wait for a pipe. Errors: VCG626.
+    All that ruff would open is regular: it would wait for a pipe. Those are the settings of each folder up to the
+    root, what they extend, and every `pyproject.toml` above, which may tell the version of Python. Errors: VCG626.
     """
-    while folder.is_relative_to(config_root):
-        for name in (".ruff.toml", "ruff.toml", "pyproject.toml"):  # in ruff's order
-            file = folder / name
-            if file.exists() and (name != "pyproject.toml" or "[tool.ruff" in _read_settings(file)):
-                return _Settings(True, _follow_settings(file))
-        folder = folder.parent
-    return _Settings()
+    found = _Settings()
+    for above in (folder, *folder.parents):
+        inside = above.is_relative_to(config_root)
+        for name in (".ruff.toml", "ruff.toml", "pyproject.toml") if inside else ("pyproject.toml",):  # in ruff's order
+            file = above / name
+            if not file.exists():
+                continue
+            if not inside:
+                if not file.is_file():
+                    raise _unusable(file, "it is not a regular file")
+                continue
+            settings = _follow_settings(file)
+            found = found if found.found else settings
+    return found
 
 
-def _follow_settings(file: Path) -> str | None:
-    """Read settings, what they extend, and so on, as ruff does. Gives the reason if they are not TOML. Errors: VCG626.
+def _follow_settings(file: Path) -> _Settings:
+    """Read settings, what they extend, and so on, as ruff does. Errors: VCG626.
 
-    ruff expands more in a path than Python does: `${NAME:-other}`. Such a path is refused.
+    ruff puts variables of its environment into a path. Such a path is refused: no tree decides which are read.
     """
-    for _ in range(_MAX_EXTENDED):
+    for extends in range(_MAX_EXTENDED):
+        text = _read_settings(file)
         try:
-            values = tomllib.loads(_read_settings(file))
+            values = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            return f"Failed to parse {file.name}: {error}"
-        for table in ("tool", "ruff") if file.name == "pyproject.toml" else ():
-            values = values[table] if isinstance(values.get(table), dict) else {}
-        extended = values.get("extend")
+            return _Settings(True, f"Failed to parse {file.name}: {error}")
+        if file.name == "pyproject.toml":
+            tool = values.get("tool")
+            values = tool.get("ruff") if isinstance(tool, dict) else None
+            if values is None:
+                return _Settings(extends > 0)
+        extended = values.get("extend") if isinstance(values, dict) else None
         if not isinstance(extended, str):
-            return None
-        path = os.path.expandvars(extended)
-        if "$" in path:
+            return _Settings(True)
+        if "$" in extended:
             raise _unusable(file, f"the path in `extend` cannot be followed: `{extended}`")
-        file = file.parent / (Path(path).expanduser() if path.startswith("~/") else path)
+        file = file.parent / (Path(extended).expanduser() if extended.startswith("~/") else extended)
     raise _unusable(file, f"more than {_MAX_EXTENDED} settings extend each other")
 
 
 def _read_settings(file: Path) -> str:
     try:
-        return read_regular(file).decode("utf-8", "replace")
+        text = read_regular(file, limit=_MAX_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise _unusable(file, error.strerror or str(error)) from None
+    if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+        raise _unusable(file, f"a line has more than {_MAX_DOTS} dots")
+    return text
 
 
 def _unusable(file: Path, reason: str) -> DiagnosticError:
@@ -277,6 +295,7 @@ def _call(
             input=text.encode("utf-8"),
             capture_output=True,
             cwd=config_root,
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
             check=False,
             timeout=_TIMEOUT_SECONDS,
         )

@@ -395,7 +395,7 @@ def test_only_verify_runs_code_of_the_tree(whole_tree, tmp_path, monkeypatch):
                 # A proof names the variables that decide which code Python finds.
                 for variable, value in environment(PYTHONSAFEPATH="1").items():
                     the_childs.setenv(variable, value)
-                basis = Basis.today("internvl", "", False, None, real=False)
+                basis = Basis.today("internvl", "", False, None, values={}, real=False)
             keep_proof(proof, KeptProof(basis, (report,)))
             said = watch(command, code)
             assert "PASS: 1 of 1 checks" in said

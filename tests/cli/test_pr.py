@@ -287,6 +287,21 @@ def restore(root: Path, files: dict[str, bytes]) -> None:
         (root / path).write_bytes(content)
 
 
+def test_the_values_of_another_configuration_are_told(run, verified, ported):
+    """`--set` makes another model than the port's."""
+    checks = (GOOD, replace(GOOD, modality="video"))
+    values = ("--recipe", "automatic", "--set", "vision_config.depth=1")
+    asked = verified(ported, *checks, options=("--tail", "all", *values))
+    assert asked[0].automatic.set == {"vision_config": {"depth": 1}}
+
+    code, rule, lines = proof_of(run, ported)
+
+    assert (code, rule) == (0, f'ok {RULE}: with --set {{"vision_config": {{"depth": 1}}}}')
+    assert '--set `{"vision_config": {"depth": 1}}`' in lines[-1]
+    verified(ported, *checks)
+    assert proof_of(run, ported)[1] == f"ok {RULE}"
+
+
 def test_a_port_that_stands_is_compared_with_what_new_found(run, verified, ported, release_tree):
     (request, _) = verified(ported, GOOD, replace(GOOD, modality="video"))
 

@@ -136,6 +136,18 @@ def test_bytecode_beside_the_source_is_not_run(package, tmp_path):
     assert import_module(package, tmp_path / "bytecode").startswith("1 int")
 
 
+def test_bytecode_without_a_source_is_refused(package, tmp_path):
+    module = package / "vllm/module.py"
+    py_compile.compile(str(module), cfile=str(module.with_suffix(".pyc")))
+    module.unlink()
+    script = "import vllm.module; print(vllm.module.VALUE)"
+    alone = subprocess.run([sys.executable, "-c", script], cwd=package, capture_output=True, text=True, check=True)
+    assert alone.stdout == "1\n", "or this test shows nothing"
+    for cache in (tmp_path / "bytecode", ""):
+        said = import_module(package, cache)
+        assert said.splitlines()[-1] == f"ImportError: {module.with_suffix('.pyc')} is bytecode without a source"
+
+
 def test_a_module_is_kept_once_for_all_trees(package, tmp_path):
     shutil.copytree(package, tmp_path / "second")
     (tmp_path / "third").symlink_to(package)

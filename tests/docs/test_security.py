@@ -60,6 +60,9 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "cli/test_hostile.py::test_nothing_is_fetched_for_a_partial_clone",
         "cli/test_hostile.py::test_the_traps_work",
     ),
+    "No setting of a repository hides uncommitted work": (
+        "publish/test_publish_dirty.py::test_a_checkout_whose_settings_name_another_work_tree",
+    ),
     "Besides git, the reading commands start only ruff": (READERS,),
     "`doctor` starts the driver's `nvidia-smi`": ("plugin/test_doctor.py::test_gpus_are_what_the_driver_says",),
     "A descriptor is data.": (
@@ -95,7 +98,13 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     "A pipe in a tree ends in an error": (
         "cli/test_hostile.py::test_pipe_in_a_tree",
         "cli/test_hostile.py::test_pipe_among_our_records",
+        "publish/test_publish_dirty.py::test_a_repository_that_git_would_wait_for",
         "cli/test_hostile.py::test_the_draft_of_an_output_follows_no_link",
+        "verify/test_style.py::test_settings_that_ruff_would_wait_for_are_refused_before_it_starts",
+    ),
+    "Ruff reads no variable of yours": (
+        "verify/test_style.py::test_no_setting_reads_the_environment_of_the_caller",
+        "verify/test_style.py::test_settings_that_ruff_would_wait_for_are_refused_before_it_starts",
     ),
     "The tool fetches a release only when you name it": (
         READERS,
@@ -123,10 +132,13 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "verify/test_proofs.py::test_another_tree_has_another_name",
         "verify/test_proofs.py::test_a_change_behind_a_link_is_another_tree",
         "verify/test_proofs.py::test_what_a_result_depends_on",
+        "verify/test_proofs.py::test_a_changed_folder_of_the_user_is_another_basis",
+        "verify/test_proofs.py::test_values_of_a_user_are_part_of_a_proof",
     ),
     "The lab reads no bytecode of a tree": (
         "cli/test_proof_of_what_ran.py::test_bytecode_is_that_of_the_source",
         "cli/test_proof_of_what_ran.py::test_bytecode_beside_the_source_is_not_run",
+        "cli/test_proof_of_what_ran.py::test_bytecode_without_a_source_is_refused",
     ),
     "No output is a command": (
         "cli/test_output_is_no_command.py::test_a_tree_of_that_name",

@@ -251,6 +251,19 @@ def test_real_graphs_of_a_change_that_stands_are_compared_with_what_was_there(
     assert "new" in said
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_the_child_uses_the_packages_of_a_user_where_we_do(
+    used: bool, request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)
+    monkeypatch.setattr(runner.site, "ENABLE_USER_SITE", used)
+    off = "str('PYTHONNOUSERSITE' in os.environ)"
+    child(monkeypatch, f"ask(); say(event='progress', text={off}); say(event='report', data={json.dumps(REPORT)})")
+    said: list[str] = []
+    check_numerics(request_for, progress=said.append)
+    assert (str(used) in said, str(not used) in said) == (False, True)
+
+
 def test_everything_that_is_kept_lies_in_the_one_cache(
     request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 import scaffold
 from scaffold.changes import FileChange
 from scaffold.diagnostics import DiagnosticError, Exit, Severity
+from scaffold.git import ask_git
 from scaffold.publish import DirtyState, changed_files, find_dirty, publish_changes, require_clean, revert_last
 
 FILES = {"a.py": b"a\n", "pkg/b.py": b"b\n", ":naïve name [x].md": b"c\n", "clean.py": b"d\n"}
@@ -344,6 +348,80 @@ def test_a_checkout_that_git_cannot_read(tmp_path: Path) -> None:
     (diagnostic,) = refused.value.diagnostics
     assert diagnostic.code == "VCG508"
     assert any("not a git repository" in note for note in diagnostic.notes)
+
+
+@pytest.mark.parametrize("elsewhere", ["/", "..", "pkg"])
+def test_a_checkout_whose_settings_name_another_work_tree(elsewhere: str, tmp_path: Path) -> None:
+    """git would track nothing here, and a changed file would be nobody's work."""
+    root = plain(tmp_path)
+    git(tmp_path, "init", "-q")
+    (root / "a.py").write_bytes(b"by hand\n")
+    git(root, "config", "core.worktree", str((root / elsewhere).resolve()))
+    with pytest.raises(DiagnosticError) as refused:
+        require_clean(root, PATHS)
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "VCG508"
+    assert diagnostic.notes == (f"its work tree is {root}, and git takes {(root / elsewhere).resolve()} for it",)
+
+
+WAITS: dict[str, dict[str, str]] = {
+    **{
+        path: {f".git/{path}": "PIPE"} for path in ("HEAD", "config", "index", "packed-refs", "shallow", "refs/heads/a")
+    },
+    "an object": {".git/objects/ab/cdef": "PIPE"},
+    "alternates": {".git/objects/info/alternates": "PIPE"},
+    "a pack behind alternates": {".git/objects/info/alternates": "../../more\n", "more/pack/a.idx": "PIPE"},
+    "an included file": {".git/config": '[Include]\n\tPath = "../p\\\nipe"\n', "pipe": "PIPE"},
+    "a condition": {".git/config": '[includeIf "gitdir:/"] path = ../pipe\n', "pipe": "PIPE"},
+    "attributes": {".git/config": "[core]\nattributesFile = ROOT/pipe\n", "pipe": "PIPE"},
+    "a folder behind a link": {".git/refs/more": "-> more", "more/a": "PIPE"},
+    "another repository": {".git": "gitdir: more\n", "more/HEAD": "PIPE"},
+    "the repository of a worktree": {".git": "gitdir: more\n", "more/commondir": "../rest\n", "rest/HEAD": "PIPE"},
+    "a circle": {".git/objects/info/alternates": ".\n", ".git/refs/a/b/c/d/e": "PIPE"},
+    "large settings": {".git/config": "#" * 10_000_001, ".git/index": "PIPE"},
+    "no file of attributes": {".git/config": "[core]\nattributesFile = /dev/null\n", ".git/index": "PIPE"},
+    "many files": {".git/objects/ab/1/a": ""},
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_a_repository_that_git_would_wait_for(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plain(tmp_path)
+    (root / ".git/refs/nothing").symlink_to("nowhere")
+    if ".git" in WAITS[kind]:
+        shutil.rmtree(root / ".git")
+    if kind == "many files":
+        monkeypatch.setattr("scaffold.git._MAX_ENTRIES", 10)
+    for name, text in WAITS[kind].items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        if text == "PIPE":
+            os.mkfifo(file)
+        elif text.startswith("-> "):
+            (root / text[3:]).mkdir()
+            file.symlink_to(root / text[3:])
+        else:
+            file.write_text(text.replace("ROOT", str(root)))
+    begun = time.monotonic()
+    with pytest.raises(DiagnosticError) as refused:
+        require_clean(root, PATHS)
+    assert ask_git(root, "describe") is None
+    assert time.monotonic() - begun < 5
+    (diagnostic,) = refused.value.diagnostics
+    (note,) = diagnostic.notes
+    assert diagnostic.code == "VCG508"
+    assert note.endswith("has more than 10 entries" if kind == "many files" else "is not a regular file")
+
+
+def test_a_repository_is_walked_once_whatever_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worktree names the repository that names them all, and a link leads back to it."""
+    root = worktree(tmp_path)
+    for name in ("second", "third"):
+        git(root, "worktree", "add", "-q", str(tmp_path / name))
+    (tmp_path / "plain/.git/again").symlink_to(".")
+    monkeypatch.setattr("scaffold.git._MAX_ENTRIES", 200)
+    assert require_clean(root, tuple(FILES)) == ()
 
 
 def test_one_module_runs_git() -> None:

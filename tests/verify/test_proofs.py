@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ REPORTS = (
 )
 
 
-BASIS = Basis("internvl", "", False, {"torch": "2.13.0"})
+BASIS = Basis("internvl", "", False, {"depth": 1}, {"torch": "2.13.0"})
 KEPT = KeptProof(BASIS, REPORTS)
 
 
@@ -101,6 +102,8 @@ EDITS: dict[str, Callable[[Path], object]] = {
     "a hard link": through_a_second_name,
     "a package in __pycache__": lambda root: write(root, "vllm/__pycache__/model.py", ""),
     "bytecode of a package in __pycache__": lambda root: write(root, "vllm/__pycache__/model.pyc", ""),
+    "a file that is called like bytecode": lambda root: write(root, "vllm/__pycache__/w.cpython-3data.pyc", ""),
+    "another one": lambda root: write(root, "vllm/__pycache__/w.cpython-311.data.pyc", ""),
     "a package below __pycache__": lambda root: write(root, "vllm/__pycache__/more/a.cpython-311.py", ""),
     "a package in a tool's folder": lambda root: write(root, "vllm/.mypy_cache/a.py", ""),
     "a missing file": lambda root: (root / "vllm/data.json").unlink(),
@@ -227,8 +230,16 @@ def inputs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def today(inputs: Path, *, trusted: bool = False, section: Verify | None = None, real: bool = False) -> Basis:
-    return Basis.today(str(inputs / "recipe.py"), str(inputs / "checkpoint"), trusted, section, real=real)
+def today(
+    inputs: Path,
+    *,
+    trusted: bool = False,
+    section: Verify | None = None,
+    values: Mapping[str, object] | None = None,
+    real: bool = False,
+) -> Basis:
+    recipe, config = str(inputs / "recipe.py"), str(inputs / "checkpoint")
+    return Basis.today(recipe, config, trusted, section, values=values or {}, real=real)
 
 
 FACTS = {
@@ -243,8 +254,24 @@ FACTS = {
     "the tool": lambda at, patch: patch.setattr(proofs.scaffold, "__version__", "9"),
     "the tool's code": lambda at, patch: patch.setattr(proofs.scaffold, "__file__", str(at / "recipe.py")),
     "PYTHONPATH": lambda at, patch: patch.setenv("PYTHONPATH", "/other"),
+    "a path file": lambda at, patch: patch.setattr(proofs.site, "getsitepackages", lambda: [packages(at, "a.pth")]),
+    "the user's folder": lambda at, patch: own_packages(at, patch, "usercustomize.py"),
+    "a package of the user": lambda at, patch: own_packages(at, patch, "torch/__init__.py"),
+    "sitecustomize": lambda at, patch: patch.setattr(
+        proofs, "find_spec", lambda name: ModuleSpec(name, None, origin=str(at / "recipe.py"))
+    ),
     "LD_PRELOAD": lambda at, patch: patch.setenv("LD_PRELOAD", "/other.so"),
 }
+
+
+def packages(at: Path, path: str) -> str:
+    write(at, f"packages/{path}", "new")
+    return str(at / "packages")
+
+
+def own_packages(at: Path, patch: pytest.MonkeyPatch, path: str) -> None:
+    patch.setattr(proofs.site, "ENABLE_USER_SITE", True)
+    patch.setattr(proofs.site, "getusersitepackages", lambda: packages(at, path))
 
 
 def missing(package: str) -> str:
@@ -259,12 +286,31 @@ def test_what_a_result_depends_on(fact: str, inputs: Path, monkeypatch: pytest.M
     assert then.differences(today(inputs)) != ()
 
 
+def test_a_changed_folder_of_the_user_is_another_basis(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_packages(inputs, monkeypatch, "usercustomize.py")
+    first = today(inputs)
+    write(inputs, "packages/usercustomize.py", "other")
+    monkeypatch.setattr(proofs.site, "getusersitepackages", lambda: str(inputs / "packages"))
+    (line,) = first.differences(today(inputs))
+    assert line.startswith("code that Python runs at its start was")
+
+
 def test_the_descriptor_can_change_the_model_of_a_proof(inputs: Path) -> None:
     plain, small = today(inputs), today(inputs, section=Verify(set={"depth": 1}))
     assert plain.differences(small) == (
         'verify section was absent, now {"config": null, "images": [], "keep": [], "set": {"depth": 1}}',
     )
     assert small.differences(today(inputs, section=Verify(set={"depth": 2}))) != ()
+
+
+def test_values_of_a_user_are_part_of_a_proof(inputs: Path) -> None:
+    """And no text of theirs ends the code that `pr` quotes it in."""
+    plain, small = today(inputs), today(inputs, values={"depth": {"a`b": 1}})
+    assert plain.differences(small) == ('--set was absent, now {"depth": {"a\\u0060b": 1}}',)
+    keep_proof("one", KeptProof(small, REPORTS))
+    found = find_proof("one")
+    assert found is not None
+    assert found.basis.values == {"depth": {"a`b": 1}}
 
 
 def test_weights_are_read_where_code_may_read_them(inputs: Path) -> None:
@@ -284,7 +330,7 @@ def test_settings_of_kernels_count_where_they_reach_the_tree(inputs: Path, monke
 
 
 def test_a_shipped_recipe_is_part_of_the_tool() -> None:
-    facts = Basis.today("internvl", "", False, None, real=False).facts
+    facts = Basis.today("internvl", "", False, None, values={}, real=False).facts
     assert facts["recipe"] == "internvl"
     assert {"Python", "torch", "transformers", "vitcg-scaffold"} <= {*facts}
     assert "configuration" not in facts
@@ -293,7 +339,8 @@ def test_a_shipped_recipe_is_part_of_the_tool() -> None:
 # -- the records -------------------------------------------------------------------------------------------------------
 
 NO_RECORDS = ["", "[", "{}", "[1]", '{"a": 1}', '[{"tail": ""}]', "[" * 100_000, '{"reports": [], "basis": {}}',
-              '{"reports": [], "basis": {"recipe": "", "config": "", "remote_code": false, "facts": 1}}',
+              '{"reports": [], "basis": {"recipe": "", "config": "", "remote_code": false, "values": {}, "facts": 1}}',
+              '{"reports": [], "basis": {"recipe": "", "config": "", "remote_code": false, "values": 1, "facts": {}}}',
               '{"reports": [{"tail": "fa2"}], "basis": {}}']  # fmt: skip
 
 

@@ -206,22 +206,30 @@ def test_a_file_in_the_format_stays_in_it(root: Callable[..., Path]) -> None:
         ({"pyproject.toml": '[tool.ruff]\nextend = "PIPE"\n'}, "it is not a regular file"),
         ({"ruff.toml": 'extend = "ROOT/PIPE"\n'}, "it is not a regular file"),
         ({"ruff.toml": 'extend = "~/PIPE"\n'}, "it is not a regular file"),
-        ({"ruff.toml": 'extend = "$HOME/PIPE"\n'}, "it is not a regular file"),
+        ({"ruff.toml": 'extend = "$HOME/PIPE"\n'}, "the path in `extend` cannot be followed: `$HOME/PIPE`"),
         ({"ruff.toml": 'extend = "${NO_SUCH:-PIPE}"\n'}, "the path in `extend` cannot be followed: `${NO_SUCH:-PIPE}`"),
         ({"ruff.toml": 'extend = "a.toml"\n', "a.toml": 'extend = "pkg/../PIPE"\n'}, "it is not a regular file"),
         ({"ruff.toml": 'extend = "ruff.toml"\n'}, "more than 20 settings extend each other"),
         ({"ruff.toml": 'extend = "/dev/zero"\n'}, "it is not a regular file"),
-        ({"ruff.toml": 'extend = "large.toml"\n', "large.toml": "#" * 10_000_001}, "it has more than 10,000,000 bytes"),
+        ({"ruff.toml": 'extend = "large.toml"\n', "large.toml": "#" * 1_000_001}, "it has more than 1,000,000 bytes"),
         ({"ruff.toml": 'extend = "none.toml"\n'}, "No such file or directory"),
         ({"ruff.toml": "PIPE"}, "it is not a regular file"),
         ({"pkg/.ruff.toml": "PIPE"}, "it is not a regular file"),
         ({"pyproject.toml": "PIPE"}, "it is not a regular file"),
+        ({"pyproject.toml": '[tool]\nruff = {extend = "PIPE"}\n'}, "it is not a regular file"),
+        ({"pyproject.toml": '[ tool . ruff ]\nextend = "PIPE"\n'}, "it is not a regular file"),
+        ({"pyproject.toml": '"tool" = {"\\u0072uff".extend = "PIPE"}\n'}, "it is not a regular file"),
+        ({"ruff.toml": "", "pyproject.toml": "PIPE"}, "it is not a regular file"),
+        ({"ruff.toml": "", "../pyproject.toml": "PIPE"}, "it is not a regular file"),
+        ({"pkg/ruff.toml": "", "ruff.toml": 'extend = "PIPE"\n'}, "it is not a regular file"),
+        ({"ruff.toml": f"[a{'.b' * 201}]\n"}, "a line has more than 200 dots"),
     ],
 )
 def test_settings_that_ruff_would_wait_for_are_refused_before_it_starts(
     root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, files: dict[str, str], reason: str
 ) -> None:
-    tree = root(None)
+    tree = root(None) / "tree"
+    (tree / "pkg").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tree))
     monkeypatch.setattr(style.subprocess, "run", lambda *_, **__: pytest.fail("ruff was started"))
     os.mkfifo(tree / "PIPE")
@@ -236,12 +244,49 @@ def test_settings_that_ruff_would_wait_for_are_refused_before_it_starts(
     assert (found.code, found.message) == ("VCG626", f"the tree's ruff settings cannot be used: {reason}")
 
 
-def test_extended_settings_are_used(root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = root('[tool.ruff]\nextend = "${SETTINGS_HERE}/base.toml"\n')
-    monkeypatch.setenv("SETTINGS_HERE", str(tree))
-    (tree / "base.toml").write_text("line-length = 20\n")
+@pytest.mark.parametrize("base", ["line-length = 20\n", "[tool.ruff]\nline-length = 20\n"], ids=["own", "shared"])
+def test_extended_settings_are_used(root: Callable[..., Path], base: str) -> None:
+    name = "pyproject.toml" if "tool" in base else "base.toml"
+    tree = root(f'extend = "more/{name}"\n', "ruff.toml")
+    (tree / "more").mkdir()
+    (tree / "more" / name).write_text(base)
+    (tree.parent / "pyproject.toml").write_text("[tool.ruff]\nline-length = 200\n")
     text = "value = some_function(one, two)\n"
     assert format_changed(None, text, path=PATH, config_root=tree) != text
+    (tree / "more" / name).write_text("[tool.other]\n" if "tool" in base else "")
+    style._settings.cache_clear()
+    style._run_ruff.cache_clear()
+    assert format_changed(None, text, path=PATH, config_root=tree) == text
+
+
+@pytest.mark.parametrize("text", ["tool = 1\n", "[tool.other]\nx = 1\n", "[tool]\nruff = 1\n"])
+def test_a_project_without_settings_of_ruff(root: Callable[..., Path], text: str) -> None:
+    code = "value = some_function(one, two)\n"
+    assert format_changed(None, code, path=PATH, config_root=root(text)) == code
+
+
+@pytest.mark.parametrize("where", ["extend", "cache-dir", "src"])
+def test_no_setting_reads_the_environment_of_the_caller(
+    root: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setenv("SOME_SECRET", "geheim")
+    value = "'${SOME_SECRET}/x'"
+    tree = root(f"{where} = {f'[{value}]' if where == 'src' else value}\n", "ruff.toml")
+    given: list[dict[str, str]] = []
+    run = subprocess.run
+    monkeypatch.setattr(
+        style.subprocess, "run", lambda *words, env, **how: (given.append(env), run(*words, env=env, **how))[1]
+    )
+    if where == "extend":
+        with pytest.raises(DiagnosticError) as caught:
+            check_style("x = 1\n", "x = 2\n", PATH, tree)
+        found = caught.value.diagnostics
+        assert found[0].span is not None
+        assert found[0].span.file == str(tree / "ruff.toml")
+    else:
+        found = check_style("x = 1\n", "x = 2\n", PATH, tree)
+        assert given
+    assert "geheim" not in str(found) + str(given)
 
 
 def test_deprecated_settings_are_no_error(root: Callable[..., Path]) -> None:

@@ -99,6 +99,7 @@ CODES: tuple[Code, ...] = (
         "VCG626",
         "the tree's ruff settings cannot be read",
         "ruff reads `ruff.toml` or `pyproject.toml` of the tree, and what their `extend` names. One of these files is "
-        "no regular file, is missing, or is larger than 10 MB: ruff would wait for a pipe for ever. Nothing was run.",
+        "no regular file, is missing, is larger than 1 MB, has a line of more than 200 dots, or extends a path with a "
+        "variable: ruff would wait for a pipe for ever, and tell what a variable holds. Nothing was run.",
     ),
 )

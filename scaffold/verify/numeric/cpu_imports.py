@@ -65,6 +65,7 @@ def keep_bytecode(cache: Path | None) -> None:
 
     Python itself takes bytecode for that of a source of the same time and size, wherever it comes from. Here another
     source has another name, so what runs is what the proof is of, and all trees share what they have in common.
+    A module of bytecode alone is refused.
     """
     original = bootstrap.SourceFileLoader.get_code
 
@@ -86,7 +87,14 @@ def keep_bytecode(cache: Path | None) -> None:
                 draft.replace(stored)
             return code
 
+    def refuse(self: Any, fullname: str) -> types.CodeType | None:
+        if fullname.partition(".")[0] != "vllm":
+            return sourceless(self, fullname)
+        raise ImportError(f"{self.path} is bytecode without a source", name=fullname, path=self.path)
+
+    sourceless = bootstrap.SourcelessFileLoader.get_code
     bootstrap.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    bootstrap.SourcelessFileLoader.get_code = refuse  # type: ignore[method-assign]
 
 
 def _compiled(loader: Any, source: bytes, path: str) -> types.CodeType:

@@ -8,6 +8,7 @@ import os
 import queue
 import shutil
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -322,6 +323,8 @@ class _Child:
         environment = self.environment()
         source = str(Path(scaffold.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
+        if not site.ENABLE_USER_SITE:  # the child has no `-s`, `-I` of ours
+            environment["PYTHONNOUSERSITE"] = "1"
         environment.update(_KEEP_MEMORY)
         # Else transformers would take the remote code of an earlier run if its time and size are the same.
         environment["HF_MODULES_CACHE"] = str(directory / "remote-code")
