@@ -116,9 +116,9 @@ def test_a_page_says_which_adapters_serve_images_only() -> None:
     [page] = [file for file in render_outputs([Source("gemma4_mm", port)]).files if file.path == "docs/adapters.md"]
     [row] = [line for line in page.content.decode().split("\n") if "`gemma4_mm`" in line and line.startswith("|")]
     marks = [cell.strip() for cell in row.strip("|").split("|")[2:]]
-    # Architecture and name, three columns of a full port, the module, and a mark for each generation from 0.22 on.
+    # Architecture and name, three columns of a full port, the module, and a mark for each served generation.
     assert [mark[0] for mark in marks[:3]] == ["✅"] * 3
-    assert [mark.partition(" ")[2] for mark in marks[4:]] == [*["(image only)"] * 3, "", ""]
+    assert [mark.partition(" ")[2] for mark in marks[4:]] == [*["(image only)"] * 2, "", ""]
 
 
 def shapes_of(model: dict[str, Any]) -> tuple[Any, Any]:
