@@ -235,6 +235,9 @@ def _settings(root: Path) -> dict[str, str]:
 
 def _converts_line_ends(root: Path, path: str, settings: dict[str, str]) -> bool:
     """Whether git itself puts CR LF into this file when it checks it out."""
+    for folder in (root / path).absolute().parents:  # git reads those of the work tree, and would wait for a pipe
+        if (folder / ".gitattributes").exists() and not (folder / ".gitattributes").is_file():
+            raise _no_answer(root, f"{folder / '.gitattributes'} is not a regular file")
     attribute = os.fsdecode(_git(root, "ls-files", "--eol", "-z", "--", path)).partition("attr/")[2].partition("\t")[0]
     return attribute.strip() != "-text" if attribute.strip() else settings.get("core.autocrlf", "") not in _OFF
 

@@ -414,6 +414,20 @@ def test_a_repository_that_git_would_wait_for(kind: str, tmp_path: Path, monkeyp
     assert note.endswith("has more than 10 entries" if kind == "many files" else "is not a regular file")
 
 
+def test_a_pipe_in_the_place_of_attributes_is_no_wait(tmp_path: Path) -> None:
+    """Git reads attributes where line ends differ alone."""
+    root = plain(tmp_path)
+    os.mkfifo(root / ".gitattributes")
+    require_clean(root, PATHS)
+    file = root / PATHS[0]
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    begun = time.monotonic()
+    with pytest.raises(DiagnosticError) as refused:
+        require_clean(root, PATHS)
+    assert time.monotonic() - begun < 5
+    assert refused.value.diagnostics[0].notes[0].endswith(".gitattributes is not a regular file")
+
+
 def test_a_repository_is_walked_once_whatever_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worktree names the repository that names them all, and a link leads back to it."""
     root = worktree(tmp_path)
