@@ -32,7 +32,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -410,8 +410,9 @@ SUBJECTS = {
 }  # fmt: skip
 
 
-def generate(folder: Path, release: str) -> None:
-    """Draft and port each model, and write its module into `folder`."""
+def generate(folder: Path, release: str, reentrant: bool) -> None:
+    """Draft and port each model, and write its module into `folder`; `reentrant` makes no port explicit."""
+    from scaffold.descriptor import CutPort
     from scaffold.descriptor.load import shipped_names
     from scaffold.protocol import resolve_target
     from scaffold.workflow import load_port, prepare_port
@@ -426,6 +427,8 @@ def generate(folder: Path, release: str) -> None:
         else:
             subprocess.run([*command, "--layout", "cut", "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
+        if reentrant and isinstance(port, CutPort):
+            port = replace(port, explicit=None)
         for change in prepare_port(port, tree, replace=True).changed:
             if change.path.startswith("vllm/") and change.after is not None:
                 module = change.path.removesuffix(".py").replace("/", ".")
@@ -616,13 +619,14 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--generate", type=Path, metavar="FOLDER")
     options.add_argument("--vllm", default="0.33.0", metavar="RELEASE")
+    options.add_argument("--reentrant", action="store_true", help="with --generate: make no port explicit")
     options.add_argument("--ports", type=Path, metavar="FOLDER")
     options.add_argument("--out", type=Path)
     options.add_argument("--backend", default="FLASH_ATTN")
     options.add_argument("--models", default=",".join(SUBJECTS))
     arguments = options.parse_args()
     if arguments.generate:
-        generate(arguments.generate, arguments.vllm)
+        generate(arguments.generate, arguments.vllm, arguments.reentrant)
         return 0
     from manager_gpu import load_recipes
 

@@ -16,7 +16,38 @@ HEAD = [
     "eager, each item alone",
 ]
 
+FORMS = [
+    "model",
+    "call",
+    "explicit, ms",
+    "re-entrant",
+    "eager, beside explicit",
+    "largest error, explicit",
+    "re-entrant",
+]
+
 WHOLE = ["model", "call", "cut, vLLM's manager, ms", "whole", "cut, our manager, ms", "whole"]
+
+
+FORM_RESULTS = ("form_h100_explicit", "form_h100_reentrant")
+
+
+def _forms() -> list[list[str]]:
+    """A line for each call, with the time of each process."""
+    times: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for name in FORM_RESULTS:
+        for row in load(name)["rows"]:
+            found = times.setdefault((row["model"], row["call"]), {})
+            for key in ("vllm_ms", "eager_ms", "vllm_error"):
+                found.setdefault(f"{name} {key}", []).append(row[key])
+    explicit, reentrant = FORM_RESULTS
+    return [
+        [NAMES[model], call]
+        + [" / ".join(f"{one:.1f}" for one in found[key]) for key in (f"{explicit} vllm_ms", f"{reentrant} vllm_ms")]
+        + [" / ".join(f"{one:.1f}" for one in found[f"{explicit} eager_ms"])]
+        + [f"{max(found[f'{name} vllm_error']):.4f}" for name in FORM_RESULTS]
+        for (model, call), found in times.items()
+    ]
 
 
 def pages() -> list[Page]:
@@ -45,7 +76,7 @@ def pages() -> list[Page]:
             "cuts",
             "What does a graph of the encoder alone bring?",
             "benchmarks/cut_gpu.py",
-            results,
+            [*results, *FORM_RESULTS],
             "# Encoders that are cut out",
             "A cut pays where launches take the time. It brings nothing where a call has many tiles.",
             f"Slower with ours than eager: {'; '.join(slower)}."
@@ -67,6 +98,10 @@ def pages() -> list[Page]:
             weights. A call takes the faster of the two managers with upstream's port {min(best):.2f} to {max(best):.2f}
             times as long as our manager with the cut.""",
             table(WHOLE, both),
+            "## Explicit or re-entrant",
+            """The two forms of a port in vLLM's own manager, on one machine, each in two processes. The host of that
+            machine was slow, and eager calls depend on it most. An explicit port has the projector in the graph.""",
+            table(FORMS, _forms()),
             "## How it was measured",
             """The vision classes have real sizes, random weights in bfloat16 and FLASH_ATTN. Those of DeepSeek-V4 are
             what vLLM's configuration of DeepSeek-V4.1 has by default, with 24 layers, which is our guess. `init --yes`
