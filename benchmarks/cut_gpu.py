@@ -32,7 +32,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -428,7 +428,7 @@ def generate(folder: Path, release: str, reentrant: bool) -> None:
             subprocess.run([*command, "--layout", "cut", "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
         if reentrant and isinstance(port, CutPort):
-            port = replace(port, explicit=None)
+            port = port.replace(explicit=None)
         for change in prepare_port(port, tree, replace=True).changed:
             if change.path.startswith("vllm/") and change.after is not None:
                 module = change.path.removesuffix(".py").replace("/", ".")
