@@ -13,7 +13,7 @@ LEFT = {"qwen2_vl": {"inplace-rotary": ["it is a tensor-parallel shard"]}}
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 
-RELEASES = [pytest.param("0.20.0", marks=pytest.mark.slow), pytest.param("0.27.0", marks=pytest.mark.slow), "0.33.0"]
+RELEASES = [pytest.param("0.23.0", marks=pytest.mark.slow), pytest.param("0.27.0", marks=pytest.mark.slow), "0.33.0"]
 
 
 @pytest.fixture(scope="module", params=RELEASES)

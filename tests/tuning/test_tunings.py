@@ -11,8 +11,8 @@ FIVE = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
 
 #: Every generation; the first one and the last one by default.
 RELEASES = [
-    pytest.param(version, marks=() if version in ("0.20.0", "0.33.0") else pytest.mark.slow)
-    for version in ("0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.27.0", "0.30.0", "0.33.0")
+    pytest.param(version, marks=() if version in ("0.23.0", "0.33.0") else pytest.mark.slow)
+    for version in ("0.23.0", "0.24.0", "0.27.0", "0.30.0", "0.33.0")
 ]
 
 #: Modules that each tuning changes in the recipes' tiny towers.
