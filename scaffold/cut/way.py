@@ -88,7 +88,7 @@ class Station:
 
 @dataclass(frozen=True)
 class Way:
-    """Every method from the entries to the encoder's calls, the entries first."""
+    """Every method from the entries to the encoder's calls, which come first."""
 
     stations: tuple[Station, ...]
     #: Calls of the encoder with other arguments: what they encode is not cut, and such a batch is the model's own.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.diagnostics import DiagnosticError
+from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -34,12 +34,23 @@ def port_files(port: AnyPort, tree: SourceTree, replace: bool) -> Mapping[str, b
 
 @contextmanager
 def installed_vllm(port: AnyPort, replace: bool, note: Callable[[str], None]) -> Iterator[None]:
-    """Inside, `import vllm` means the installed package with the port. Nothing is written to it."""
-    from scaffold.protocol import resolve_target
+    """Inside, `import vllm` means the installed package with the port. Nothing is written to it.
+
+    Raises VCG490 for a release that our manager does not serve.
+    """
+    from scaffold.protocol import SERVED, read_protocol, resolve_target
     from scaffold.verify.numeric.cpu_imports import MissingPackages
     from scaffold.verify.numeric.overlay import build_overlay
 
     tree = resolve_target("installed").tree
+    if read_protocol(tree).generation not in SERVED:
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG490",
+                f"our manager does not support vLLM {tree.release or 'of this protocol'}",
+                help=f"measure with vLLM {SERVED[0].first} to {SERVED[-1].last}",
+            )
+        )
     files = port_files(port, tree, replace)
     note(f"measures the port of {port.name}" if files else "measures the implementation of the installed vLLM")
     missing = MissingPackages()

@@ -39,7 +39,7 @@ _BOM = "\ufeff"
 _CONFIG_ERROR = 2
 #: Settings that may extend each other.
 _MAX_EXTENDED = 20
-#: Bytes of settings, and dots in a line of them: a key of 40,000 parts takes ruff 14 s.
+#: Bytes of settings, and dots in a line of them: a key of 40,000 parts cost a run 14 s.
 _MAX_BYTES, _MAX_DOTS = 1_000_000, 200
 #: The variables that ruff gets. It would put others into paths where the settings say so.
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scaffold.diagnostics import DiagnosticError
 from scaffold.measure.installed import installed_vllm, port_files
 from scaffold.protocol import Target, TargetKind
 from scaffold.workflow import load_port
@@ -44,3 +45,14 @@ def test_the_port_is_imported_and_nothing_is_written(release_tree, monkeypatch, 
     assert sys.path == before
     assert tree.read_bytes(MODEL) == kept
     assert said in notes[0]
+
+
+def test_a_release_that_our_manager_does_not_serve_is_refused(release_tree, monkeypatch):
+    tree = release_tree("0.22.0")
+    monkeypatch.setattr("scaffold.protocol.resolve_target", lambda text: Target(TargetKind.INSTALLED, tree))
+
+    with pytest.raises(DiagnosticError) as refused, installed_vllm(load_port("llava"), False, print):
+        pass
+
+    (diagnostic,) = refused.value.diagnostics
+    assert (diagnostic.code, "0.22.0" in diagnostic.message) == ("VCG490", True)

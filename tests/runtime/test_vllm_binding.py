@@ -189,6 +189,16 @@ def test_the_dialect_is_read_off_the_data_classes(version, generation, release_t
         del sys.modules[spec.name]
 
 
+def test_an_older_protocol_is_refused():
+    @dataclasses.dataclass
+    class EncoderCudaGraphConfig:
+        modalities: list
+        input_key_by_modality: dict
+
+    with pytest.raises(NotImplementedError, match=r"0\.23 and later"):
+        read_dialect(SimpleNamespace(EncoderCudaGraphConfig=EncoderCudaGraphConfig))
+
+
 @pytest.mark.parametrize("items", [0, 4], ids=["auto", "four items"])
 def test_a_smallest_budget_above_the_largest_is_refused_as_in_vllm(items):
     manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)

@@ -40,8 +40,10 @@ class ManagerDialect:
 
 
 def read_dialect(defs: ModuleType) -> ManagerDialect:
-    """The dialect of a `vllm.v1.worker.encoder_cudagraph_defs` module."""
+    """The dialect of a `vllm.v1.worker.encoder_cudagraph_defs` module. Raises NotImplementedError for an older one."""
     config = {field.name for field in dataclasses.fields(defs.EncoderCudaGraphConfig)}
+    if "padding_logics" not in config:
+        raise NotImplementedError("this manager speaks the protocol of vLLM 0.23 and later")
     named_paths = "paths" in config
     dual_path = "enable_dual_path_graph" in config
     return ManagerDialect(

@@ -177,7 +177,17 @@ class Machine:
             def explain(self, inputs: Any, want: Any) -> str:
                 return ""
 
-        return {"vLLM's manager": Real, "our manager": Ours}
+        return {"vLLM's manager": Real, **({"our manager": Ours} if self.serves() else {})}
+
+    def serves(self) -> bool:
+        """Whether our manager speaks the release's protocol."""
+        from scaffold.runtime.vllm.dialect import installed_dialect
+
+        try:
+            installed_dialect()
+        except NotImplementedError:
+            return False
+        return True
 
     def our_manager(self) -> Any:
         from scaffold.runtime.vllm import EncoderCudaGraphManager
