@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import CHAIN_METHOD
-from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.diagnostics import Span
+from scaffold.syntax import FunctionNode, assigned_to, find_method
+from scaffold.tower.model import Form, Label
+from scaffold.tower.values import Value
+from scaffold.tower.waits import WAITS
 
 if TYPE_CHECKING:
     from scaffold.tower.source import Module, Owner, Program
@@ -25,9 +29,8 @@ _APART = (
     ast.Await, ast.Yield, ast.YieldFrom,
 )  # fmt: skip
 
-
-#: Methods that wait for the GPU: what they give depends on values, or is on the host.
-_WAITS = ("item", "nonzero", "tolist")
+#: A tensor that follows from pixels.
+_PIXELS = Value(Label.DATA, Form.TENSOR, host=False)
 
 _MODELS = "vllm/model_executor/models/"
 
@@ -114,12 +117,15 @@ def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | NoCha
     return Chain(run[0].lineno, run[-1].end_lineno or run[-1].lineno, argument, result, tuple(steps))
 
 
-def find_wait(program: Program, owner: Owner, run: Sequence[ast.stmt]) -> tuple[Module, ast.Call] | None:
-    """The first call in a part that a run of statements calls which waits for the GPU, by its source.
+def find_wait(program: Program, owner: Owner, run: Sequence[ast.stmt], method: str) -> tuple[str, Span] | None:
+    """The first thing that no graph holds in a part which a run of statements of `method` calls: a message and a place.
 
     A function may make a part, and a class inside of it may be its own. So all counts that the part's assignment names
-    in the files of models, directly or not.
+    in the files of models, directly or not: what waits by its name, and what the `forward` of a class does with its
+    tensors.
     """
+    from scaffold.tower.interpret import Interpreter
+
     calls = (node for statement in run for node in ast.walk(statement) if isinstance(node, ast.Call))
     parts = {ast.unparse(call.func) for call in calls}
     pending: list[tuple[Module, ast.AST]] = [
@@ -132,12 +138,19 @@ def find_wait(program: Program, owner: Owner, run: Sequence[ast.stmt]) -> tuple[
     while pending:
         module, part = pending.pop()
         for node in ast.walk(part):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
-                return module, node
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WAITS:
+                what = f"`{module.segment(node)}` waits for the GPU in a part of `{method}`, where a graph cannot"
+                return what, module.span(node)
             made = program.resolve(module, node.id) if isinstance(node, ast.Name) else None
             if made is not None and made[1] not in seen and made[0].file.startswith(_MODELS):
                 seen.add(made[1])
                 pending.append(made)
+        if isinstance(part, ast.ClassDef) and (forward := find_method(part, "forward")) is not None:
+            interpreter = Interpreter(program)
+            interpreter.run(module, (module, part), forward, dict.fromkeys(_tensors(forward), _PIXELS))
+            for hazard in interpreter.hazards.values():
+                what = f"`{hazard.what}` in a part of `{method}`: {hazard.reason}"
+                return what, Span(hazard.shown, hazard.line, 1, hazard.line, 2)
     return None
 
 
@@ -168,6 +181,12 @@ def _without_names(value: ast.expr, values: dict[str, str]) -> str:
             return ast.Name(values.get(node.id, node.id), node.ctx)
 
     return ast.dump(Renamed().visit(ast.parse(ast.unparse(value), mode="eval")))
+
+
+def _tensors(function: FunctionNode) -> list[str]:
+    """The parameters that are tensors by their annotation. A model gives the others no values of its pixels."""
+    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return [one.arg for one in given if one.annotation is not None and "Tensor" in ast.unparse(one.annotation)]
 
 
 def _parameters(function: FunctionNode) -> set[str]:

@@ -441,10 +441,10 @@ class _Search:
             what = f"the statements from `{_text(self.call)}` on in `{frame.shown}` cannot be captured: {chain.reason}"
             self._refuse_outlined(what, frame.module.span(chain.node))
             return
-        wait = None if self.first_chain else find_wait(self.program, (frame.module, frame.owner), chains[0])
+        owner = (frame.module, frame.owner)
+        wait = None if self.first_chain else find_wait(self.program, owner, chains[0], frame.shown)
         if wait is not None:
-            what = f"`{wait[0].segment(wait[1])}` waits for the GPU in a part of `{frame.shown}`, where a graph cannot"
-            self._refuse_outlined(what, wait[0].span(wait[1]))
+            self._refuse_outlined(*wait)
         self.first_chain = self.first_chain or (frame, chain)
         self._keep(frame, [(chains[0][-1], (0,))], [], chain=chain)
 

@@ -11,11 +11,10 @@ from scaffold.draft.objects import Objects
 from scaffold.draft.values import Closure, SourceLine
 from scaffold.syntax import FunctionNode, assigned_to, name_path
 from scaffold.tower.source import Module, Owner, Program
+from scaffold.tower.waits import WAITS
 
-#: Methods that wait for the values of a tensor.
-_WAITS = {"item", "tolist", "cpu", "numpy", "nonzero", "unique"}
-#: Those, and what hands a bound to attention that waits.
-_BOUNDS = _WAITS | {"max"}
+#: Calls that wait for the values of a tensor, and the one that hands a bound to attention that waits.
+_BOUNDS = WAITS | {"max"}
 _DEPTH = 4
 
 
@@ -30,7 +29,7 @@ def waits(program: Program, objects: Objects, function: Closure) -> bool:
         for node in ast.walk(caller.node):
             if not isinstance(node, ast.Call):
                 continue
-            if isinstance(node.func, ast.Attribute) and node.func.attr in _WAITS:
+            if isinstance(node.func, ast.Attribute) and node.func.attr in WAITS:
                 return True
             path = name_path(node.func)
             if path[:1] == ["self"] and len(path) > 1:

@@ -14,6 +14,7 @@ from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names,
 from scaffold.tower.model import Evidence, Form, Label
 from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
+from scaffold.tower.waits import ON_HOST, SIZED_BY_VALUES
 
 DERIVED = Label.META | Label.DATA
 
@@ -38,13 +39,6 @@ _RESHAPING = frozenset({
 _CONCAT = frozenset({"cat", "concat", "concatenate", "hstack"})
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
 _LOOKUPS = frozenset({"embedding", "grid_sample", "interpolate", "index_select", "gather", "take"})
-_SYNC_METHODS = {
-    "tolist": "copies a tensor to the host and bakes its values into the graph",
-    "item": "waits for the device and bakes the value into the graph",
-    "cpu": "copies a tensor to the host",
-    "numpy": "needs a host tensor; its values are baked into the graph",
-}
-_DYNAMIC = frozenset({"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount", "histc"})
 _FACTORIES = frozenset({"tensor", "as_tensor", "from_numpy"})
 _SIZED_FACTORIES = frozenset({"arange", "zeros", "ones", "empty", "full", "linspace", "eye"})
 _TENSOR_MODULES = frozenset({"torch", "F", "nn", "einops"})
@@ -856,9 +850,9 @@ class Interpreter:
         node, name, base, method = call.node, call.name, call.base, call.method
         args, keywords, labels = call.args, call.keywords, call.labels
         own = base.labels if method else labels
-        if method and name in _SYNC_METHODS and own & DERIVED and base.form is not Form.PYTHON:
-            self._hazard(node, f".{name}()", _SYNC_METHODS[name], own)
-        elif name in _DYNAMIC and labels & DERIVED:
+        if method and name in ON_HOST and own & DERIVED and base.form is not Form.PYTHON:
+            self._hazard(node, f".{name}()", ON_HOST[name], own)
+        elif name in SIZED_BY_VALUES and labels & DERIVED:
             self._hazard(node, f"{name}()", "the result's shape depends on values", labels)
         elif name == "where" and len(node.args) == 1 and labels & DERIVED:
             self._hazard(node, "where() with one argument", "the result's shape depends on values", labels)

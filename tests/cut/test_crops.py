@@ -177,6 +177,40 @@ def test_a_part_that_waits_for_the_gpu_is_refused(release: str, release_tree: An
     assert "deepencoder2.py:174" in str(problem.span)
 
 
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x.sum().item()", "`x.sum().item()` waits for the GPU in a part of `{}`, where a graph cannot"),
+        ("x.sum().cpu()", "`x.sum().cpu()` waits for the GPU in a part of `{}`, where a graph cannot"),
+        ("torch.unique(x)", "`torch.unique(x)` waits for the GPU in a part of `{}`, where a graph cannot"),
+        ("bool(x.sum() > 0)", "`bool() of a tensor` in a part of `{}`: waits for the device and bakes the value"),
+        (
+            "1 if x.sum() > 0 else 2",
+            "`branch on data` in a part of `{}`: the branch taken at capture is the only one replayed",
+        ),
+        ("x.shape[0]", None),
+        ("bool(x.shape[0] > 0)", None),
+    ],
+)
+def test_a_layer_that_no_graph_holds_is_refused(code: str, message: str | None, release_tree: Any) -> None:
+    """A function makes the layers of DeepSeek-OCR's first encoder, so no interpretation of the calls gets there."""
+    tree = release_tree("0.33.0")
+    path = f"{MODELS}/deepencoder.py"
+    text, header = tree.read(path), "    def forward(self, x: torch.Tensor) -> torch.Tensor:\n"
+    assert text.count(header) > 3
+    changed = tree.with_files({path: text.replace(header, f"{header}        _waits = {code}\n").encode()})
+    if message is None:
+        assert prepare_port(port_of("deepseek_ocr"), changed, replace=True).changed
+        return
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port_of("deepseek_ocr"), changed, replace=True)
+    [problem] = caught.value.diagnostics
+    assert problem.code == "VCG448"
+    assert problem.message == message.format("DeepseekOCRForCausalLM._encode_global_features")
+    assert "deepencoder.py" in str(problem.span)
+
+
 def test_the_list_of_adapters_says_what_has_graphs() -> None:
     [page] = [
         file
