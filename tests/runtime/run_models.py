@@ -143,6 +143,8 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
         make = lambda: OnCpu(config, DEVICE, torch.float32, host)  # noqa: E731
         totals["icons"] = _serve_icons(recipe, host, config, make, report)
         totals["updates"] = _update_weights(recipe, host, config, make, report)
+        if hasattr(host, "is_multimodal_pruning_enabled"):
+            totals["closed"] = _close_gate(recipe, host, config, make)
     report["wrong"] += map(str, lab.hazards())
     return totals
 
@@ -202,6 +204,18 @@ def _update_weights(recipe, host, config, make, report):  # type: ignore[no-unty
         _compare(f"after {name}", manager.execute(dict(inputs)), want, report)
     assert manager.stats.misses == 0
     return sorted(ends)
+
+
+def _close_gate(recipe, host, config, make):  # type: ignore[no-untyped-def]
+    """With pruning: graphs announced, graphs captured, whether images are served, and whether `capture` ended."""
+    from scaffold.verify.numeric.recipes.base import Session, configure
+
+    configure(config, Session("pruning", (), 8, 0, ()), recipe.modalities, context=256)
+    with patch.object(host, "is_multimodal_pruning_enabled", True):
+        manager = make()
+        announced = manager.get_num_graphs_to_capture()
+        manager.capture((0, 0))
+    return [announced, len(manager.core.graphs), manager.supports_modality("image"), manager.is_captured()]
 
 
 def _compare(name, got, want, report):  # type: ignore[no-untyped-def]

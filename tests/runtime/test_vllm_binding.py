@@ -78,6 +78,8 @@ def test_real_vision_classes_give_what_eager_gives(version, tail, models, releas
         if "updates" in report[model]:  # weights change in place, and metadata hold some
             ways = {"load_weights", "reload_weights", "reset_encoder_cache", "update_weights"}
             assert {"finish_weight_update", *report[model]["updates"]} == {"finish_weight_update", *ways}
+        if "closed" in report[model]:  # the model turns graphs off: nothing is announced, captured or served
+            assert report[model]["closed"] == [0, 0, False, True], model
 
 
 #: One model of each layout, and Idefics3, whose code fails on the zeros that our binding tries.

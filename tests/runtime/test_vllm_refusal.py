@@ -34,7 +34,7 @@ def config(lora=None):
     ],
 )
 def test_what_is_refused(given, model, reason, words):
-    found = refusal_of(given, model)
+    found = refusal_of(given, model, ["image"])
     assert (found.reason if found else None) == reason
     assert words in (found.why if found else "")
 
@@ -50,6 +50,7 @@ def test_a_refused_batch_runs_as_it_came_and_nothing_is_captured_or_tuned(caplog
 
     manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)
     manager.model = Model()
+    manager.config = SimpleNamespace(modalities=["image"])
     manager.vllm_config = config(SimpleNamespace(enable_tower_connector_lora=True))
     core = SimpleNamespace(stats=None, pool=None, backend=SimpleNamespace(new_pool=object), graphs={})
     from scaffold.runtime import Stats

@@ -276,6 +276,8 @@ class EncoderCudaGraphManager:
 
     def get_num_graphs_to_capture(self) -> int:
         """Graphs that `capture` will try, for progress and memory profiling."""
+        if not self.config.modalities:
+            return 0
         combinations = 1
         for axis in self._capture_axes:
             combinations *= len(axis)
@@ -286,7 +288,7 @@ class EncoderCudaGraphManager:
         """Capture every path, budget and axis combination. Never raises for a key that cannot be captured."""
         core = self.core
         weights.watch(self, self.model)
-        self.refused = refusal_of(getattr(self, "vllm_config", None), self.model)
+        self.refused = refusal_of(getattr(self, "vllm_config", None), self.model, self.config.modalities)
         if self.tuned is None and (self.refused is None or self.refused.tunable):
             # Eager calls run the same tuned modules, so a replay and an eager call differ by rounding only.
             self.tuned = tune(self.model, read_choice(self.settings.tuning), self._proof())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +23,16 @@ class Refusal:
     tunable: bool = True
 
 
-def refusal_of(vllm_config: Any, model: Any) -> Refusal | None:
-    """Why this model can have no graphs with this configuration; None if it can."""
+def refusal_of(vllm_config: Any, model: Any, modalities: Sequence[str]) -> Refusal | None:
+    """Why this model can have no graphs with this configuration; None if it can.
+
+    `modalities` are those that the model says have graphs.
+    """
     missing = left_out(model)
     if missing is not None:
         return Refusal("no-tower", f"vLLM left {missing} out of this model (a limit of 0 images)", tunable=False)
+    if not modalities:
+        return Refusal("no-modality", "with this configuration the model itself turns graphs off for every modality")
     lora = getattr(vllm_config, "lora_config", None)
     if getattr(lora, "enable_tower_connector_lora", False):
         return Refusal(
