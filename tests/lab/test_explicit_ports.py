@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"
 #: Replays of each model at least.
-MODELS = {"llava_next": 70, "paligemma": 60}
+MODELS = {"llava": 60, "llava_next": 70, "paligemma": 60}
 
 PIXELS, REPLAY = 'tuple(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
 
