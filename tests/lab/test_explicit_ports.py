@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"
 #: Replays of each model at least.
-MODELS = {"llava_next": 70, "paligemma": 60}
+MODELS = {"llava": 60, "llava_next": 70, "paligemma": 60}
 
 PIXELS, REPLAY = 'tuple(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
 
@@ -44,6 +44,8 @@ def test_a_port_gives_what_the_model_gives(name: str, release_tree: Any) -> None
         pytest.param("paligemma", "features.clone()", "features", "VCG658", id="no copy"),
         pytest.param("llava_next", "split(num_patches)", "split(num_patches[::-1])", "VCG654", id="other items"),
         pytest.param("llava_next", f"{PIXELS})){REPLAY}", f"{PIXELS}[::-1])){REPLAY}", "VCG650", id="other pixels"),
+        # Eager all the time: vLLM's own generation test would not see it.
+        pytest.param("llava", 'modalities=["image"]', "modalities=[]", "VCG657", id="turned off"),
         pytest.param("llava_next", '{"default": 0}', '{"default": 4}', "VCG660", id="graphs of no pixels"),
     ],
 )

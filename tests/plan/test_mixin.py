@@ -81,7 +81,7 @@ def test_another_text_is_refused(replace: bool, release_tree: Any, with_file: An
 
 def test_it_is_the_first_base(release_tree: Any) -> None:
     """Before the empty methods of the protocol, and before a base that has another port."""
-    prepared = prepare_port(load_port("llava"), release_tree(RELEASE))
+    prepared = prepare_port(load_port("phi3v"), release_tree(RELEASE))
     edits = [edit for file in prepared.plan.files for edit in file.edits if isinstance(edit, AddBase)]
     assert [(edit.base, edit.first) for edit in edits] == [
         ("SupportsEncoderCudaGraph", False),
@@ -91,12 +91,12 @@ def test_it_is_the_first_base(release_tree: Any) -> None:
 
 def test_a_method_of_the_model_that_has_the_name_of_a_helper_is_refused(release_tree: Any) -> None:
     """Also one of a base: the mixin's would take its place."""
-    tree, path = release_tree(RELEASE), f"{FOLDER}/llava.py"
-    line = "    def get_mm_mapping(self)"
+    tree, path = release_tree(RELEASE), f"{FOLDER}/phi3v.py"
+    line = "    def compute_logits("
     assert line in tree.read(path)
     more = f"    def _record_encoder_units(self):\n        return 1\n\n{line}"
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(load_port("llava"), tree.with_files({path: tree.read(path).replace(line, more).encode()}))
+        prepare_port(load_port("phi3v"), tree.with_files({path: tree.read(path).replace(line, more).encode()}))
     [problem] = caught.value.diagnostics
     assert problem.code == "VCG434"
-    assert "LlavaForConditionalGeneration._record_encoder_units" in problem.message
+    assert "Phi3VForCausalLM._record_encoder_units" in problem.message
