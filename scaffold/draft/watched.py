@@ -16,11 +16,11 @@ from scaffold.descriptor.expressions import ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.inputs import Beyond, beyond, left_out
-from scaffold.draft.reentry import ALL, problems_of_way
+from scaffold.draft.reentry import ALL, handed_on, problems_of_way, unconditional
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
-from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.syntax import FunctionNode, assigned_to, self_attribute
 from scaffold.watch import Batch, Field, Frame, Leaf, Recording
 
 _SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[0\])?$")
@@ -290,32 +290,75 @@ def _entries(subject: Subject, site: _Site | None) -> list[str]:
 
 
 def narrow_entry(subject: Subject, frame: Frame) -> str | None:
-    """The call in `embed_multimodal`, if its result is returned and each argument is made of the batch alone."""
+    """The call in `embed_multimodal`, if its result is handed on and each argument is made of the batch alone."""
     found = subject.program.method(subject.model.owner, "embed_multimodal")
-    node = _call(frame)
-    if found is None or node is None or frame.part != "":
+    if found is None or frame.part != "":
         return None
-    returned = {ast.unparse(one.value) for one in ast.walk(found[2]) if isinstance(one, ast.Return) and one.value}
-    made: dict[str, list[ast.expr]] = {}
-    kept = {ast.unparse(node)}
-    for one in ast.walk(found[2]):
-        for target in assigned_to(one):
-            if isinstance(target, ast.Name):
-                made.setdefault(target.id, []).append(one.value)  # type: ignore[attr-defined]
-                if ast.unparse(one.value) == ast.unparse(node):  # type: ignore[attr-defined]
-                    kept.add(target.id)
+    calls = (one for one in ast.walk(found[2]) if isinstance(one, ast.Call))
+    place = (frame.place.line, frame.place.column)
+    node = next((one for one in calls if (one.lineno, one.col_offset) == place), None)
+    if node is None or not handed_on(node, found[2]) or not unconditional(node, found[2]):
+        return None
     variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
-    texts = []
-    for argument in node.args:
-        makers = made.get(argument.id, []) if isinstance(argument, ast.Name) else []
-        inner = makers[0] if len(makers) == 1 else argument
-        if {one.id for one in ast.walk(inner) if isinstance(one, ast.Name)} != {"self", variable}:
-            return None
-        texts.append(ast.unparse(inner).replace(f"**{variable}", "**inputs"))
-    if any(one.arg or ast.unparse(one.value) != variable for one in node.keywords) or not kept & returned:
+    texts = [_made_of_batch(subject, found[2], node, argument) for argument in node.args]
+    if None in texts or any(one.arg or ast.unparse(one.value) != variable for one in node.keywords):
         return None
-    texts += ["**inputs"] * len(node.keywords)
-    return f"{ast.unparse(node.func)}({', '.join(texts)})"
+    return f"{ast.unparse(node.func)}({', '.join([*map(str, texts), *['**inputs'] * len(node.keywords)])})"
+
+
+def _made_of_batch(subject: Subject, function: FunctionNode, call: ast.Call, argument: ast.expr) -> str | None:
+    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made."""
+    variable = function.args.kwarg.arg if function.args.kwarg else ""
+    inner = _maker(function, argument)
+    if isinstance(inner, ast.Subscript):
+        parsed, key = _maker(function, inner.value), _modality(function, call, inner.slice)
+        name = self_attribute(parsed.func) if isinstance(parsed, ast.Call) else None
+        found = subject.program.method(subject.model.owner, name) if name is not None else None
+        if found is None or key is None:
+            return None
+        makers = [
+            (_maker(found[2], one.value), found[2].args.kwarg)
+            for one in ast.walk(found[2])
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
+            and ast.unparse(one.targets[0].slice) == key
+        ]  # fmt: skip
+        if len(makers) != 1 or makers[0][1] is None:
+            return None
+        inner, variable = makers[0][0], makers[0][1].arg
+    if {one.id for one in ast.walk(inner) if isinstance(one, ast.Name)} != {"self", variable}:
+        return None
+    return ast.unparse(inner).replace(f"**{variable}", "**inputs")
+
+
+def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
+    """The only value that a variable gets, or the expression itself."""
+    if not isinstance(value, ast.Name):
+        return value
+    made = [
+        one.value
+        for one in ast.walk(function)
+        if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None
+        and [ast.unparse(target) for target in assigned_to(one)] == [value.id]
+    ]  # fmt: skip
+    return made[0] if len(made) == 1 else value
+
+
+def _modality(function: FunctionNode, call: ast.Call, key: ast.expr) -> str | None:
+    """A constant key, or the constant that a variable is compared with around a call."""
+    if isinstance(key, ast.Constant):
+        return ast.unparse(key)
+    tests = [
+        one.test
+        for one in ast.walk(function)
+        if isinstance(one, ast.If) and any(inner is call for part in one.body for inner in ast.walk(part))
+    ]
+    found = [
+        ast.unparse(test.comparators[0])
+        for test in tests
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and isinstance(key, ast.Name)
+        and ast.unparse(test.left) == key.id and isinstance(test.comparators[0], ast.Constant)
+    ]  # fmt: skip
+    return found[0] if len(found) == 1 else None
 
 
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
