@@ -72,7 +72,7 @@ def pages() -> list[Page]:
         untuned tower's own rounding is {" to ".join(rounding)} at the same workloads. Extra memory:
         {", ".join(extra) or "none"}.""",
         """Two things went after these runs. A block's last sum and the next block's first norm were one kernel,
-        which gained little ([design](../design.md)). `pad-mlp` padded 4304 to 4352, too, and both matrices
+        which gained little ([why](../decisions/tunings.md)). `pad-mlp` padded 4304 to 4352, too, and both matrices
         of an MLP.""",
         "## Kernel time by class",
         """Milliseconds untuned to tuned, with the floor in brackets, for one large input of each model.""",
