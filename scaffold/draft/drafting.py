@@ -27,6 +27,7 @@ from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
 from scaffold.draft.values import Op
 from scaffold.draft.watched import draft_watched
+from scaffold.draft.watched_rows import draft_watched_rows
 from scaffold.protocol import read_protocol
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
@@ -88,15 +89,23 @@ def draft_descriptor(
 def draft_recorded(
     tree: SourceTree, reference: str, recording: Recording, answers: Mapping[str, str] | None = None
 ) -> Draft:
-    """Draft a descriptor from what a model did, in the layout `cut`. Raises what `draft_descriptor` raises."""
+    """Draft a descriptor from what a model did: a cut, else rows. Raises what `draft_descriptor` raises."""
     program = Program(tree)
     subject = Subject(tree, program, locate(tree, program, reference))
     sheet = Sheet(dict(answers or {}))
-    modalities, notes = draft_watched(subject, recording, sheet)
+    try:
+        modalities, notes = draft_watched(subject, recording, sheet)
+        put_gate(subject, [sheet.value(f"modalities.{name}.pixels") for name in modalities], sheet)
+        sheet.put("layout", "cut", why="units of one shape enter one call")
+    except DiagnosticError:
+        sheet = Sheet(dict(answers or {}))
+        found = draft_watched_rows(subject, recording, sheet)
+        if found is None:
+            raise
+        modalities, notes = found
+        sheet.put("layout", "rows", why="one call gets the patches of all images, and where those of each end")
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
-    put_gate(subject, [sheet.value(f"modalities.{name}.pixels") for name in modalities], sheet)
-    sheet.put("layout", "cut", why="units of one shape enter one call")
     return _finished(subject, _Filled(sheet, modalities, tuple(notes)))
 
 

@@ -45,9 +45,9 @@ def entries_of(root: PartCall, steps: list[PartCall]) -> list[str]:
     """Calls that give the embeddings of what these calls of the encoder encode, the one to prefer first."""
     step = entry_step(steps)
     entry = _entry_text(root, step) if step is not None else None
-    if step is None or entry is None or not _handed_on(step):
+    if step is None or entry is None or not handed_on(step.node, step.caller.node):
         return [ALL]
-    return [entry, ALL] if _unconditional(step) else [ALL, entry]
+    return [entry, ALL] if unconditional(step.node, step.caller.node) else [ALL, entry]
 
 
 def _entry_text(root: PartCall, step: PartCall) -> str | None:
@@ -75,19 +75,19 @@ def _call_text(step: PartCall, text_of: Callable[[Term], str | None]) -> str | N
     return f"{step.path}({', '.join(parts)})"
 
 
-def _handed_on(step: PartCall) -> bool:
+def handed_on(call: ast.AST, function: ast.AST) -> bool:
     """Whether the result of a call is what the function gives, as a list or in a list of all modalities."""
-    parents = parents_of(step.caller.node)
-    return all(_in_list(node, parents) for node in _uses(step, parents))
+    parents = parents_of(function)
+    return all(_in_list(node, parents) for node in _uses(call, function, parents))
 
 
-def _uses(step: PartCall, parents: dict[int, ast.AST]) -> list[ast.AST]:
+def _uses(call: ast.AST, function: ast.AST, parents: dict[int, ast.AST]) -> list[ast.AST]:
     """The call itself, or where the name stands that it is assigned to."""
-    above = parents.get(id(step.node))
+    above = parents.get(id(call))
     names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
     if not names:
-        return [step.node]
-    inside = ast.walk(step.caller.node)
+        return [call]
+    inside = ast.walk(function)
     return [
         node for node in inside if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
     ]
@@ -101,10 +101,10 @@ def _in_list(node: ast.AST, parents: dict[int, ast.AST]) -> bool:
     return isinstance(above, (ast.Return, ast.AugAssign))
 
 
-def _unconditional(step: PartCall) -> bool:
+def unconditional(call: ast.AST, function: ast.AST) -> bool:
     """Whether only modalities and missing inputs decide on a call: around it, and on a return before it."""
-    parents = parents_of(step.caller.node)
-    node: ast.AST | None = step.node
+    parents = parents_of(function)
+    node: ast.AST | None = call
     while node is not None:
         above = parents.get(id(node))
         tests = [above.test] if isinstance(above, (ast.If, ast.IfExp)) else []

@@ -16,17 +16,17 @@ from scaffold.descriptor.expressions import ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.inputs import Beyond, beyond, left_out
-from scaffold.draft.reentry import ALL, problems_of_way
+from scaffold.draft.reentry import ALL, handed_on, problems_of_way, unconditional
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
-from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.syntax import FunctionNode, assigned_to, self_attribute
 from scaffold.watch import Batch, Field, Frame, Leaf, Recording
 
 _SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[0\])?$")
 _WIDTH = re.compile(r"\.hidden_size$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
-_TEXT, _VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
+_TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
 #: Names of precomputed embeddings, which are no pixels.
 _EMBEDS = re.compile(r"_embeds$")
 
@@ -74,15 +74,15 @@ def draft_watched(subject: Subject, recording: Recording, sheet: Sheet) -> tuple
     sites = [site for site, _ in kept.values()]
     for name, (site, entry) in kept.items():
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
-        sheet.put(f"modalities.{name}.entry", entry, _line(site.entry))
-        _put_fields(subject, recording.of(name), sheet)
+        sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
+        put_fields(subject, recording.of(name), sheet)
     _put_unit(recording, sites, sheet)
     batches = recording.of(next(iter(kept)))
     seen = f"{', '.join(str(_units(batch, sites[0].pixels)[0]) for batch in batches)} units in {len(batches)} batches"
     sheet.put("forward.call", sites[0].text, *(site.place for site in sites), why=seen)
     if sites[0].result is not None:
         sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
-    _put_width(recording, batches[0], sheet)
+    put_width(recording, batches[0], sheet)
     missing = {name: reason for name, reason in recording.missing.items() if name in MODALITIES}
     reason = "no call gets all of its pixels as units"
     left: list[tuple[str, str]] = [*((name, reason) for name in found if name not in kept), *missing.items()]
@@ -120,8 +120,7 @@ def _sites(subject: Subject, recording: Recording, modality: str) -> Iterator[_S
 
 
 def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[_Site]:
-    pixels = {leaf.at.partition("[")[0] for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))}
-    shapes = {key: _units(batch, key) for key in pixels if not _EMBEDS.search(key)}
+    shapes = {key: _units(batch, key) for key in pixel_keys(batch)}
     looked: set[int] = set()
     for repeated in recording.repeated:
         for layer in [call for call in batch.calls if call.part == f"{repeated.name}.0"]:
@@ -133,6 +132,12 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
                     site = _site(subject, batch, shapes, way[0], index, entered)
                     if site is not None:
                         yield site
+
+
+def pixel_keys(batch: Batch) -> set[str]:
+    """The inputs of floating point, but precomputed embeddings."""
+    found = {leaf.at.partition("[")[0] for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))}
+    return {key for key in found if not _EMBEDS.search(key)}
 
 
 def _indices(batch: Batch, index: int | None) -> list[int]:
@@ -189,7 +194,7 @@ def _site(
             text,
             key,
             leaf.shape[1:],
-            _line(frame),
+            line_of(frame),
             entry_frame,
             batch.frames[index] if index != entry else None,
             taken[0],
@@ -271,7 +276,7 @@ def _taken(
     return (fitting[0].lstrip("."),)
 
 
-def _line(frame: Frame) -> SourceLine:
+def line_of(frame: Frame) -> SourceLine:
     return SourceLine(frame.place.file, frame.place.line)
 
 
@@ -280,50 +285,98 @@ def _line(frame: Frame) -> SourceLine:
 
 def _entries(subject: Subject, site: _Site | None) -> list[str]:
     """Calls that lead to a site, the one to prefer first: what `embed_multimodal` returns as it is, or all of it."""
-    narrow = _narrow(subject, site.entry) if site is not None and site.entered is not None else None
+    narrow = narrow_entry(subject, site.entry) if site is not None and site.entered is not None else None
     return [narrow, ALL] if narrow else [ALL]
 
 
-def _narrow(subject: Subject, frame: Frame) -> str | None:
-    """The call in `embed_multimodal`, if its result is returned and each argument is made of the batch alone."""
+def narrow_entry(subject: Subject, frame: Frame) -> str | None:
+    """The call in `embed_multimodal`, if its result is handed on and each argument is made of the batch alone."""
     found = subject.program.method(subject.model.owner, "embed_multimodal")
-    node = _call(frame)
-    if found is None or node is None or frame.part != "":
+    if found is None or frame.part != "":
         return None
-    returned = {ast.unparse(one.value) for one in ast.walk(found[2]) if isinstance(one, ast.Return) and one.value}
-    made: dict[str, list[ast.expr]] = {}
-    kept = {ast.unparse(node)}
-    for one in ast.walk(found[2]):
-        for target in assigned_to(one):
-            if isinstance(target, ast.Name):
-                made.setdefault(target.id, []).append(one.value)  # type: ignore[attr-defined]
-                if ast.unparse(one.value) == ast.unparse(node):  # type: ignore[attr-defined]
-                    kept.add(target.id)
+    calls = (one for one in ast.walk(found[2]) if isinstance(one, ast.Call))
+    place = (frame.place.line, frame.place.column)
+    node = next((one for one in calls if (one.lineno, one.col_offset) == place), None)
+    if node is None or not handed_on(node, found[2]) or not unconditional(node, found[2]):
+        return None
     variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
-    texts = []
-    for argument in node.args:
-        makers = made.get(argument.id, []) if isinstance(argument, ast.Name) else []
-        inner = makers[0] if len(makers) == 1 else argument
-        if {one.id for one in ast.walk(inner) if isinstance(one, ast.Name)} != {"self", variable}:
-            return None
-        texts.append(ast.unparse(inner).replace(f"**{variable}", "**inputs"))
-    if any(one.arg or ast.unparse(one.value) != variable for one in node.keywords) or not kept & returned:
+    texts = [_made_of_batch(subject, found[2], node, argument) for argument in node.args]
+    if None in texts or any(one.arg or ast.unparse(one.value) != variable for one in node.keywords):
         return None
-    texts += ["**inputs"] * len(node.keywords)
-    return f"{ast.unparse(node.func)}({', '.join(texts)})"
+    return f"{ast.unparse(node.func)}({', '.join([*map(str, texts), *['**inputs'] * len(node.keywords)])})"
+
+
+def _made_of_batch(subject: Subject, function: FunctionNode, call: ast.Call, argument: ast.expr) -> str | None:
+    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made."""
+    variable = function.args.kwarg.arg if function.args.kwarg else ""
+    inner = _maker(function, argument)
+    if isinstance(inner, ast.Subscript):
+        parsed, key = _maker(function, inner.value), _modality(function, call, inner.slice)
+        name = self_attribute(parsed.func) if isinstance(parsed, ast.Call) else None
+        found = subject.program.method(subject.model.owner, name) if name is not None else None
+        if found is None or key is None:
+            return None
+        makers = [
+            (_maker(found[2], one.value), found[2].args.kwarg)
+            for one in ast.walk(found[2])
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
+            and ast.unparse(one.targets[0].slice) == key
+        ]  # fmt: skip
+        if len(makers) != 1 or makers[0][1] is None:
+            return None
+        inner, variable = makers[0][0], makers[0][1].arg
+    if {one.id for one in ast.walk(inner) if isinstance(one, ast.Name)} != {"self", variable}:
+        return None
+    return ast.unparse(inner).replace(f"**{variable}", "**inputs")
+
+
+def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
+    """The only value that a variable gets, or the expression itself."""
+    if not isinstance(value, ast.Name):
+        return value
+    made = [
+        one.value
+        for one in ast.walk(function)
+        if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None
+        and [ast.unparse(target) for target in assigned_to(one)] == [value.id]
+    ]  # fmt: skip
+    return made[0] if len(made) == 1 else value
+
+
+def _modality(function: FunctionNode, call: ast.Call, key: ast.expr) -> str | None:
+    """A constant key, or the constant that a variable is compared with around a call."""
+    if isinstance(key, ast.Constant):
+        return ast.unparse(key)
+    tests = [
+        one.test
+        for one in ast.walk(function)
+        if isinstance(one, ast.If) and any(inner is call for part in one.body for inner in ast.walk(part))
+    ]
+    found = [
+        ast.unparse(test.comparators[0])
+        for test in tests
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and isinstance(key, ast.Name)
+        and ast.unparse(test.left) == key.id and isinstance(test.comparators[0], ast.Constant)
+    ]  # fmt: skip
+    return found[0] if len(found) == 1 else None
 
 
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
 
 
-def _put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None:
-    """How each input lies in a batch: one entry for each item, or so many as another input says."""
+def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grids: bool = False) -> None:
+    """How each input of a modality lies in a batch: one entry for each item, or so many as another input says.
+
+    With `grids`, precomputed embeddings may be so many, divided by one number.
+    """
     for field in batches[0].fields:
+        if field.modality != batches[0].modality:
+            continue
         at = f"fields.{field.key}"
         if field.kind == "batched":
             sheet.put(at, "batched", why="as the processor declares it")
         elif field.kind == "flat":
-            sizes = _sizes(batches, field)
+            sizes = sizes_of_items(batches, field, divided=grids and bool(_EMBEDS.search(field.key)))
             if sizes is not None:
                 sheet.put(f"{at}.sizes", sizes, why="its product is the length of each item")
             elif any(leaf.at.partition("[")[0] == field.key for leaf in batches[0].inputs):
@@ -331,19 +384,30 @@ def _put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> Non
                 sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
 
 
-def _sizes(batches: Sequence[Batch], field: Field) -> str | None:
-    """The input whose value, or product of values, is the length of each item in every batch."""
-    fitting: set[str] | None = None
-    for batch in batches:
-        lengths = next((list(one.lengths) for one in batch.fields if one.key == field.key), [])
-        found = {
-            leaf.at
-            for leaf in batch.inputs
-            if isinstance(leaf.value, list) and leaf.at != field.key
-            and [prod(one) if isinstance(one, list) else one for one in leaf.value] == lengths
-        }  # fmt: skip
-        fitting = found if fitting is None else fitting & found
-    return min(fitting) if fitting else None
+def sizes_of_items(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> str | None:
+    """The input whose value, or product of values, is the length of each item in every batch, or a multiple of it."""
+    lengths = [next((one.lengths for one in batch.fields if one.key == field.key), ()) for batch in batches]
+    fitting = [
+        leaf.at
+        for leaf in batches[0].inputs
+        if leaf.at != field.key and _multiple([_products(batch, leaf.at) for batch in batches], lengths, divided)
+    ]
+    return min(fitting, default=None)
+
+
+def _products(batch: Batch, at: str) -> list[int]:
+    """The value of an input, or its product, for each item."""
+    values = (leaf.value for leaf in batch.inputs if leaf.at == at and isinstance(leaf.value, list))
+    return [prod(one) if isinstance(one, list) else one for value in values for one in value]
+
+
+def _multiple(products: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], divided: bool) -> bool:
+    """Whether lengths are these products, or all of them divided by one number."""
+    flat, counts = [one for found in products for one in found], [one for found in lengths for one in found]
+    if [len(found) for found in products] != [len(found) for found in lengths] or not counts or not all(counts):
+        return False
+    by = flat[0] // counts[0] if divided else 1
+    return flat == [count * by for count in counts]
 
 
 def _put_unit(recording: Recording, sites: Sequence[_Site], sheet: Sheet) -> None:
@@ -353,19 +417,19 @@ def _put_unit(recording: Recording, sites: Sequence[_Site], sheet: Sheet) -> Non
     if len(unit) == 3:
         for axis, name in ((1, "side"),) if unit[1] == unit[2] else ((1, "height"), (2, "width")):
             what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
-            _put_number(recording, unit[axis], f"let.{name}", what, _SIDE, _VISION, sheet)
+            put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet)
             shape[axis] = name
         shape[2] = shape[1] if unit[1] == unit[2] else shape[2]
     sheet.put("pixels.shape", shape, sites[0].place)
 
 
-def _put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
+def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
     width = batch.results[0].shape[-1]
     what = f"columns of the embeddings: {width} in the recording"
-    _put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet)
+    put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet)
 
 
-def _put_number(
+def put_number(
     recording: Recording,
     value: int,
     key: str,

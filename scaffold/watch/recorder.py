@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,8 +51,9 @@ class Recorder:
         found: dict[str, int | list[int]] = {}
 
         def look(path: str, value: Any, depth: int) -> None:
-            if hasattr(value, "to_dict") and depth < _DEEP:
-                for name in value.to_dict():
+            held = entries(value) if depth < _DEEP else None
+            if held is not None:
+                for name in held:
                     look(f"{path}.{name}", getattr(value, name, None), depth + 1)
             elif isinstance(value, int) and not isinstance(value, bool):
                 found[path] = value
@@ -270,6 +271,13 @@ class _Run:
                 if whole is not None and torch.equal(whole.to(tensor.dtype), tensor.reshape(-1)):
                     cast = whole.dtype != tensor.dtype
                     yield Source(key, "cast" if cast else "concatenation" if len(parts) > 1 else "copy")
+
+
+def entries(value: Any) -> dict[str, Any] | None:
+    """The values of a configuration, of Transformers or a namespace that a recipe made; None for all else."""
+    if hasattr(value, "to_dict"):
+        return dict(value.to_dict())
+    return vars(value) if isinstance(value, SimpleNamespace) else None
 
 
 def _bound(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:

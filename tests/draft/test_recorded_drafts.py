@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from scaffold.diagnostics import DiagnosticError
+from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import draft_descriptor, draft_recorded
 from scaffold.verify.numeric import keep_warm, record_run
-from scaffold.watch import Recording
+from scaffold.watch import Batch, Call, Leaf, Recording, Source
 from scaffold.workflow import recording_request
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 Record = Callable[[str], Recording]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
+KIMI, MISTRAL, DOTS = "KimiVLForConditionalGeneration", "Mistral3ForConditionalGeneration", "DotsOCRForCausalLM"
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +54,8 @@ def test_one_call_serves_two_modalities(record: Record, release_tree: Any) -> No
     )
     assert seen["forward"] == read["forward"]
     assert (seen["fields"], seen["pixels"], seen["output"]) == (read["fields"], read["pixels"], read["output"])
-    entries = {name: modality.pop("entry") for name, modality in seen["modalities"].items()}
-    assert set(entries.values()) == {"self.embed_multimodal(**inputs)"}
-    assert entries.keys() == read["modalities"].keys()
+    assert seen["modalities"] == read["modalities"]
+    assert len({modality["entry"] for modality in seen["modalities"].values()}) == 2
 
 
 def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
@@ -71,11 +72,9 @@ def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
 
 
 def test_a_refusal_says_what_was_seen(record: Record, release_tree: Any) -> None:
-    with pytest.raises(DiagnosticError) as met:
-        draft_recorded(
-            release_tree("0.33.0"), "KimiVLForConditionalGeneration", record("KimiVLForConditionalGeneration")
-        )
-    [problem] = met.value.diagnostics
+    """Kimi-VL, if nothing in its run told where the rows of an image end."""
+    untold = changed(record(KIMI), "vision_tower.encoder.blocks.0", "cu_seqlens", value=None)
+    [problem] = refusal(release_tree("0.33.0"), untold)
     assert problem.code == "VCG483"
     assert "the encoder `vision_tower.encoder` is called once for 2 images (vllm/" in problem.message
 
@@ -87,3 +86,166 @@ def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any)
     fewer = replace(first, inputs=(*first.inputs, replace(first.inputs[0], at="pixel_values[9]")))
     with pytest.raises(DiagnosticError, match="neither it nor a call around it gets all pixels"):
         draft_recorded(release_tree("0.33.0"), NEXT, replace(recording, batches=(fewer, *others)))
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def refusal(tree: Any, recording: Recording, architecture: str = KIMI) -> tuple[Diagnostic, ...]:
+    with pytest.raises(DiagnosticError) as met:
+        draft_recorded(tree, architecture, recording)
+    return tuple(met.value.diagnostics)
+
+
+def changed(recording: Recording, part: str, at: str, **values: Any) -> Recording:
+    """The recording with one argument of a part changed, in every batch."""
+
+    def leaf(one: Leaf) -> Leaf:
+        return replace(one, **values) if one.at == at else one
+
+    def call(one: Call) -> Call:
+        return replace(one, arguments=tuple(map(leaf, one.arguments))) if one.part == part else one
+
+    return with_batches(recording, lambda batch: replace(batch, calls=tuple(map(call, batch.calls))))
+
+
+def with_batches(recording: Recording, change: Callable[[Batch], Batch]) -> Recording:
+    return replace(recording, batches=tuple(map(change, recording.batches)))
+
+
+@pytest.mark.parametrize(("architecture", "shipped"), [(KIMI, "kimi_vl"), (MISTRAL, "mistral3")])
+def test_rows_are_those_of_the_shipped_descriptor(
+    architecture: str, shipped: str, record: Record, release_tree: Any
+) -> None:
+    """Kimi-VL gives patches with a grid to a loop over layers, Mistral 3 images as they are to one call."""
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    seen = yaml.safe_load(draft.text)
+    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
+    for section in ("layout", "modalities", "fields", "item", "forward"):
+        assert seen[section] == known[section]
+    assert seen["let"] == {"p": "self.config.vision_config.patch_size"}
+    # The text and the tower of this tiny Mistral 3 are equally wide.
+    widths = {question.key: [one.value for one in question.candidates] for question in draft.questions}
+    both = ["self.config.text_config.hidden_size", "self.config.vision_config.hidden_size"]
+    assert {key: values[:2] for key, values in widths.items()} == (
+        {"output.hidden_size": both} if architecture == MISTRAL else {}
+    )
+
+
+@pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", "GlmOcrForConditionalGeneration"])
+def test_the_entry_serves_images_alone(architecture: str, record: Record, release_tree: Any) -> None:
+    """The class parses a batch into a mapping: Keye reads it by a constant, GLM-OCR by a variable that it compares."""
+    tree = release_tree("0.33.0")
+    seen, read = draft_recorded(tree, architecture, record(architecture)), draft_descriptor(tree, architecture)
+    assert yaml.safe_load(seen.text)["modalities"] == yaml.safe_load(read.text)["modalities"]
+    entry = "self._process_image_input(self._parse_and_validate_image_input(**inputs))"
+    assert yaml.safe_load(seen.text)["modalities"]["image"]["entry"] == entry
+
+
+def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, release_tree: Any) -> None:
+    recording, tree = record(DOTS), release_tree("0.33.0")
+    seen = yaml.safe_load(draft_recorded(tree, DOTS, recording).text)
+    width = "self.vision_tower.patch_embed.patchifier.proj.input_size"
+    assert seen["let"] == {"width": width}
+    assert seen["item"]["shape"] == ["h * w", "width"]
+    # Embeddings are a quarter of the patches.
+    assert seen["fields"]["image_embeds"] == {"sizes": "image_grid_thw"}
+    other = "self.vision_tower.patch_embed.patchifier.input_size"
+    doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[width]})
+    asked = {question.key: question for question in draft_recorded(tree, DOTS, doubtful).open}
+    assert {one.value for one in asked["let.width"].candidates} == {width, other}
+
+
+def test_two_sides_of_a_patch_are_asked_for(record: Record, release_tree: Any) -> None:
+    recording = record(KIMI)
+    doubtful = replace(recording, numbers={**recording.numbers, "self.config.patch_size": 4})
+    [question] = draft_recorded(release_tree("0.33.0"), KIMI, doubtful).open
+    assert question.key == "let.p"
+    assert {one.value for one in question.candidates} >= {
+        "self.config.patch_size",
+        "self.config.vision_config.patch_size",
+    }
+
+
+def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, release_tree: Any) -> None:
+    recording = record(KIMI)
+    numbers = {path: number for path, number in recording.numbers.items() if "merge" not in path}
+
+    def whole(batch: Batch) -> Batch:
+        rows = next(field.lengths for field in batch.fields if field.key == "pixel_values")
+        results = zip(batch.results, rows, strict=True)
+        return replace(batch, results=tuple(replace(leaf, shape=(count, 32)) for leaf, count in results))
+
+    single = replace(with_batches(recording, whole), numbers=numbers)
+    [question] = draft_recorded(release_tree("0.33.0"), KIMI, single).open
+    assert (question.key, [one.value for one in question.candidates]) == ("item.merge", ["1"])
+
+
+LAYER = "vision_tower.encoder.blocks.0"
+
+
+def test_an_argument_that_no_buffer_holds(record: Record, release_tree: Any) -> None:
+    odd = changed(record(KIMI), LAYER, "rope_freqs_cis", shape=(7, 12))
+    [problem] = refusal(release_tree("0.33.0"), odd)
+    assert "`rope_freqs_cis` of the layer `vision_tower.encoder.blocks.0` is neither rows, offsets" in problem.message
+    assert problem.span is not None
+    assert problem.span.file.endswith("moonvit.py")
+
+
+def test_a_result_that_goes_past_the_next_layer(record: Record, release_tree: Any) -> None:
+    """Features of a layer that another part gets, too, such as those of several depths."""
+
+    def deep(batch: Batch) -> Batch:
+        [(number, layer)] = [(n, one) for n, one in enumerate(batch.calls) if one.part == LAYER]
+        features = replace(layer.arguments[0], sources=(Source(f"#{number}", "same"),))
+        return replace(batch, calls=(*batch.calls, replace(layer, part="deep", arguments=(features,))))
+
+    [problem] = refusal(release_tree("0.33.0"), with_batches(record(KIMI), deep))
+    assert f"`deep` gets the result of the layer `{LAYER}`, beside the next" in problem.message
+
+
+def test_two_encoders_that_are_told_where_rows_end(record: Record, release_tree: Any) -> None:
+    recording = record(KIMI)
+
+    def twice(batch: Batch) -> Batch:
+        named = (replace(one, part=one.part.replace("vision_tower", "second")) for one in batch.calls)
+        return replace(batch, calls=(*batch.calls, *named))
+
+    second = [replace(one, name=one.name.replace("vision_tower", "second")) for one in recording.repeated]
+    both = replace(with_batches(recording, twice), repeated=(*recording.repeated, *second))
+    [problem] = refusal(release_tree("0.33.0"), both)
+    assert "`vision_tower.encoder` and `second.encoder` (vllm/" in problem.message
+
+
+def test_layers_that_run_twice(record: Record, release_tree: Any) -> None:
+    def again(batch: Batch) -> Batch:
+        calls = [one for one in batch.calls if one.part.endswith("blocks.1")]
+        return replace(batch, calls=(*batch.calls, *calls))
+
+    [problem] = refusal(release_tree("0.33.0"), with_batches(record(KIMI), again))
+    assert "the layer `vision_tower.encoder.blocks.1` is called 2 times" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: replace(b, inputs=(*b.inputs, replace(b.inputs[1], at="mask"))), "the model gets `mask` with"),
+        (lambda b: replace(b, inputs=(*b.inputs, replace(b.inputs[0], at="more"))), "several inputs: more, pixel_"),
+        (lambda b: replace(b, results=(replace(b.results[0], shape=(63, 32)), *b.results[1:])), "no square of rows"),
+        (lambda b: replace(b, inputs=tuple(replace(one, value=[[3, 3]] * len(b.items)) if one.at == "image_grid_hws"
+                                           else one for one in b.inputs)), "the model gets `image_grid_hws` with"),
+        (lambda b: replace(b, inputs=b.inputs[:1]), "neither patches with a grid nor images of whole patches"),
+        (lambda b: replace(b, calls=tuple(replace(one, results=one.results * 2) if one.part == "vision_tower.encoder"
+                                          else one for one in b.calls)), "`vision_tower.encoder` gives 2 tensors"),
+    ],
+)  # fmt: skip
+def test_what_no_item_of_rows_says(
+    change: Callable[[Batch], Batch], message: str, record: Record, release_tree: Any
+) -> None:
+    [problem] = refusal(release_tree("0.33.0"), with_batches(record(KIMI), change))
+    assert message in problem.message
+
+
+def test_a_release_without_graphs_of_rows(record: Record, release_tree: Any) -> None:
+    [problem] = refusal(release_tree("0.22.0"), record(KIMI))
+    assert "this release has no graphs of rows" in problem.message

@@ -167,6 +167,23 @@ def test_a_recording_crosses_a_process_boundary(record: Record, architecture: st
     assert ".1: " not in shown
 
 
+@pytest.mark.parametrize(
+    ("architecture", "held"),
+    [
+        ("Cosmos3EdgeForConditionalGeneration", "projector_hidden_size"),
+        ("LlavaOnevision2ForConditionalGeneration", "vision_config.patch_size"),
+        ("PixtralForConditionalGeneration", "text_config.hidden_size"),
+    ],
+)
+def test_a_recipe_gives_a_namespace_for_a_configuration(architecture: str, held: str, record: Record) -> None:
+    recording = record(architecture)
+    assert len(recording.batches) == 3
+    value: Any = recording.configuration
+    for key in held.split("."):
+        value = value[key]
+    assert value == recording.numbers[f"self.config.{held}"]
+
+
 def test_a_recording_repeats(record: Record, release_tree: Any) -> None:
     again = record_run(recording_request(release_tree(RELEASE), KIMI))
     assert again == record(KIMI)

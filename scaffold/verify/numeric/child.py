@@ -144,7 +144,7 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
     from scaffold.verify.numeric.graphs import Lab
     from scaffold.verify.numeric.recipes.base import randomise, recipe_of
     from scaffold.watch import Recording
-    from scaffold.watch.recorder import Recorder
+    from scaffold.watch.recorder import Recorder, entries
 
     host, _ = _build(request, stages)
     demand_class(host, request["class_name"])
@@ -176,7 +176,7 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
     recording = Recording(
         module=type(host).__module__,
         class_name=type(host).__name__,
-        configuration=json.loads(json.dumps(configuration.to_dict(), default=str)),
+        configuration=json.loads(json.dumps(configuration, default=lambda one: entries(one) or str(one))),
         basis=tuple(recipe.basis),
         guessed=tuple(recipe.guessed),
         numbers=recorder.numbers(),

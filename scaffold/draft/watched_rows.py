@@ -1,0 +1,330 @@
+"""Drafts the layout `rows` from a recording: the one call whose arguments are rows of all images, or its layers.
+
+An argument says where the rows of each image end. From it follow the rows of each image, and from these what every
+other argument is, the sides of an image in patches and the rows of a token. Whatever fits nothing is a refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import isqrt, prod
+
+from scaffold.descriptor.port import ATTENTION
+from scaffold.diagnostics import Diagnostic
+from scaffold.draft.inputs import Beyond, beyond, left_out
+from scaffold.draft.reentry import ALL, as_reason, problems_of_way
+from scaffold.draft.rows import too_early
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.subject import Subject
+from scaffold.draft.values import SourceLine
+from scaffold.draft.watched import (
+    VISION,
+    line_of,
+    narrow_entry,
+    pixel_keys,
+    put_fields,
+    put_number,
+    put_width,
+    sizes_of_items,
+)
+from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
+
+_PATCH = re.compile(r"\.patch_size(\[0\])?$")
+_MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle)\w*(\[0\])?$")
+_COLUMNS = re.compile(r"\.(input_size|in_features)$")
+_IMAGE = "image"
+#: Integers that follow from the rows of each image, by batch.
+_Rows = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    """A part with equal layers that is called once in each batch; `rows` are those of each image."""
+
+    path: str
+    layers: Repeated
+    calls: tuple[Call, ...]
+    rows: _Rows
+    place: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class _Pixels:
+    """The input that holds images: as patches with a `grid`, or as they are, with patches of `side` pixels."""
+
+    key: str
+    grid: str
+    shape: tuple[int, ...]
+    side: int
+    columns: int
+
+
+def draft_watched_rows(
+    subject: Subject, recording: Recording, sheet: Sheet
+) -> tuple[tuple[str, ...], list[Diagnostic]] | None:
+    """Fill in the sections of rows but `model`, `layout` and `integration`; the modalities and notes on others.
+
+    None where no encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is.
+    """
+    batches = recording.of(_IMAGE)
+    encoders = list(_encoders(recording, batches))
+    if not encoders:
+        return None
+    encoder, *more = encoders
+    if more:
+        what = f"`{encoder.path}` and `{more[0].path}` ({more[0].place}) are both told where the rows of an image end"
+        raise beyond(subject.tree, encoder.place, what)
+    if too_early(subject.tree):
+        raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
+    results = [leaf.at for leaf in encoder.calls[0].results if leaf.is_tensor]
+    if len(results) != 1:
+        what = f"`{encoder.path}` gives {len(results)} tensors, and this draft describes one"
+        raise beyond(subject.tree, encoder.place, what)
+    pixels = _pixels(subject, batches, encoder)
+    loop = _loop(subject, batches, encoder)
+    entry, place = _entry(subject, batches[0], encoder, loop)
+    sheet.put(f"modalities.{_IMAGE}.pixels", pixels.key, why="its images are the rows of the encoder")
+    sheet.put(f"modalities.{_IMAGE}.entry", entry, place)
+    put_fields(subject, batches, sheet, grids=True)
+    _put_item(recording, batches, encoder, pixels, sheet)
+    counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
+    sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
+    if loop is not None:
+        sheet.put("forward.loop", f"self.{encoder.layers.name.rpartition('.')[2]}", why=loop)
+    put_width(recording, batches[0], sheet)
+    others = [name for name in dict.fromkeys(batch.modality for batch in recording.batches) if name != _IMAGE]
+    why = "graphs of rows hold images"
+    notes = [left_out(subject.tree, subject.model.place, name, why) for name in others]
+    return (_IMAGE,), notes
+
+
+# -- the encoder -------------------------------------------------------------------------------------------------------
+
+
+def _encoders(recording: Recording, batches: Sequence[Batch]) -> Iterator[_Encoder]:
+    """The parts with layers that run once in each batch, and whose attention is told where rows end."""
+    for layers in recording.repeated:
+        path = layers.name.rpartition(".")[0]
+        calls = [[call for call in batch.calls if call.part == path] for batch in batches]
+        first = [[call for call in batch.calls if call.part == f"{layers.name}.0"] for batch in batches]
+        if not path or not calls or any(len(found) != 1 for found in (*calls, *first)):
+            continue
+        rows = [_told(batch, call) for batch, [call] in zip(batches, first, strict=True)]
+        told = tuple(found for found in rows if found is not None)
+        inside = (call for call in batches[0].calls if call.part.startswith(f"{layers.name}.0."))
+        attends = any(call.cls.endswith(f".{ATTENTION}") for call in inside)
+        if len(told) == len(batches) and attends and len({sum(found) for found in told}) > 1:
+            place = line_of(batches[0].way(calls[0][0])[-1])
+            yield _Encoder(path, layers, tuple(call for [call] in calls), told, place)
+
+
+def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
+    """The rows of each item, from the one argument that counts them up from 0 to the length of another argument."""
+    lengths = {size for leaf in call.arguments for size in leaf.shape}
+    found = set()
+    for leaf in call.arguments:
+        ends = leaf.value if leaf.is_tensor and len(leaf.shape) == 1 else None
+        if isinstance(ends, list) and len(ends) == len(batch.items) + 1 and ends[0] == 0 and ends[-1] in lengths:
+            found.add(tuple(end - begin for begin, end in pairwise(ends)))
+    return found.pop() if len(found) == 1 and min(map(min, found)) > 0 else None
+
+
+def _kind(leaves: Sequence[Leaf], rows: _Rows) -> str:
+    """The role of an argument in all batches: `rows`, `offsets`, `longest`, `constant`, or none of them (empty)."""
+    if not all(leaf.is_tensor for leaf in leaves):
+        known = all(leaf.value is not None or leaf.type == "NoneType" for leaf in leaves)
+        return "constant" if known and len({(leaf.type, str(leaf.value)) for leaf in leaves}) == 1 else ""
+    shapes = [leaf.shape for leaf in leaves]
+    if len({len(shape) for shape in shapes}) == 1:
+        sums = [sum(found) for found in rows]
+        rests = (
+            axis
+            for axis in range(len(shapes[0]))
+            if [shape[axis] for shape in shapes] == sums
+            and len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) == 1
+        )
+        if len(list(rests)) == 1:
+            return "rows"
+    values = [leaf.value for leaf in leaves]
+    if values == [[0, *accumulate(found)] for found in rows]:
+        return "offsets"
+    if all(prod(shape) == 1 for shape in shapes) and [_one(value) for value in values] == [max(f) for f in rows]:
+        return "longest"
+    return "constant" if values[0] is not None and all(value == values[0] for value in values) else ""
+
+
+def _one(value: object) -> object:
+    while isinstance(value, list) and value:
+        value = value[0]
+    return value
+
+
+def _unfit(calls: Sequence[Call], rows: _Rows) -> str | None:
+    """The first argument of a call that no buffer holds; None where each is held."""
+    names = [[leaf.at for leaf in call.arguments] for call in calls]
+    for index, name in enumerate(names[0]):
+        if any(found != names[0] for found in names) or not _kind([call.arguments[index] for call in calls], rows):
+            return name
+    return None
+
+
+def _loop(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> str | None:
+    """Why the loop over the layers is captured, not the call itself: None where that gets what buffers hold."""
+    unfit = _unfit(encoder.calls, encoder.rows)
+    if unfit is None:
+        if _kind([leaf for call in encoder.calls for leaf in call.results if leaf.is_tensor], encoder.rows) == "rows":
+            return None
+        unfit = "the result"
+    else:
+        unfit = f"`{unfit}`"
+    layers: list[list[int]] = []
+    for index in range(encoder.layers.count):
+        part = f"{encoder.layers.name}.{index}"
+        numbers = [[n for n, call in enumerate(batch.calls) if call.part == part] for batch in batches]
+        if any(len(found) != 1 for found in numbers):
+            what = f"the layer `{part}` is called {len(numbers[0])} times in the loop of `{encoder.path}`"
+            raise beyond(subject.tree, encoder.place, what)
+        layers.append([found for [found] in numbers])
+    for index, numbers_of in enumerate(layers):
+        calls = [batch.calls[number] for batch, number in zip(batches, numbers_of, strict=True)]
+        at = line_of(batches[0].way(calls[0])[-1])
+        name = _unfit(calls, encoder.rows)
+        if name is not None:
+            what = (
+                f"`{name}` of the layer `{calls[0].part}` is neither rows, offsets, the longest of them nor a constant"
+            )
+            raise beyond(subject.tree, at, what)
+        used = _beside(batches[0], numbers_of[0], f"{encoder.layers.name}.{index + 1}")
+        if used and index + 1 < len(layers):
+            raise beyond(subject.tree, at, f"`{used}` gets the result of the layer `{calls[0].part}`, beside the next")
+    return f"{unfit} of the encoder is nothing that a buffer holds, and what its layers get is"
+
+
+def _beside(batch: Batch, number: int, following: str) -> str:
+    """The part that gets the result of a call but is not the following layer, nor in it; empty if there is none."""
+    for call in batch.calls[number + 1 :]:
+        own = call.part == following or call.part.startswith(f"{following}.")
+        if not own and any(source.of == f"#{number}" for leaf in call.arguments for source in leaf.sources):
+            return call.part
+    return ""
+
+
+def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) -> tuple[str, SourceLine]:
+    """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
+    first = batch.way(encoder.calls[0])[0]
+    narrow = narrow_entry(subject, first)
+    attribute = f"self.{encoder.layers.name.rpartition('.')[2]}" if loop is not None else None
+    problems: list[Diagnostic] = []
+    for entry in [narrow, ALL] if narrow else [ALL]:
+        problems = problems_of_way(subject, [entry], f"self.{encoder.path}", attribute)
+        if not problems:
+            return entry, line_of(first)
+    raise Beyond([as_reason(problem) for problem in problems])
+
+
+# -- an item -----------------------------------------------------------------------------------------------------------
+
+
+def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _Pixels:
+    """The input that the rows are made of. Raises VCG483 where the model gets more than it, or it is something else."""
+    keys = sorted(pixel_keys(batches[0]))
+    if len(keys) != 1:
+        raise beyond(subject.tree, encoder.place, f"images come in several inputs: {', '.join(keys)}")
+    key = keys[0]
+    field = next((one for one in batches[0].fields if one.key == key), None)
+    grid = sizes_of_items(batches, field) if field is not None and field.kind == "flat" else None
+    given = [[leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == key] for batch in batches]
+    others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - {key, grid}
+    if others:
+        what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
+        raise beyond(subject.tree, encoder.place, what)
+    if grid is not None:
+        values = [next(leaf.value for leaf in batch.inputs if leaf.at == grid) for batch in batches]
+        grids = [one for value in values for one in value if isinstance(one, list)]
+        columns = {len(one) for one in grids}
+        alike = [tuple(prod(one) for one in value if isinstance(one, list)) for value in values] == list(encoder.rows)
+        if alike and (columns == {2} or (columns == {3} and all(one[0] == 1 for one in grids))):
+            return _Pixels(key, grid, given[0][0].shape[1:], 0, columns.pop())
+        what = f"`{grid}` does not say so many rows as the encoder gets of each image: {values[0]}, {encoder.rows[0]}"
+        raise beyond(subject.tree, encoder.place, what)
+    images = [leaf.shape for found in given for leaf in found]
+    lengths = [count for found in encoder.rows for count in found]
+    if len(images) == len(lengths) and all(len(shape) == 3 for shape in images):
+        sides = {isqrt(shape[1] * shape[2] // count) for shape, count in zip(images, lengths, strict=True)}
+        side = max(sides)
+        whole = all(
+            shape[1] % side == shape[2] % side == 0 and shape[1] // side * (shape[2] // side) == count
+            for shape, count in zip(images, lengths, strict=True)
+        )
+        if len(sides) == 1 and whole and len({shape[0] for shape in images}) == 1:
+            return _Pixels(key, "", images[0], side, 0)
+    what = f"`{key}` is neither patches with a grid nor images of whole patches: {images[0]} for {lengths[0]} rows"
+    raise beyond(subject.tree, encoder.place, what)
+
+
+def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet) -> None:
+    channels, *sides = pixels.shape
+    square = len(sides) == 2 and (bool(pixels.side) or sides[0] == sides[1])
+    if square:
+        side = pixels.side or sides[0]
+        what = f"the side of a patch, in pixels: {side} in the recording"
+        put_number(recording, side, "let.p", what, _PATCH, VISION, sheet)
+        shape = ["h * p", "w * p"] if pixels.side else ["p", "p"]
+        rows = [] if pixels.side else ["h * w"]
+        sheet.put("item.shape", [*rows, str(channels), *shape], encoder.place, why=_shown(pixels, encoder))
+    elif not sides:
+        _put_columns(recording, batches[0], pixels, sheet)
+        sheet.put("item.shape", ["h * w", "width"], encoder.place, why=_shown(pixels, encoder))
+    else:
+        sheet.put("item.shape", ["h * w", *map(str, pixels.shape)], encoder.place, why=_shown(pixels, encoder))
+    if pixels.grid:
+        why = "its product is the rows of each image"
+        sheet.put(f"item.values.{pixels.grid}", ["1", "h", "w"][3 - pixels.columns :], why=why)
+    _put_merge(recording, batches, encoder, sheet)
+
+
+def _shown(pixels: _Pixels, encoder: _Encoder) -> str:
+    return f"{', '.join(map(str, encoder.rows[0]))} rows, as `{pixels.grid or pixels.key}` says"
+
+
+def _put_columns(recording: Recording, batch: Batch, pixels: _Pixels, sheet: Sheet) -> None:
+    """The width of a row: the one attribute of a part that gets raw rows which says how wide its input is."""
+    [width] = pixels.shape
+    parts = {
+        call.part
+        for call in batch.calls
+        if any(source.of == pixels.key for leaf in call.arguments for source in leaf.sources)
+    }
+    held = [path for path, number in recording.numbers.items() if number == width and _COLUMNS.search(path)]
+    found = [path for path in held if path.removeprefix("self.").rpartition(".")[0] in parts]
+    if len(found) == 1:
+        sheet.put("let.width", found[0], why=f"the part gets rows of {width} values")
+        return
+    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held)
+    sheet.ask(Question("let.width", f"the width of a row of pixels: {width} in the recording", candidates))
+
+
+def _put_merge(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, sheet: Sheet) -> None:
+    """The side of the square of rows that becomes a token."""
+    counts = [
+        (rows, leaf.shape[0])
+        for batch, found in zip(batches, encoder.rows, strict=True)
+        for rows, leaf in zip(found, batch.results, strict=True)
+    ]
+    side = isqrt(counts[0][0] // counts[0][1])
+    if any(rows != tokens * side**2 for rows, tokens in counts):
+        sheet.obstacles.append(_no_square(counts))
+        return
+    what = f"the side of the square of rows that becomes one token: {side} in the recording"
+    if side == 1 and not any(number == 1 and _MERGE.search(path) for path, number in recording.numbers.items()):
+        sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
+        return
+    put_number(recording, side, "item.merge", what, _MERGE, VISION, sheet)
+
+
+def _no_square(counts: Sequence[tuple[int, int]]) -> Diagnostic:
+    seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
+    return Diagnostic("VCG483", f"the model is beyond the layouts: no square of rows is a token ({seen})")
