@@ -7,6 +7,8 @@ whole file useless (VCG534).
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,17 +21,25 @@ SCHEMA = 2
 #: Stands for every descriptor that comes with the tool, now and later.
 SHIPPED = "shipped"
 _MAX_BYTES = 4_000_000
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ADAPTER = re.compile(r"vitcg_adapters/\w+/\w+\.py", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`descriptors` is what the folder is generated from: shipped names, paths relative to it, or `shipped` for all."""
+    """`descriptors` is what the folder is generated from: shipped names, paths relative to it, or `shipped` for all.
+
+    `built` has the SHA-256 of each file of an older generation, by path, where those are not kept but built from the
+    descriptors. None where the folder keeps them, which is so unless somebody writes `"built": {}` into the manifest.
+    """
 
     descriptors: tuple[str, ...] = ()
+    built: Mapping[str, str] | None = None
 
     def encode(self) -> bytes:
         descriptors = json.dumps(sorted(self.descriptors), ensure_ascii=True)
-        return f'{{\n"schema": {SCHEMA},\n"descriptors": {descriptors}\n}}\n'.encode()
+        built = "" if self.built is None else f',\n"built": {json.dumps(self.built, indent=0, sort_keys=True)}'
+        return f'{{\n"schema": {SCHEMA},\n"descriptors": {descriptors}{built}\n}}\n'.encode()
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -55,12 +65,20 @@ def _decode(data: bytes) -> Manifest:
         raise ValueError("it must be an object with schema and descriptors")
     if facts["schema"] != SCHEMA:
         raise ValueError(f"its schema is {facts['schema']!r}, this version reads {SCHEMA}")
-    if set(facts) != {"schema", "descriptors"}:
+    if set(facts) - {"built"} != {"schema", "descriptors"}:
         raise ValueError("it must be an object with schema and descriptors")
     descriptors = facts["descriptors"]
     if not isinstance(descriptors, list) or not all(_is_reference(item) for item in descriptors):
         raise ValueError("descriptors must be shipped names or relative paths of YAML files")
-    return Manifest(tuple(descriptors))
+    built = facts.get("built")
+    if "built" in facts and not (isinstance(built, dict) and all(map(_is_built, built.items()))):
+        raise ValueError("built must have the SHA-256 of each adapter, by path")
+    return Manifest(tuple(descriptors), built)
+
+
+def _is_built(item: tuple[str, Any]) -> bool:
+    path, digest = item
+    return bool(_ADAPTER.fullmatch(path) and isinstance(digest, str) and _DIGEST.fullmatch(digest))
 
 
 def _is_reference(value: Any) -> bool:

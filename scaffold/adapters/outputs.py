@@ -101,8 +101,16 @@ class _Draft:
     generation: Generation | None = None
 
 
-def render_outputs(sources: Sequence[Source]) -> Outputs:
-    """All files of `sources`, sorted by path.
+def is_older(path: str) -> bool:
+    """Whether a file of the folder belongs to another generation than the newest."""
+    from scaffold.protocol import SERVED
+
+    parts = path.split("/")
+    return parts[0] == PACKAGE and len(parts) > 2 and parts[1] != SERVED[-1].name
+
+
+def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs:
+    """All files of `sources`, sorted by path; with `built`, git ignores those of older generations.
 
     Raises `DiagnosticError`: VCG540 (two descriptors of one name), VCG541 (a name that is no module name), VCG6xx
     (a proof refused our own result).
@@ -136,6 +144,11 @@ def render_outputs(sources: Sequence[Source]) -> Outputs:
             _, generation_name, file = path.split("/")
             written[generation_name][file.removesuffix(".py")] = texts[path]
         page = _Draft("docs/generations.md", render_differences(generations, written))
+        drafts.append(page)
+        texts[page.path] = page.text
+    if spoken and built:
+        folders = sorted({path.rpartition("/")[0] for path in adapters if is_older(path)})
+        page = _Draft(".gitignore", "".join(f"/{folder}/\n" for folder in folders))
         drafts.append(page)
         texts[page.path] = page.text
     files = [_finish(draft, texts[draft.path]) for draft in drafts]

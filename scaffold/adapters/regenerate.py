@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("generated")
 _SHOWN_LINES = 40
+#: Where a manifest has its descriptors. Digests follow.
+_DESCRIPTORS_LINE = 3
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Regeneration:
     """A planned run. `drift` is what `--check` reports, `changes` is what a run writes.
 
     `files` and `descriptors` are what was compared. `edited` are the paths of `changes` that hold a hand edit. `left`
-    are files of the folder that are not ours: no run removes them.
+    are files of the folder that are not ours: no run removes them. `older` are the changes of older generations where
+    the folder does not keep those (`Manifest.built`), `kept` whether they have the digests that the manifest states.
     """
 
     folder: Path
@@ -38,6 +42,8 @@ class Regeneration:
     notes: tuple[Diagnostic, ...]
     changes: tuple[FileChange, ...]
     edited: tuple[str, ...]
+    older: tuple[FileChange, ...] = ()
+    kept: bool = True
 
     @property
     def summary(self) -> str:
@@ -60,14 +66,14 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
     manifest names, or, without a manifest, everything that is shipped. Raises `DiagnosticError` for a descriptor that
     is wrong (VCG1xx to VCG3xx), a manifest that cannot be trusted (VCG534), a file that cannot be read (VCG543).
     """
-    from scaffold.adapters.outputs import render_outputs
+    from scaffold.adapters.outputs import is_older, render_outputs
 
     found = read_manifest(folder)
     before = found if found is not None else Manifest(() if references else (SHIPPED,))
     wanted = [_normalised(folder, reference) for reference in references]
     selection = _selection(before.descriptors, wanted)
     sources = [_load(folder, reference) for reference in _expanded(selection)]
-    outputs = render_outputs(sources)
+    outputs = render_outputs(sources, built=before.built is not None)
     names = frozenset(wanted) if wanted and SHIPPED not in wanted else None
     looked_at = [source for source in sources if names is None or source.reference in names]
     chosen = [output for output in outputs.files if names is None or output.descriptor in {None, *names}]
@@ -80,11 +86,21 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         known=frozenset(output.path for output in outputs.files),
         origins=None if names is None else frozenset(source.file for source in looked_at),
     )
+    manifest = Manifest(selection)
+    if before.built is not None:
+        older = {output.path: output.content for output in outputs.files if is_older(output.path)}
+        manifest = replace(
+            manifest, built={path: hashlib.sha256(content).hexdigest() for path, content in older.items()}
+        )
     written = [drift for drift in differences if not drift.is_foreign]
     changes = [FileChange(drift.path, drift.disk, drift.expected) for drift in written]
     reporter = _Reporter(folder, {output.path: output.descriptor for output in chosen})
-    reported = [reporter.drift(drift) for drift in differences]
-    data, disk = Manifest(selection).encode(), read_file(folder, manifests.NAME)
+    reported = [
+        reporter.drift(drift)
+        for drift in differences
+        if drift.disk is not None or drift.path not in (manifest.built or ())
+    ]
+    data, disk = manifest.encode(), read_file(folder, manifests.NAME)
     if data != disk:
         changes.append(FileChange(manifests.NAME, disk, data))
         reported.append(reporter.drift(Drift(manifests.NAME, data, disk)))
@@ -99,6 +115,8 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         notes=notes,
         changes=tuple(changes),
         edited=tuple(drift.path for drift in written if drift.is_edited),
+        older=tuple(change for change in changes if before.built is not None and is_older(change.path)),
+        kept=before.built == manifest.built,
     )
 
 
@@ -138,6 +156,8 @@ class _Reporter:
         code = "VCG530"
         if drift.path == manifests.NAME:
             message = f"{shown} does not name what the folder is generated from"
+            if line > _DESCRIPTORS_LINE:
+                message = f"{shown} has other digests: adapters of an older generation have changed"
         elif drift.is_edited:
             code, message = "VCG533", f"{shown} was edited by hand"
             repair = (

@@ -20,6 +20,7 @@ import cpu_wheel
 import operator_page
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from ruff.__main__ import find_ruff_bin
 
 from scaffold import plugin
 from scaffold.runtime.options import Options
@@ -54,9 +55,12 @@ def test_pip_installs_and_uninstalls(tmp_path):
     program = tmp_path / "environment" / "bin" / "vitcg-scaffold"
     backend = tmp_path / "backend"
     backend.mkdir()
-    for name in ("hatchling", "packaging", "pathspec", "pluggy", "trove_classifiers"):
+    of_the_hook = ("jinja2", "markupsafe", "ruff", "yaml")
+    for name in ("hatchling", "packaging", "pathspec", "pluggy", "trove_classifiers", *of_the_hook):
         (found,) = importlib.util.find_spec(name).submodule_search_locations
         (backend / name).symlink_to(found)
+    (backend / "bin").mkdir()
+    (backend / "bin" / "ruff").symlink_to(find_ruff_bin())
     env = {
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),

@@ -5,7 +5,9 @@ What it generates is compared with what it carries in `tests/regen/test_adapters
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +20,7 @@ import vitcg_adapters
 from hatchling.builders.wheel import WheelBuilder
 
 from scaffold.descriptor import shipped_names
-from scaffold.protocol import GENERATIONS
+from scaffold.protocol import GENERATIONS, SERVED
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +78,36 @@ def test_the_wheel_holds_what_runs_and_nothing_else(wheel):
     assert "vitcg-scaffold = scaffold.cli:main" in entries
 
 
+def test_a_wheel_of_other_digests_is_not_built(tmp_path):
+    """Nor one with an edited adapter, and a checkout without older generations has them afterwards."""
+    for name in ("scaffold", "templates", "generated"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".vitcg-scaffold"))
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    folder = tmp_path / "generated"
+    older, left = (folder / f"vitcg_adapters/v0_24/{name}.py" for name in ("internvl", "left_over"))
+    expected = older.read_bytes()
+    left.write_bytes(expected)
+    shutil.rmtree(folder / "vitcg_adapters/v0_23")
+
+    def build():
+        return run(sys.executable, "-c", "import hatchling.build as b; b.build_wheel('dist')", cwd=tmp_path)
+
+    older.write_bytes(expected + b"# mine\n")
+    assert "v0_24/internvl.py was edited by hand" in build().stderr
+    older.unlink()
+    done = build()
+    assert done.returncode == 0, done.stderr
+    assert older.read_bytes() == expected
+    assert (folder / "vitcg_adapters/v0_23/internvl.py").is_file()
+    assert not left.exists()
+
+    manifest = folder / "MANIFEST.json"
+    digest = hashlib.sha256(expected).hexdigest()
+    manifest.write_text(manifest.read_text("utf-8").replace(digest, digest[::-1]), "utf-8")
+    assert "adapters of older generations have other digests" in build().stderr
+
+
 def test_the_installed_wheel_imports_from_itself(installed, tmp_path):
     code = (
         "import scaffold, scaffold.plugin, vitcg_adapters\nprint(scaffold.__file__, vitcg_adapters.__file__, sep='\\n')"
@@ -85,6 +117,33 @@ def test_the_installed_wheel_imports_from_itself(installed, tmp_path):
     assert done.returncode == 0, done.stderr
     assert all(line.startswith(str(installed.parent)) for line in done.stdout.splitlines())
     assert len(done.stdout.splitlines()) == 2
+
+
+LOADING = """
+import sys
+from pathlib import Path
+from scaffold.verify.numeric.cpu_imports import prepare
+prepare(Path(sys.argv[1]), None)
+sys.modules["vllm.compilation.passes.fusion.allreduce_rms_fusion"] = None  # asks for compiled operators, is optional
+import vitcg_adapters
+for architecture in vitcg_adapters.ADAPTERS[sys.argv[2]]:
+    adapter = vitcg_adapters.adapter_for(sys.argv[2], architecture)
+    print(architecture, sys.modules[adapter.__module__].__file__)
+"""
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("generation", SERVED, ids=lambda generation: generation.name)
+def test_every_adapter_of_the_installed_wheel_loads(installed, tmp_path, generation, release_tree):
+    """In the last release of its generation. The repository holds those of the newest alone."""
+    tree = release_tree(generation.last).root
+    done = run(installed / "python", "-c", LOADING, tree, generation.name, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    loaded = [line.split() for line in done.stdout.splitlines() if line.count(str(installed.parent)) == 1]
+    assert [architecture for architecture, _ in loaded] == list(vitcg_adapters.ADAPTERS[generation.name])
+    assert len(loaded) > 20
 
 
 @pytest.mark.parametrize(

@@ -405,6 +405,16 @@ def test_package_imports_neither_vllm_nor_torch() -> None:
         assert vitcg_adapters.adapter_path("v0_30", "Nobody") is None
         assert vitcg_adapters.adapter_path("v9_9", "InternVLChatModel") is None
         assert not {"torch", "vllm", "scaffold"} & set(sys.modules), sorted(sys.modules)
+        vitcg_adapters.ADAPTERS["v0_1"] = {"Somebody": "somebody"}
+        try:
+            vitcg_adapters.adapter_for("v0_1", "Somebody")
+        except ImportError as error:
+            assert str(error) == "vitcg_adapters.v0_1 is built by `vitcg-scaffold regen`, which has not run here", error
+        vitcg_adapters.ADAPTERS["v0_30"]["Somebody"] = "somebody"
+        try:
+            vitcg_adapters.adapter_for("v0_30", "Somebody")
+        except ModuleNotFoundError as error:
+            assert error.name == "vitcg_adapters.v0_30.somebody", error
         try:
             vitcg_adapters.adapter_for("v0_30", "Nobody")
         except KeyError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -300,7 +301,68 @@ def test_run_is_undone_by_revert(scene: Scene) -> None:
     assert scene.content() == before
 
 
+# -- older generations that are built ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def building(scene: Scene) -> Scene:
+    """A folder whose manifest has the digests of older generations."""
+    (scene.folder / "MANIFEST.json").write_text('{"schema": 2, "descriptors": ["../my_model.yaml"], "built": {}}')
+    assert scene.regen().exit == 0
+    return scene
+
+
+def test_older_generations_need_not_be_there(building: Scene) -> None:
+    before = building.content()
+    for name in ("v0_23", "v0_24"):
+        shutil.rmtree(building.folder / "vitcg_adapters" / name)
+
+    assert building.regen("--check").exit == 0
+    assert building.regen("--check", str(building.descriptor)).exit == 0
+    made = building.regen()
+    assert made.exit == 0
+    assert f"changed  {building.folder}/{OTHER}\n" in made.out
+    assert building.content() == before
+    _remove(building)
+    assert building.regen("--check", format="json").codes == ["VCG531"]
+
+
+def test_an_older_generation_must_not_change_though_it_is_not_there(building: Scene) -> None:
+    """A file of it that is there differs as well."""
+    building.change_descriptor("why: One tile.", "why: A tile.")
+    result = building.regen("--check", format="json")
+    found = {
+        item["span"]["file"].rpartition(f"{building.folder}/")[2]: item
+        for item in json.loads(result.out)["diagnostics"]
+    }
+    assert (result.exit, found[OTHER]["code"], found["MANIFEST.json"]["code"]) == (1, "VCG530", "VCG530")
+    shutil.rmtree(building.folder / "vitcg_adapters/v0_23")
+
+    result = building.regen("--check")
+    assert result.exit == 1
+    assert "MANIFEST.json has other digests: adapters of an older generation have changed" in result.err
+    assert f'"{OTHER}": ' in result.err
+    assert OTHER + " is out" not in result.err
+
+
+def test_edit_of_an_older_generation_is_seen(building: Scene) -> None:
+    building.edit(OTHER, "# A replay of video tiles", "# My own words: a replay of video tiles")
+
+    result = building.regen("--check", format="json")
+    assert (result.exit, result.codes) == (1, ["VCG533"])
+    assert building.regen("--allow-dirty").exit == 0
+    assert building.regen("--check").exit == 0
+
+
+def test_git_ignores_older_generations(building: Scene, tmp_path: Path) -> None:
+    assert _listed(building, tmp_path) == {path for path in building.content() if "/v0_2" not in path}
+
+
 def test_git_sees_outputs_only(scene: Scene, tmp_path: Path) -> None:
+    assert _listed(scene, tmp_path) == set(scene.content())
+
+
+def _listed(scene: Scene, tmp_path: Path) -> set[str]:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, env=environment)
     listed = subprocess.run(
@@ -310,4 +372,4 @@ def test_git_sees_outputs_only(scene: Scene, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert set(listed.stdout.split()) == set(scene.content())
+    return set(listed.stdout.split())

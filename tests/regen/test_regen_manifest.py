@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ TAMPERED: dict[str, Any] = {
     "a descriptor that is no YAML": manifest(descriptors=["../../.ssh/id_rsa"]),
     "a descriptor with a backslash": manifest(descriptors=["..\\a.yaml"]),
     "a descriptor that is no text": manifest(descriptors=[1]),
+    "digests that are no object": manifest(built=[]),
+    "digests that are null": manifest(built=None),
+    "a digest of a file elsewhere": manifest(built={"vitcg_adapters/../../a.py": "0" * 64}),
+    "a digest that is none": manifest(built={"vitcg_adapters/v0_23/a.py": "0" * 63}),
+    "a digest that is no text": manifest(built={"vitcg_adapters/v0_23/a.py": 0}),
 }
 
 
@@ -64,6 +70,29 @@ def test_manifest_that_is_a_link(scene: Scene, tmp_path: Path) -> None:
 def test_manifest_says_what_the_folder_is_made_of(scene: Scene) -> None:
     assert scene.read("MANIFEST.json") == '{\n"schema": 2,\n"descriptors": ["../my_model.yaml"]\n}\n'
     assert read_manifest(scene.folder) == Manifest(("../my_model.yaml",))
+
+
+def test_manifest_states_the_digests_where_it_is_asked_to(scene: Scene) -> None:
+    """By `"built": {}`, which a run fills."""
+    kept = scene.content()
+    (scene.folder / "MANIFEST.json").write_text('{"schema": 2, "descriptors": ["../my_model.yaml"], "built": {}}')
+    assert scene.regen("--check").exit == 1
+
+    assert scene.regen().exit == 0
+    found = read_manifest(scene.folder)
+    assert found is not None
+    assert found.built == {
+        path: hashlib.sha256(content).hexdigest()
+        for path, content in kept.items()
+        if path.startswith("vitcg_adapters/v") and not path.startswith("vitcg_adapters/v0_30/")
+    }
+    assert len(found.built) == 6
+    assert found.encode() == (scene.folder / "MANIFEST.json").read_bytes()
+    assert {path for path, content in scene.content().items() if kept.get(path) != content} == {
+        "MANIFEST.json",
+        ".gitignore",
+    }
+    assert scene.regen("--check").exit == 0
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------

@@ -99,7 +99,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG531",
         "a generated file is missing",
-        "A descriptor asks for this file and it is not there. `vitcg-scaffold regen` writes it.",
+        "A descriptor asks for this file and it is not there. `vitcg-scaffold regen` writes it. Where the manifest has "
+        "the digests of older generations (`built`), their files need not be there.",
     ),
     Code(
         "VCG532",
@@ -119,8 +120,8 @@ CODES: tuple[Code, ...] = (
         "VCG534",
         "the manifest cannot be trusted",
         "`MANIFEST.json` is not one that this tool writes: it is no JSON, of another schema, or names something that "
-        "is no descriptor. Nothing in it is used. Restore it from git, or delete it and name the descriptors again: "
-        "`vitcg-scaffold regen shipped`, for example.",
+        "is no descriptor, or no digest. Nothing in it is used. Restore it from git, or delete it and name the "
+        "descriptors again: `vitcg-scaffold regen shipped`, for example.",
     ),
     Code(
         "VCG535",
