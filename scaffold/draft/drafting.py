@@ -106,11 +106,11 @@ def draft_recorded(
         sheet.put("layout", "rows", why="one call gets the patches of all images, and where those of each end")
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
-    return _finished(subject, _Filled(sheet, modalities, tuple(notes)))
+    return _finished(subject, _Filled(sheet, modalities, tuple(notes)), "a recording")
 
 
-def _finished(subject: Subject, filled: _Filled) -> Draft:
-    """The draft of a sheet that has its layout."""
+def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> Draft:
+    """The draft of a sheet that has its layout; `basis` is what it was drafted from."""
     tree, model = subject.tree, subject.model
     sheet, notes = filled.sheet, filled.notes
     sheet.put("schema", 1)
@@ -124,7 +124,7 @@ def _finished(subject: Subject, filled: _Filled) -> Draft:
     release = f" {tree.release}" if tree.release else ""
     port = _has_port(subject)
     title = [
-        f"{model.class_name}: drafted from the sources of vLLM{release}. Comments name the line that shows a value.",
+        f"{model.class_name}: drafted from {basis} of vLLM{release}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]

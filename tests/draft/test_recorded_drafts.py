@@ -119,6 +119,7 @@ def test_rows_are_those_of_the_shipped_descriptor(
 ) -> None:
     """Kimi-VL gives patches with a grid to a loop over layers, Mistral 3 images as they are to one call."""
     draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    assert "drafted from a recording of vLLM 0.33.0" in draft.text
     seen = yaml.safe_load(draft.text)
     known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
     for section in ("layout", "modalities", "fields", "item", "forward"):
