@@ -15,11 +15,13 @@ RELEASE ?= 0.22.0
 SURVEYED ?= 0.33.0
 FUZZED  = descriptor:200000 port:2500 trace:100000 store:2000 kill:500 call:20000
 FUZZ_RESULTS = benchmarks/results/fuzz.json
+# Tests of descriptors, templates, edits and proofs of texts, as far as they need no tree of vLLM. No port is proven.
+QUICK   = $(addprefix tests/,descriptor render edit plan cut tower verify report draft test_syntax.py test_names.py test_changes.py)
 # Workers of the test suite.
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint unit matrix reach fuzz fuzz-figures upstream-tests ported-tests generated-tests \
+.PHONY: help setup demo quick test test-all lint unit matrix reach fuzz fuzz-figures upstream-tests ported-tests generated-tests \
 	regen docs bench clean
 
 help:  ## list the targets
@@ -45,6 +47,9 @@ demo: setup  ## port InternVL into a real vLLM release and prove it
 	@echo; echo "== The same port in the release's real classes and manager: every embedding against the pristine model's."; echo
 	$(BIN)/vitcg-scaffold verify internvl --vllm $(RELEASE)
 	@echo; echo "== To write it into a copy of the release: $(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE)"
+
+quick: lint regen  ## in about two minutes: lint, drift, and the tests that need no tree of vLLM and none of its classes
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not trees and not lab and not slow" $(QUICK)
 
 test: lint unit regen  ## every check that CI runs
 
